@@ -1,0 +1,55 @@
+# Everything needs only Python 3.11+ and make; the first target that runs creates .venv.
+#   make test        unit and contract tests, in parallel
+#   make lint        ruff (lint and format) and mypy --strict
+#   make demo        examples/demo.py
+#   make soak sweep fuzz exhaustive    the long tiers, one pytest marker each
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest
+TIERS  := soak sweep fuzz exhaustive
+
+.DELETE_ON_ERROR:
+.PHONY: help venv demo test lint format bench clean $(TIERS)
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+venv: $(STAMP)
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "vyre needs Python 3.11 or newer; $(PYTHON) is not. Fix: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: $(STAMP)
+	$(BIN)/python examples/demo.py
+
+test: $(STAMP)
+	$(PYTEST) -n auto
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# Exit status 5 means that no test carries the marker yet; an empty tier is not a failure.
+$(TIERS): $(STAMP)
+	$(PYTEST) -n auto -m $@ --timeout 0 || test $$? -eq 5
+
+bench: $(STAMP)
+	@set -e; for file in bench/bench_*.py; do \
+	  if [ -e "$$file" ]; then echo "== $$file"; $(BIN)/python "$$file"; fi; \
+	done
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
+	find src tests examples bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

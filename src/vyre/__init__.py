@@ -1,0 +1,1 @@
+"""Compute programs that give the same bytes on every backend."""
