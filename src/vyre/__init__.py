@@ -1,1 +1,55 @@
-"""Compute programs that give the same bytes on every backend."""
+"""Write a compute program once, run it on whatever is there, get the same bytes everywhere.
+
+Names are resolved on first use (PEP 562): importing vyre loads no NumPy and no device library.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__version__ = "0.1.0"
+
+_ERRORS = (
+    "ArgumentTypeError ArgumentValueError BackendError CooperativeResidencyExceeded DeadlineExceeded DeviceLost "
+    "DeviceOutOfMemory DiagCode DispatchFailed ErrorCode IRTypeError IRValueError InvalidProgram KernelCompileFailed "
+    "KernelError PoisonedLock RaceDetected StepLimitExceeded TextError Trap UnsupportedFeature VyreError WireError "
+    "WireUnknownOp WireVersionError"
+)
+_LANGUAGE = (
+    "In InOut Out Uniform const device gid lid wg shared barrier grid_sync static_range trap "
+    "atomic_add atomic_and atomic_cas atomic_exchange atomic_max atomic_min atomic_or atomic_sub atomic_xor "
+    "bitcast select fma abs_diff acos asin atan ceil clz cos cosh ctz exp exp2 floor inverse_sqrt is_finite is_inf "
+    "is_nan log log2 mul_high popcount reciprocal reverse_bits rotate_left rotate_right round saturating_add "
+    "saturating_mul saturating_sub sign sin sinh sqrt tan tanh trunc "
+    "subgroup_add subgroup_and subgroup_ballot subgroup_local_id subgroup_max subgroup_min subgroup_mul subgroup_or "
+    "subgroup_shuffle subgroup_size subgroup_xor"
+)
+_TYPES = "DataType bf16 bool_ f16 f32 f64 i16 i32 i64 i8 u16 u32 u64 u8"
+
+_WHERE: dict[str, str] = {
+    **dict.fromkeys(_ERRORS.split(), "errors"),
+    **dict.fromkeys(_LANGUAGE.split(), "foundation.lang"),
+    **dict.fromkeys(_TYPES.split(), "foundation.dtypes"),
+    **dict.fromkeys(["BufferDecl", "Program"], "foundation.program"),
+    **dict.fromkeys(["Issue", "validate"], "foundation.validate"),
+    **dict.fromkeys(["Kernel", "kernel"], "front.kernel"),
+    "Builder": "foundation.build",
+    "parse": "foundation.parse",
+}
+"""Public name -> module that defines it."""
+
+__all__ = sorted(_WHERE)
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name not in _WHERE:
+        raise AttributeError(f"module 'vyre' has no attribute {name!r}")
+    value = getattr(import_module(f"vyre.{_WHERE[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_WHERE])

@@ -1,0 +1,1 @@
+"""The substrate-neutral layer between programs and backends."""

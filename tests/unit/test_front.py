@@ -1,0 +1,379 @@
+"""Kernels called with NumPy arrays: results agree with NumPy, and every wrong argument is refused with a fix."""
+
+import array
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import vyre
+from vyre import (
+    In,
+    InOut,
+    Out,
+    Uniform,
+    atomic_add,
+    barrier,
+    bf16,
+    const,
+    f16,
+    f32,
+    f64,
+    gid,
+    i32,
+    lid,
+    shared,
+    u8,
+    u32,
+    u64,
+    wg,
+)
+
+
+@vyre.kernel(workgroup=64)
+def saxpy(alpha: f32, x: In[f32], y: In[f32], out: Out[f32]):
+    i = gid.x
+    if i < len(out):
+        out[i] = alpha * x[i] + y[i]
+
+
+@vyre.kernel(workgroup=64)
+def histogram(x: In[u32], bins: InOut[u32]):
+    if gid.x < len(x):
+        atomic_add(bins, x[gid.x] % len(bins), 1)
+
+
+@vyre.kernel(workgroup=64)
+def block_sums(x: In[u32], out: Out[u32]):
+    tile = shared(u32, 64)
+    t = lid.x
+    tile[t] = x[gid.x]
+    barrier()
+    s = u32(32)
+    while s > 0:
+        if t < s:
+            tile[t] += tile[t + s]
+        barrier()
+        s >>= 1
+    if t == 0:
+        out[wg.x] = tile[0]
+
+
+@vyre.kernel(workgroup=(8, 8))
+def blur(image: In[f32], width: u32, height: u32, out: Out[f32]):
+    if gid.x < width and gid.y < height:
+        total = 0.0
+        for dy in range(3):
+            for dx in range(3):
+                x = min(max(gid.x + dx, 1) - 1, width - 1)
+                y = min(max(gid.y + dy, 1) - 1, height - 1)
+                total += image[y * width + x]
+        out[gid.y * width + gid.x] = total / 9.0
+
+
+@vyre.kernel(workgroup=64)
+def copy_words(x: In[u32], out: Out[u32]):
+    if gid.x < len(out):
+        out[gid.x] = x[gid.x]
+
+
+@vyre.kernel(workgroup=64)
+def negate(x: In[vyre.bool_], out: Out[vyre.bool_]):
+    if gid.x < len(out):
+        out[gid.x] = not x[gid.x]
+
+
+@vyre.kernel(workgroup=64)
+def split(x: InOut[u32], low: Out[u8], high: Out[u8]):
+    if gid.x < len(x):
+        low[gid.x] = u8(x[gid.x])
+        high[gid.x] = u8(x[gid.x] >> 8)
+        x[gid.x] = x[gid.x] + 1
+
+
+@vyre.kernel(workgroup=4)
+def scale(x: In[f32], factors: Uniform[f32, 3], out: Out[f32], *, which: const = 0):
+    if gid.x < len(out):
+        out[gid.x] = x[gid.x] * factors[which]
+
+
+def blurred(image: np.ndarray) -> np.ndarray:
+    padded = np.pad(image, 1, mode="edge")
+    total = np.zeros_like(image)
+    for dy in range(3):
+        for dx in range(3):
+            total += padded[dy : dy + image.shape[0], dx : dx + image.shape[1]]
+    return total / np.float32(9)
+
+
+# ---- results
+
+
+@given(n=st.integers(0, 300), seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=25, deadline=None)
+def test_saxpy_agrees_with_numpy_at_every_size(n, seed):
+    rng = np.random.default_rng(seed)
+    x, y = rng.standard_normal(n).astype(np.float32), rng.standard_normal(n).astype(np.float32)
+    assert np.array_equal(saxpy(1.5, x, y), np.float32(1.5) * x + y)
+
+
+def test_an_inout_array_is_updated_in_place_and_returned():
+    x = np.arange(1000, dtype=np.uint32)
+    bins = np.zeros(7, np.uint32)
+    assert histogram(x, bins) is bins
+    assert np.array_equal(bins, np.bincount(x % 7, minlength=7))
+
+
+def test_sizes_gives_the_length_of_an_output_that_follows_no_input():
+    x = np.arange(1000, dtype=np.uint32)
+    sums = block_sums(x, sizes={"out": 16})
+    assert np.array_equal(sums, np.add.reduceat(x, range(0, 1000, 64)))
+
+
+@pytest.mark.parametrize("shape", [(480, 640), (1, 1000), (1000, 1)])
+def test_a_stencil_agrees_with_numpy_at_odd_shapes(shape):
+    image = np.random.default_rng(3).random(shape, np.float32)
+    out = blur(image, shape[1], shape[0])
+    assert out.shape == shape
+    assert np.array_equal(out, blurred(image))
+
+
+def test_an_output_that_is_also_an_input_gives_the_disjoint_result():
+    image = np.random.default_rng(4).random((40, 50), np.float32)
+    expected = blur(image, 50, 40)
+    assert blur(image, 50, 40, out=image) is image
+    assert np.array_equal(image, expected)
+
+
+def test_an_output_that_overlaps_part_of_an_input_gives_the_disjoint_result():
+    memory = np.arange(100, dtype=np.uint32)
+    expected = memory[:90].copy()
+    copy_words(memory[:90], out=memory[10:])
+    assert np.array_equal(memory[10:], expected)
+
+
+def test_several_results_come_as_a_tuple_in_slot_order():
+    x = np.arange(1000, dtype=np.uint32)
+    same, low, high = split(x)
+    assert same is x
+    assert np.array_equal(x, np.arange(1000) + 1)
+    assert np.array_equal(low, (np.arange(1000) & 255).astype(np.uint8))
+    assert np.array_equal(high, (np.arange(1000) >> 8).astype(np.uint8))
+
+
+def test_empty_arrays_give_empty_results():
+    assert saxpy(1.0, np.zeros(0, np.float32), np.zeros(0, np.float32)).shape == (0,)
+    assert blur(np.zeros((0, 5), np.float32), 5, 0).shape == (0, 5)
+    bins = np.zeros(3, np.uint32)
+    assert histogram(np.zeros(0, np.uint32), bins).tolist() == [0, 0, 0]
+
+
+def test_bool_arrays_travel_as_words_and_come_back_as_bool():
+    x = np.array([True, False, True])
+    out = negate(x)
+    assert out.dtype == np.bool_
+    assert out.tolist() == [False, True, False]
+    into = np.zeros(3, np.bool_)
+    assert negate(x, out=into) is into
+    assert into.tolist() == [False, True, False]
+
+
+def test_strided_read_only_and_foreign_endian_inputs_are_copied():
+    x = np.arange(20, dtype=np.uint32)
+    assert copy_words(x[::2]).tolist() == list(range(0, 20, 2))
+    frozen = np.arange(4, dtype=np.uint32)
+    frozen.setflags(write=False)
+    assert copy_words(frozen).tolist() == [0, 1, 2, 3]
+    assert copy_words(np.arange(4, dtype=">u4")).tolist() == [0, 1, 2, 3]
+
+
+def test_buffer_protocol_objects_are_inputs():
+    assert copy_words(array.array("I", [3, 4])).tolist() == [3, 4]
+    assert copy_words(memoryview(np.array([5], np.uint32))).tolist() == [5]
+
+
+def test_words_may_be_the_bits_of_floats():
+    assert copy_words(np.array([1.0], np.float32)).tolist() == [0x3F800000]
+    assert copy_words(np.array([-1], np.int32)).tolist() == [0xFFFFFFFF]
+
+
+def test_the_shape_of_the_inputs_is_the_shape_of_the_output():
+    x = np.ones((3, 5), np.float32)
+    assert saxpy(1.0, x, x).shape == (3, 5)
+
+
+def test_compile_time_parameters_are_passed_by_name():
+    x, factors = np.ones(3, np.float32), np.array([2, 3, 4], np.float32)
+    assert scale(x, factors).tolist() == [2, 2, 2]
+    assert scale(x, factors, which=2).tolist() == [4, 4, 4]
+    assert scale.specialize(which=1) is scale.specialize(which=1)
+    assert scale.specialize(which=1) != scale.program
+
+
+def test_grid_and_domain_choose_how_much_runs():
+    x = np.arange(1, 201, dtype=np.uint32)
+    assert np.count_nonzero(copy_words(x, grid=1)) == 64
+    assert np.count_nonzero(copy_words(x, grid=(2, 1, 1))) == 128
+    assert np.count_nonzero(copy_words(x, domain=65)) == 128
+    assert np.count_nonzero(copy_words(x, grid=0)) == 0
+
+
+def test_a_domain_shapes_an_output_that_nothing_else_sizes():
+    @vyre.kernel(workgroup=(4, 4))
+    def ramp(width: u32, out: Out[u32]):
+        if gid.x < width:
+            out[gid.y * width + gid.x] = gid.y * 100 + gid.x
+
+    image = ramp(6, domain=(6, 4))
+    assert image.shape == (4, 6)
+    assert image[3, 5] == 305
+
+
+def test_names_and_none_work_for_outputs():
+    x = np.arange(5, dtype=np.uint32)
+    into = np.zeros(5, np.uint32)
+    assert copy_words(x=x, out=into) is into
+    assert copy_words(x, out=None).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_on_names_the_backend():
+    x = np.arange(5, dtype=np.uint32)
+    assert copy_words.on("reference")(x).tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "dtype, value, expected",
+    [
+        (u8, 255, 255),
+        (i32, -(2**31), -(2**31)),
+        (u64, 2**64 - 1, 2**64 - 1),
+        (f32, 3, 3.0),
+        (f32, np.float64(0.1), np.float32(0.1)),
+        (f64, 0.1, 0.1),
+        (f16, 0.5, 0.5),
+        (f32, float("inf"), float("inf")),
+        (f32, np.float32(2.5), 2.5),
+        (u32, np.int64(7), 7),
+        (u32, np.array(7), 7),
+    ],
+)
+def test_numbers_reach_the_kernel_exactly(dtype, value, expected):
+    assert echo(dtype)(value, sizes={"out": 1}).tolist() == [expected]
+
+
+def test_bfloat_numbers_are_rounded_to_nearest_even():
+    assert echo(bf16)(1.0, sizes={"out": 1}).tolist() == [0x3F80]
+    assert echo(bf16)(1.00390625, sizes={"out": 1}).tolist() == [0x3F80]
+    assert echo(bf16)(1.01171875, sizes={"out": 1}).tolist() == [0x3F82]
+
+
+def echo(dtype):
+    @vyre.kernel(workgroup=1)
+    def one(value: dtype, out: Out[dtype]):
+        out[0] = value
+
+    return one
+
+
+# ---- refusals
+
+F = np.ones(4, np.float32)
+W = np.arange(4, dtype=np.uint32)
+
+
+@pytest.mark.parametrize(
+    "call, error, message, fix",
+    [
+        (lambda: copy_words(W.astype(np.int64)), TypeError, "int64", "x.astype(np.uint32)"),
+        (lambda: saxpy(1.0, F.astype(np.float64), F), TypeError, "float64", "x.astype(np.float32)"),
+        (lambda: saxpy(1.0, W, F), TypeError, "uint32", "x.astype(np.float32)"),
+        (lambda: copy_words(W.astype(bool)), TypeError, "bool", "x.astype(np.uint32)"),
+        (lambda: negate(W), TypeError, "uint32", "x.astype(np.bool)"),
+        (lambda: copy_words([1, 2]), TypeError, "list", "np.array(x, dtype=np.uint32)"),
+        (lambda: copy_words((1, 2)), TypeError, "tuple", "np.array(x, dtype=np.uint32)"),
+        (lambda: copy_words(5), TypeError, "int", "pass a NumPy array of uint32"),
+        (lambda: copy_words("abcd"), TypeError, "str", "pass a NumPy array of uint32"),
+        (lambda: copy_words(object()), TypeError, "object", "pass a NumPy array of uint32"),
+        (lambda: copy_words(None), TypeError, "NoneType", "pass a NumPy array of uint32"),
+        (lambda: saxpy(1.0, F, F[:3]), ValueError, "differ", 'sizes={"out": n}'),
+        (lambda: saxpy(1.0, F, F.reshape(2, 2)), ValueError, "differ", 'sizes={"out": n}'),
+        (lambda: scale(F, F), ValueError, "4 elements", "pass 3 elements"),
+        (lambda: blur(F, 2, 2), ValueError, "2-D workgroup", "domain=(width, height)"),
+        (lambda: echo(u32)(1), ValueError, "how long out is", 'sizes={"out": n}'),
+        (lambda: copy_words(W, out=[0]), TypeError, "list", "NumPy array of uint32"),
+        (lambda: copy_words(W, out=np.zeros(8, np.uint32)[::2]), ValueError, "contiguous", "ascontiguousarray"),
+        (lambda: copy_words(W, out=np.broadcast_to(W, (4,))), ValueError, "read-only", "out.copy()"),
+        (lambda: copy_words(W, out=np.zeros(4, ">u4")), ValueError, "byte order", "newbyteorder"),
+        (lambda: copy_words(W, out=np.zeros(4, np.int64)), TypeError, "int64", "out.astype(np.uint32)"),
+        (lambda: copy_words(W, sizes={"nope": 3}), TypeError, "nope", "use one of: out"),
+        (lambda: copy_words(W, sizes={"out": 3}, out=W.copy()), ValueError, "asks for 3", "drop sizes"),
+        (lambda: copy_words(W, sizes={"out": -3}), ValueError, "negative", "0 or more"),
+        (lambda: copy_words(W, sizes={"out": 2.5}), TypeError, "not a size", "whole number"),
+        (lambda: copy_words(W, grid=1, domain=4), TypeError, "both", "domain="),
+        (lambda: copy_words(W, grid=(1, 1, 1, 1)), ValueError, "4 axes", "(x, y, z)"),
+        (lambda: copy_words(W, grid=(1 << 28, 1, 1)), ValueError, "u32", "several dispatches"),
+        (lambda: copy_words(W, grid=True), TypeError, "not a size", "whole number"),
+        (lambda: copy_words(), TypeError, "needs x", "call copy_words(x)"),
+        (lambda: copy_words(W, W), TypeError, "takes 1", "by name"),
+        (lambda: copy_words(W, x=W), TypeError, "twice", "call copy_words(x)"),
+        (lambda: copy_words(W, y=W), TypeError, "no parameter y", "use one of: x, out"),
+        (lambda: saxpy("2", F, F), TypeError, "str", "float(alpha)"),
+        (lambda: saxpy(F, F, F), TypeError, "shape (4,)", "float(alpha)"),
+        (lambda: saxpy(True, F, F), TypeError, "bool", "float(alpha)"),
+        (lambda: saxpy(1e39, F, F), ValueError, "does not fit f32", "smaller number"),
+        (lambda: saxpy(10**400, F, F), ValueError, "does not fit f32", "smaller number"),
+        (lambda: echo(u32)(-1, sizes={"out": 1}), ValueError, "does not fit u32", "0 to 4294967295"),
+        (lambda: echo(u32)(1.0, sizes={"out": 1}), TypeError, "float", "int(value)"),
+        (lambda: echo(u32)(True, sizes={"out": 1}), TypeError, "bool", "int(value)"),
+        (lambda: echo(vyre.bool_)(1, sizes={"out": 1}), TypeError, "int", "True or False"),
+        (lambda: echo(bf16)(3.4e38, sizes={"out": 1}), ValueError, "does not fit bf16", "smaller number"),
+        (lambda: copy_words.on("nope")(W), vyre.UnsupportedFeature, "nope", "reference"),
+        (lambda: copy_words.on("no pe")(W), vyre.UnsupportedFeature, "no pe", "reference"),
+        (lambda: copy_words.specialize(n=1), TypeError, "n", "use one of: none"),
+        (lambda: vyre.kernel(5), TypeError, "int", "@vyre.kernel(workgroup=64)"),
+    ],
+)
+def test_a_wrong_argument_is_refused_with_a_fix(call, error, message, fix):
+    with pytest.raises(error) as caught:
+        call()
+    assert isinstance(caught.value, vyre.VyreError)
+    text = str(caught.value)
+    assert message in text.partition("Fix: ")[0]
+    assert fix in text.partition("Fix: ")[2]
+
+
+def test_two_written_arguments_that_share_memory_are_refused():
+    memory = np.zeros(16, np.uint8)
+    x = np.arange(8, dtype=np.uint32)
+    with pytest.raises(vyre.ArgumentValueError, match=r"low and high.*Fix: pass high\.copy\(\)"):
+        split(x, low=memory[:8], high=memory[4:12])
+    assert x.tolist() == list(range(8))
+    split(x, low=memory[:8], high=memory[8:])
+
+
+def test_a_missing_compile_time_value_is_asked_for():
+    @vyre.kernel(workgroup=1)
+    def needs(out: Out[u32], *, n: const):
+        out[0] = n
+
+    with pytest.raises(vyre.ArgumentTypeError, match=r"Fix: pass n=\.\.\."):
+        needs(sizes={"out": 1})
+    assert needs(n=5, sizes={"out": 1}).tolist() == [5]
+
+
+def test_nothing_of_the_callers_is_written_when_a_call_fails():
+    @vyre.kernel(workgroup=1)
+    def fails(x: InOut[u32]):
+        x[0] = 9
+        vyre.trap(u32(3), "boom")
+
+    x = np.zeros(1, np.uint32)
+    with pytest.raises(vyre.Trap, match="boom"):
+        fails(x)
+    assert x.tolist() == [0]
+
+
+def test_a_kernel_shows_its_signature():
+    assert repr(saxpy) == "<kernel saxpy(alpha: scalar f32, x: in f32, y: in f32, out: out f32) workgroup=(64, 1, 1)>"
+    assert saxpy.__name__ == "saxpy"
