@@ -5,8 +5,6 @@ Names are resolved on first use (PEP 562): importing vyre loads no NumPy and no 
 
 from __future__ import annotations
 
-from typing import Any
-
 __version__ = "0.1.0"
 
 _ERRORS = (
@@ -34,19 +32,20 @@ _WHERE: dict[str, str] = {
     **dict.fromkeys(["Issue", "validate"], "foundation.validate"),
     **dict.fromkeys(["Kernel", "kernel"], "front.kernel"),
     "Builder": "foundation.build",
-    "parse": "foundation.parse",
+    "parse": "foundation.parse:parse_program",
 }
-"""Public name -> module that defines it."""
+"""Public name -> module that defines it, with the name it has there when that is another one."""
 
 __all__ = sorted(_WHERE)
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     from importlib import import_module
 
     if name not in _WHERE:
         raise AttributeError(f"module 'vyre' has no attribute {name!r}")
-    value = getattr(import_module(f"vyre.{_WHERE[name]}"), name)
+    module, _, attribute = _WHERE[name].partition(":")
+    value = getattr(import_module(f"vyre.{module}"), attribute or name)
     globals()[name] = value
     return value
 

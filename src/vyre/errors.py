@@ -219,7 +219,7 @@ class DeadlineExceeded(BackendError, TimeoutError):
 class WireError(VyreError, ValueError):
     """Bytes that are not a program, or a program that has no bytes.
 
-    `kind` in the context: magic, truncated, flags, integrity, discriminant, limit or encode.
+    `kind` in the context: magic, version, truncated, flags, integrity, discriminant, limit or encode.
     """
 
     diagnostic_code = "E-WIRE-VALIDATION"
@@ -428,6 +428,9 @@ class DiagCode(StrEnum):
     V213 = "V213", "load from a write-only buffer", "declare the buffer read-write"
     V214 = "V214", "output is never written", "store to the output, or remove it", "warning"
     V215 = "V215", "value type not offered by the backend", "use another type, or a backend that offers this one"
+    V216 = "V216", "atomic operator is reserved", "use an operator that programs can execute, such as add or exchange"
+    V217 = "V217", "a field holds what it cannot hold", "build the program from IR values of the declared kinds"
+    V218 = "V218", "subgroup operand has the wrong type", "cast the value to u32, i32 or f32 and the lane to u32"
 
     # Programs, wire format and lowering
     E_IR_001 = "E-IR-001", "unknown opaque extension id", "install the package that registers the extension"

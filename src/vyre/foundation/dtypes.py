@@ -6,6 +6,7 @@ wherever it turns up.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from ..errors import IRValueError
@@ -138,6 +139,43 @@ def quantized_type(
 def opaque_type(extension_id: int) -> DataType:
     """A type of an extension; ids have the high bit set."""
     return DataType(f"opaque<0x{extension_id:08x}>", OPAQUE_TAG, None, (extension_id,))
+
+
+def parse_dtype(name: str) -> DataType:
+    """The type with this name.
+
+    >>> parse_dtype("vec<f16;4>").bits
+    64
+    """
+    lanes: list[int] = []
+    inner = name
+    while len(lanes) < 16 and (vec := re.fullmatch(r"vec<(.*);([0-9]{1,9})>", inner)):
+        inner = vec[1]
+        lanes.append(int(vec[2]))
+    t = BY_NAME.get(inner) or _parametric(inner)
+    if t is None:
+        dropped = inner.partition("<")[0] in {n.partition("<")[0] for n in DROPPED_TAGS.values()}
+        shown = repr(name if len(name) <= 60 else name[:60] + "...")
+        raise IRValueError(
+            f"{shown} is a type that programs cannot use" if dropped else f"{shown} is not a type",
+            fix=f"use {', '.join(t.name for t in SIMPLE.values() if t.live)}",
+        )
+    for n in reversed(lanes):
+        t = vec_type(t, n)
+    return t
+
+
+def _parametric(name: str) -> DataType | None:
+    if m := re.fullmatch(r"array<([0-9]{1,18}) B>", name):
+        return array_type(int(m[1]))
+    if m := re.fullmatch(r"opaque<0x([0-9a-fA-F]{8})>", name):
+        return opaque_type(int(m[1], 16))
+    scale = rf"((?:{'|'.join(SCALES)}):[0-9]{{1,10}})"
+    if (m := re.fullmatch(rf"quantized<([a-z0-9]+);{scale};(?:none|{scale})>", name)) and m[1] in BY_NAME:
+        how, zero = (None if part is None else part.split(":") for part in m.groups()[1:])
+        assert how is not None
+        return quantized_type(BY_NAME[m[1]], (how[0], int(how[1])), None if zero is None else (zero[0], int(zero[1])))
+    return None
 
 
 def extension_id(name: str) -> int:

@@ -316,6 +316,12 @@ class Program:
 
         return self._cached("fingerprint", lambda: fingerprint(self))
 
+    def fingerprint_at(self, rev: int) -> str:
+        """The same at another revision of the wire form; the digest covers the revision."""
+        from .canon import fingerprint
+
+        return self._cached(("fingerprint", rev), lambda: fingerprint(self, rev))
+
     # -- facts
 
     def buffer(self, name: str) -> BufferDecl | None:

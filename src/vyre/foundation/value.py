@@ -88,6 +88,7 @@ class Value(metaclass=ValueType):
     expr_fields: ClassVar[tuple[str, ...]]
     body_fields: ClassVar[tuple[str, ...]]
     _specs: ClassVar[dict[str, _Field]]
+    _kinds: ClassVar[dict[str, str]]
     _hash: int = field(init=False)
 
     def __setattr__(self, name: str, value: object) -> None:

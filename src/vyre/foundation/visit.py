@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar, cast
+from typing import Generic, TypeVar, cast
 
 from .ir import Expr, Node
 
+T = TypeVar("T")
 V = TypeVar("V", Expr, Node)
 
 
@@ -56,6 +57,79 @@ def walk_exprs(roots: Expr | Iterable[Expr]) -> Iterator[Expr]:
         item = stack.pop()
         yield item
         stack.extend(reversed(children(item)))
+
+
+def distinct(roots: Expr | Node | Iterable[Expr | Node]) -> Iterator[Expr | Node]:
+    """Every statement and expression once, however often it is shared."""
+    stack: list[Expr | Node] = [roots] if isinstance(roots, Expr | Node) else list(roots)[::-1]
+    seen: set[int] = set()
+    while stack:
+        item = stack.pop()
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        yield item
+        if isinstance(item, Node):
+            for body in reversed(bodies(item)):
+                stack.extend(reversed(body))
+        stack.extend(reversed(children(item)))
+
+
+Steps = Iterator["Steps"]
+
+
+def run_nested(steps: Steps) -> None:
+    """Run a walk written as a generator that yields the walks nested in it, without using Python's stack."""
+    stack = [steps]
+    while stack:
+        inner = next(stack[-1], None)
+        if inner is None:
+            stack.pop()
+        else:
+            stack.append(inner)
+
+
+class Scopes(Generic[T]):
+    """What the names in scope stand for; leaving a scope forgets what was bound in it."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, T] = {}
+        self._undo: list[tuple[str, T | None, bool]] = []
+
+    def enter(self) -> int:
+        return len(self._undo)
+
+    def leave(self, scope: int) -> None:
+        while len(self._undo) > scope:
+            name, old, bound = self._undo.pop()
+            if bound:
+                self.names[name] = cast("T", old)
+            else:
+                del self.names[name]
+
+    def bind(self, name: str, value: T) -> None:
+        self._undo.append((name, self.names.get(name), name in self.names))
+        self.names[name] = value
+
+    def get(self, name: str, default: T) -> T:
+        return self.names.get(name, default)
+
+
+def fold(root: Expr, combine: Callable[[Expr, tuple[T, ...]], T]) -> T:
+    """Bottom-up: `combine` gets every expression with the results of its operands. Shared parts are seen once."""
+    done: dict[int, T] = {}
+    stack: list[tuple[Expr, bool]] = [(root, False)]
+    while stack:
+        item, ready = stack.pop()
+        if id(item) in done:
+            continue
+        below = children(item)
+        if ready:
+            done[id(item)] = combine(item, tuple(done[id(c)] for c in below))
+        else:
+            stack.append((item, True))
+            stack.extend((c, False) for c in below)
+    return done[id(root)]
 
 
 def rewrite_expr(root: Expr, change: Callable[[Expr], Expr]) -> Expr:

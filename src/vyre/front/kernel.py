@@ -1,6 +1,6 @@
 """Kernel objects: a decorated function that is called with arrays.
 
-Only the first call meets NumPy, so that defining kernels stays cheap.
+The compiler is loaded by the first decoration and NumPy by the first call, so that importing names stays cheap.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, overload
 
 from ..errors import ArgumentTypeError
-from ..foundation.kernel import NO_DEFAULT, KernelSource, Param, build_program, read_source
 
 if TYPE_CHECKING:
+    from ..foundation.kernel import KernelSource, Param
     from ..foundation.program import Program
 
 DEFAULT_BACKEND = "reference"
@@ -27,6 +27,8 @@ class Kernel:
     """
 
     def __init__(self, function: Callable[..., Any], workgroup: Workgroup, backend: str = DEFAULT_BACKEND) -> None:
+        from ..foundation.kernel import NO_DEFAULT, read_source
+
         self._source = read_source(function, workgroup)
         self._programs: dict[tuple[Any, ...], Program] = {}
         self.backend = backend
@@ -58,6 +60,8 @@ class Kernel:
 
     def specialize(self, **consts: Any) -> Program:
         """The program for these values of the compile-time parameters."""
+        from ..foundation.kernel import NO_DEFAULT, build_program
+
         values: dict[str, Any] = {}
         known = {p.name: p for p in self.params if p.role == "const"}
         for name in consts:

@@ -1,0 +1,1 @@
+"""Backends, one folder each. Nobody imports one: it is reached by its registered id."""

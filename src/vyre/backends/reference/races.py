@@ -1,0 +1,169 @@
+"""The race detector: a plain write and any other access to one element by two invocations with no order between them.
+
+What orders two accesses: being made by the same invocation; a barrier between them, inside one workgroup; a grid-wide
+barrier between them, everywhere. Atomics order nothing. The verdict holds for every schedule that takes the same
+branches, because it follows from the barriers passed and not from who came first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from ...foundation import ir
+from ...foundation.text import print_expr
+
+InvocationIdTuple = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A statement of a program. `path` is its way down from the entry."""
+
+    node: ir.Node
+    path: str
+
+    @property
+    def place(self) -> str:
+        """`file:line` of the source, or the path where the program has no source."""
+        span = self.node.span
+        return self.path if span is None else f"{span.file}:{span.line}"
+
+    @property
+    def text(self) -> str:
+        """The source line, or the statement itself without what is nested in it."""
+        if self.node.span is not None and self.node.span.text:
+            return self.node.span.text.strip()
+        match self.node:
+            case ir.Let(name=name, value=value) | ir.Assign(name=name, value=value):
+                return f"{name} = {print_expr(value)}"
+            case ir.Store(buffer=buffer, index=index, value=value):
+                return f"{buffer}[{print_expr(index)}] = {print_expr(value)}"
+            case ir.If(condition=condition):
+                return f"if {print_expr(condition)}"
+            case ir.Loop(var=var, start=start, stop=stop):
+                return f"for {var} in {print_expr(start)}..{print_expr(stop)}"
+            case node:
+                return repr(node)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One of the two sides of a race. `kind` is load, store, or the name of an atomic operation."""
+
+    kind: str
+    invocation: InvocationIdTuple
+    site: Site
+
+    def __str__(self) -> str:
+        return f"{self.kind} by invocation {self.invocation} at {self.site.place}: {self.site.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """Two accesses to one element with no order between them, at least one of them a plain write."""
+
+    buffer: str
+    index: int
+    first: Access
+    second: Access
+
+    def __str__(self) -> str:
+        return f"race on {self.buffer}[{self.index}]\n  {self.first}\n  {self.second}"
+
+
+class _Group(Protocol):
+    index: int
+    epoch: int
+
+
+class Who(Protocol):
+    """The invocation that makes an access: the barriers its workgroup has passed are counted in `group.epoch`."""
+
+    gid: InvocationIdTuple
+
+    @property
+    def group(self) -> _Group: ...
+
+
+class _Recent:
+    """Accesses of one workgroup to one element since its last barrier, by two different invocations at most.
+
+    Two are enough: whoever comes next differs from one of them.
+    """
+
+    __slots__ = ("accesses", "epoch")
+
+    def __init__(self, epoch: int, access: Access) -> None:
+        self.epoch = epoch
+        self.accesses = [access]
+
+
+class Location:
+    """One element since the last grid-wide barrier: plain writes, and everything else, by workgroup."""
+
+    __slots__ = ("grid_epoch", "others", "writes")
+
+    def __init__(self, grid_epoch: int) -> None:
+        self.grid_epoch = grid_epoch
+        self.writes: dict[int, _Recent] = {}
+        self.others: dict[int, _Recent] = {}
+
+
+class Detector:
+    """Watches the accesses of one dispatch. Each pair of statements is reported once per buffer."""
+
+    def __init__(self) -> None:
+        self.races: list[Race] = []
+        self.grid_epoch = 0
+        self._reported: set[tuple[object, ...]] = set()
+
+    def touch(
+        self,
+        locations: dict[int, Location],
+        buffer: str,
+        index: int,
+        who: Who,
+        kind: str,
+        plain_write: bool,
+        site: Site,
+    ) -> None:
+        """Note one access. `locations` belongs to the buffer; each workgroup's shared memory has its own."""
+        location = locations.get(index)
+        if location is None or location.grid_epoch != self.grid_epoch:
+            location = locations[index] = Location(self.grid_epoch)
+        access = Access(kind, who.gid, site)
+        for table in (location.writes, location.others) if plain_write else (location.writes,):
+            rival = _unordered(table, who)
+            if rival is not None:
+                self._report(Race(buffer, index, rival, access))
+        _record(location.writes if plain_write else location.others, who, access)
+
+    def _report(self, race: Race) -> None:
+        sides = sorted((side.kind, side.site.path) for side in (race.first, race.second))
+        key = (race.buffer, *sides)
+        if key not in self._reported:
+            self._reported.add(key)
+            self.races.append(race)
+
+
+def _unordered(table: dict[int, _Recent], who: Who) -> Access | None:
+    """An access of another invocation with nothing between it and now."""
+    group = who.group
+    mine = table.get(group.index)
+    if mine is not None and mine.epoch == group.epoch:
+        for access in mine.accesses:
+            if access.invocation != who.gid:
+                return access
+    for index, recent in table.items():  # ends at the second entry at the latest
+        if index != group.index:
+            return recent.accesses[0]
+    return None
+
+
+def _record(table: dict[int, _Recent], who: Who, access: Access) -> None:
+    recent = table.get(who.group.index)
+    if recent is None or recent.epoch != who.group.epoch:
+        table[who.group.index] = _Recent(who.group.epoch, access)
+    elif len(recent.accesses) == 1 and recent.accesses[0].invocation != access.invocation:
+        recent.accesses.append(access)

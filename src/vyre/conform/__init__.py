@@ -1,0 +1,1 @@
+"""Conformance: programs and inputs that hold every engine to one meaning."""

@@ -1,0 +1,677 @@
+"""Statements of the kernel language.
+
+The IR has neither `while` nor `break`. `while c: body` becomes
+
+    go = true; loop { if go { go = c; if go { body } } }
+
+`break` clears `go`, `continue` clears a flag of the iteration, and what follows either in its block is guarded by the
+flag. Every engine leaves a loop whose whole body is `if go`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from ..errors import KernelError
+from .build import Buffer, Builder
+from .dtypes import DataType, bool_, i32, u32
+from .ir import Cast, Expr, Let, Lit, Node, Select, Var, lit
+from .kernel_call import CallCompiler
+from .kernel_expr import (
+    Binding,
+    Const,
+    Frame,
+    Local,
+    Nothing,
+    Outside,
+    Result,
+    Scalar,
+    Typed,
+    outside_value,
+    show,
+)
+from .kernel_words import REFUSED_STATEMENTS
+from .lang import Annotation, DeviceFunction, const, element_type, shared, static_range
+from .source import FunctionSource, Place, dotted_name
+
+MAX_UNROLLED = 65_536
+"""Iterations of one static_range; more is a mistake, or belongs in a range."""
+
+
+class Flags(NamedTuple):
+    """How statements leave a loop: `go` ends it, `step` ends the iteration. None where the body never does."""
+
+    go: Var | None
+    step: Var | None
+
+    @property
+    def guard(self) -> Var | None:
+        return self.go if self.step is None else self.step
+
+
+class Inlining(Frame):
+    """A helper in place of its call: where its result goes, and which helpers are around it."""
+
+    def __init__(self, device: DeviceFunction, outer: tuple[DeviceFunction, ...], mark: tuple[list[Node], int]) -> None:
+        super().__init__(device.source, device)
+        self.chain = (*outer, device)
+        self.mark = mark
+        self.declared: DataType | None = None  # what `->` says
+        self.result: Scalar | None = None
+        self.var: Var | None = None  # holds the result where several returns meet
+
+
+class StatementCompiler(CallCompiler):
+    """Compiles the statements of a kernel into its builder."""
+
+    def __init__(self, builder: Builder, frame: Frame) -> None:
+        super().__init__(builder, frame)
+        self.loops: list[Flags] = []
+
+    def function(self, body: Sequence[ast.stmt]) -> None:
+        self.block(body)
+
+    # -- blocks
+
+    @contextmanager
+    def scope(self) -> Iterator[dict[str, Binding]]:
+        """Names assigned inside end with it."""
+        frame = self.frame
+        names: dict[str, Binding] = {}
+        frame.scopes.append(names)
+        frame.depth += 1
+        yield names
+        frame.scopes.pop()
+        frame.depth -= 1
+        for name, binding in names.items():
+            frame.ended[name] = binding.line if isinstance(binding, Local) else 0
+
+    def block(self, body: Sequence[ast.stmt]) -> bool:
+        """Compiles statements in order; True when no path leads past them."""
+        todo = list(body)
+        while todo:
+            node, *todo = todo
+            self.b.span = self.frame.source.span(node)
+            if isinstance(node, ast.If):
+                self._header(node, node.test)
+                condition = self.truth(node.test)
+                if isinstance(condition, Const):  # decided while compiling: the other side is never looked at
+                    todo = [*(node.body if condition.value else node.orelse), *todo]
+                    continue
+                if isinstance(self.frame, Inlining) and _returns(node):
+                    return self._returning_if(node, condition, todo)
+                self._if(condition, node.body, node.orelse)
+            else:
+                self.statement(node)
+            if isinstance(node, ast.Return | ast.Break | ast.Continue):
+                return True  # Python accepts dead code; the IR does not
+            flags = self.loops[-1] if self.loops else None
+            if todo and flags and flags.guard is not None and _jumps(node):
+                with self.b.if_(flags.guard):
+                    return self.block(todo)
+        return False
+
+    def _header(self, node: ast.stmt, last: ast.expr) -> None:
+        self.b.span = self.frame.source.span(node, last)
+
+    def _if(self, condition: Typed, then: list[ast.stmt], orelse: list[ast.stmt]) -> bool:
+        with self.b.if_(condition.expr), self.scope():
+            ends = self.block(then)
+        if not orelse:
+            return False
+        with self.b.else_(), self.scope():
+            return self.block(orelse) and ends
+
+    def _returning_if(self, node: ast.If, condition: Typed, rest: list[ast.stmt]) -> bool:
+        """In a helper, what follows an if that returns belongs to its other side."""
+        then_ends, else_ends = _always_returns(node.body), _always_returns(node.orelse)
+        if not (then_ends or else_ends):
+            at = next(n for n in ast.walk(node) if isinstance(n, ast.Return))
+            raise self.fail(
+                at,
+                "this return leaves a helper on some paths of a branch only",
+                "end every path of the branch with return",
+            )
+        then = node.body if then_ends else [*node.body, *rest]
+        orelse = node.orelse if else_ends else [*node.orelse, *rest]
+        if not orelse:  # nothing follows: the helper ends here without a value
+            self._if(condition, then, orelse)
+            return False
+        return self._if(condition, then, orelse)
+
+    def statement(self, node: ast.stmt) -> None:
+        match node:
+            case ast.Assign(targets=[target], value=value):
+                self._assign(target, value)
+            case ast.Assign():
+                self._assign_all(node)
+            case ast.AugAssign():
+                self._augmented(node)
+            case ast.AnnAssign():
+                self._annotated(node)
+            case ast.Expr():
+                self._expression(node)
+            case ast.For():
+                self._for(node)
+            case ast.While():
+                self._while(node)
+            case ast.Return():
+                self._return(node)
+            case ast.Break() | ast.Continue():
+                self._jump(node)
+            case ast.Pass():
+                pass
+            case _:
+                name = type(node).__name__
+                raise self.fail(
+                    node, *REFUSED_STATEMENTS.get(name, (f"{name} is not part of kernels", "use if, for, while, ="))
+                )
+
+    def _expression(self, node: ast.Expr) -> None:
+        value = node.value
+        if isinstance(value, ast.Constant) and (isinstance(value.value, str) or value.value is ...):
+            return  # a docstring, or `...` for pass
+        effects = self.effects
+        found = self.value(value)
+        if isinstance(found, Nothing):
+            return
+        if isinstance(found, Outside | Buffer) or self.effects == effects:
+            if isinstance(value, ast.Call) and isinstance(self.outside(dotted_name(value.func)), DeviceFunction):
+                return
+            raise self.fail(value, "this value is not used", "assign it to a name, or remove the line")
+
+    # -- assignment
+
+    def _assign(self, target: ast.expr, value: ast.expr) -> None:
+        match target:
+            case ast.Name():
+                if isinstance(value, ast.Call) and self.outside(dotted_name(value.func)) is shared:
+                    self._shared(target, value)
+                    return
+                self.hint = target.id if isinstance(value, ast.Call) else ""
+                found = self.scalar(value)
+                self.hint = ""
+                self.bind(target, found, value)
+            case ast.Subscript():
+                buffer = self.indexed(target)
+                given, position = self.scalars(value, target.slice)
+                self.store(buffer, self.index(position, target.slice, buffer.decl.count), given, target, value)
+            case ast.Tuple() | ast.List():
+                self._unpack(target, value)
+            case _:
+                raise self.fail(target, f"`{show(target)}` cannot be assigned", "assign to a name or an element: x[i]")
+
+    def bind(self, target: ast.Name, value: Scalar, at: ast.expr, declared: DataType | None = None) -> None:
+        """Give a name a value: a new local the first time, an assignment later."""
+        name, line = target.id, self.frame.source.line(target)
+        binding = self.frame.find(name)
+        if isinstance(binding, Local) and not binding.fixed:
+            assert isinstance(binding.var, Var)
+            found = self.typed(value, at, binding.dtype) if _adapts(value, binding.dtype) else self.typed(value, at)
+            if found.dtype != binding.dtype or declared not in (None, binding.dtype):
+                raise self.fail(
+                    at if declared in (None, binding.dtype) else target,
+                    f"`{name}` is {binding.dtype} since line {binding.line} and cannot become "
+                    f"{declared or found.dtype}",
+                    f"write {binding.dtype}({show(at)}), or use another name",
+                )
+            self.b.assign(binding.var, found.expr)
+            return
+        if binding is not None:
+            what = binding.fixed if isinstance(binding, Local) else "a buffer"
+            what = "known while compiling" if isinstance(binding, Const) else what
+            raise self.fail(target, f"`{name}` is {what} and cannot be assigned", "use another name")
+        if declared is not None:
+            found = Typed(self.fit(value, declared, at, f"`{name}`"), declared)
+        else:
+            found = self.typed(value, at)
+        if isinstance(found.expr, Var) and found.expr.name in self.temporaries:
+            self.temporaries.discard(found.expr.name)
+            var = found.expr
+        else:
+            var = self.b.let(name, found.expr)
+        self.frame.scopes[-1][name] = Local(var, found.dtype, line)
+
+    def store(self, buffer: Buffer, index: Expr, value: Scalar, target: ast.Subscript, at: Place) -> None:
+        if not buffer.decl.writable:
+            raise self.fail(
+                target,
+                f"`{buffer.name}` cannot be written",
+                f"declare it Out[{buffer.element}] or InOut[{buffer.element}]",
+            )
+        self.effects += 1
+        self.b.store(buffer, index, self.fit(value, buffer.element, at, f"`{show(target)}`"))
+
+    def _assign_all(self, node: ast.Assign) -> None:
+        """`a = b = value`."""
+        for target in node.targets:
+            if not isinstance(target, ast.Name):
+                raise self.fail(target, "only names are assigned in a chain", "assign each on a line of its own")
+        value = self.scalar(node.value)
+        if isinstance(value, Typed):
+            value = self.keep(value)
+            assert isinstance(value.expr, Var)
+            self.temporaries.discard(value.expr.name)  # several names copy it
+        for target in node.targets:
+            assert isinstance(target, ast.Name)
+            self.bind(target, value, node.value)
+
+    def _unpack(self, target: ast.Tuple | ast.List, value: ast.expr) -> None:
+        """`a, b = b, a`: every value is computed before the first target changes."""
+        if not isinstance(value, ast.Tuple | ast.List):
+            raise self.fail(value, "only a list of values can be unpacked", "write a, b = x, y")
+        for item in (*target.elts, *value.elts):
+            if isinstance(item, ast.Starred):
+                raise self.fail(item, "`*` is not part of kernels", "write the values one by one")
+        if len(target.elts) != len(value.elts):
+            raise self.fail(
+                target, f"{len(value.elts)} values for {len(target.elts)} targets", "write as many values as targets"
+            )
+        held = [v if isinstance(v, Const) else self.keep(v) for v in self.scalars(*value.elts)]
+        for left, right, found in zip(target.elts, value.elts, held, strict=True):
+            match left:
+                case ast.Name():
+                    self.bind(left, found, right)
+                case ast.Subscript():
+                    buffer = self.indexed(left)
+                    index = self.index(self.scalar(left.slice), left.slice, buffer.decl.count)
+                    self.store(buffer, index, found, left, right)
+                case _:
+                    raise self.fail(left, f"`{show(left)}` cannot be assigned", "assign to names and elements: x[i]")
+
+    def _augmented(self, node: ast.AugAssign) -> None:
+        if isinstance(node.target, ast.Name):
+            before = self.settled(self.scalar(node.target), node.value)
+            after = self.binary(node.op, before, self.scalar(node.value), node, node.target, node.value)
+            self.bind(node.target, after, node.value)
+            return
+        if not isinstance(node.target, ast.Subscript):
+            raise self.fail(node.target, f"`{show(node.target)}` cannot be assigned", "assign to a name or an element")
+        buffer = self.indexed(node.target)
+        at = node.target.slice
+        index = self.once(Typed(self.index(self.scalar(at), at, buffer.decl.count), u32)).expr
+        before = self.settled(self.load(buffer, index, node.target), node.value)
+        after = self.binary(node.op, before, self.scalar(node.value), node, node.target, node.value)
+        self.store(buffer, index, after, node.target, node.value)
+
+    def _annotated(self, node: ast.AnnAssign) -> None:
+        t = self.dtype(node.annotation)
+        if node.value is None:
+            raise self.fail(node, f"`{show(node.target)}` gets a type and no value", "assign a value on the same line")
+        if not isinstance(node.target, ast.Name):
+            raise self.fail(node.target, "only names take an annotation", "leave the annotation out")
+        self.bind(node.target, self.scalar(node.value), node.value, t)
+
+    def _shared(self, target: ast.Name, call: ast.Call) -> None:
+        dtype, count = self.arguments(call, "shared", shared.signature)
+        t, size = self.dtype(dtype), self.scalar(count)
+        if not isinstance(size, Const) or isinstance(size.value, bool | float):
+            raise self.fail(
+                count, "the size of shared memory is not known while compiling", "use a number or a const parameter"
+            )
+        if size.value < 1:
+            raise self.fail(count, f"shared memory of {size.value} elements", "make it at least 1")
+        if self.frame.depth:
+            raise self.fail(call, "shared memory is declared inside a branch or loop", "declare it at the top")
+        if self.frame.find(target.id) is not None:
+            raise self.fail(target, f"`{target.id}` has another meaning already", "use another name")
+        self.frame.scopes[-1][target.id] = self.b.shared(target.id, t, size.value)
+
+    # -- loops
+
+    def _jump(self, node: ast.Break | ast.Continue) -> None:
+        flags = self.loops[-1]  # Python itself refuses break outside a loop
+        if isinstance(node, ast.Break) and flags.go is not None:
+            self.b.assign(flags.go, Lit(bool_, 0))
+        if flags.step is not None:
+            self.b.assign(flags.step, Lit(bool_, 0))
+
+    @contextmanager
+    def _iteration(self, body: list[ast.stmt], go: Var | None) -> Iterator[dict[str, Binding]]:
+        """One pass through a loop's body, with the flags that its jumps need."""
+        step = self.b.let("step", Lit(bool_, 1)) if any(_jumps(n, ast.Continue) for n in body) else None
+        self.loops.append(Flags(go, step))
+        with self.scope() as names:
+            yield names
+        self.loops.pop()
+
+    def _while(self, node: ast.While) -> None:
+        self._no_else(node)
+        self._header(node, node.test)
+        self.effects += 1  # it may not end: never run one that Python would not run
+        with self.b.while_flag() as go:
+            self.frame.depth += 1
+            self.b.assign(go, self.as_bool(self.truth(node.test)))
+            with self.b.if_(go), self._iteration(node.body, go):
+                self.block(node.body)
+            self.frame.depth -= 1
+
+    def _for(self, node: ast.For) -> None:
+        self._no_else(node)
+        self._header(node, node.iter)
+        if not isinstance(node.target, ast.Name):
+            raise self.fail(node.target, "a loop has one variable", "write for i in range(n)")
+        binding = self.frame.find(node.target.id)
+        if binding is not None:
+            raise self.fail(node.target, f"`{node.target.id}` has another meaning already", "use another name")
+        called = self.outside(dotted_name(node.iter.func)) if isinstance(node.iter, ast.Call) else None
+        if not isinstance(node.iter, ast.Call) or (called is not range and called is not static_range):
+            raise self.fail(node.iter, "loops run over range() or static_range()", "write for i in range(len(x))")
+        if node.iter.keywords or not 1 <= len(node.iter.args) <= 3:
+            raise self.fail(node.iter, "a range takes one to three numbers", "write range(start, stop, step)")
+        breaks = any(_jumps(n, ast.Break) for n in node.body)
+        go = self.b.let("go", Lit(bool_, 1)) if breaks else None
+        if called is static_range:
+            self._unrolled(node, node.target, node.iter, go)
+        else:
+            self._counted(node, node.target, node.iter, go)
+
+    def _unrolled(self, node: ast.For, target: ast.Name, call: ast.Call, go: Var | None) -> None:
+        numbers: list[int] = []
+        for arg, value in zip(call.args, self.scalars(*call.args), strict=True):
+            if not isinstance(value, Const) or isinstance(value.value, bool | float):
+                raise self.fail(
+                    arg, "static_range() needs whole numbers known while compiling", "use range(), or a const parameter"
+                )
+            numbers.append(value.value)
+        turns = self._python_range(numbers, call)
+        if len(turns) > MAX_UNROLLED:
+            raise self.fail(call, f"static_range() of {len(turns)} turns", "use range()")
+        span = self.b.span
+        for number in turns:
+            self.b.span = span
+            if go is None:
+                with self._iteration(node.body, go) as names:
+                    names[target.id] = Const(number)
+                    self.block(node.body)
+            else:
+                with self.b.if_(go), self._iteration(node.body, go) as names:
+                    names[target.id] = Const(number)
+                    self.block(node.body)
+
+    def _python_range(self, numbers: list[int], call: ast.Call) -> range:
+        if len(numbers) == 3 and numbers[2] == 0:
+            raise self.fail(call.args[2], "a range with step 0 does not move", "use another step")
+        return range(*numbers)
+
+    def _counted(self, node: ast.For, target: ast.Name, call: ast.Call, go: Var | None) -> None:
+        start, stop, make = self._trips(call)
+        with self.b.loop(target.id if make is None else "turn", start, stop) as k:
+            if go is None:
+                self._loop_body(node, target, k, make, go)
+            else:
+                with self.b.if_(go):
+                    self._loop_body(node, target, k, make, go)
+
+    def _loop_body(self, node: ast.For, target: ast.Name, k: Var, make: _Item | None, go: Var | None) -> None:
+        item = Typed(k, u32) if make is None else make.at(k)
+        var = k if make is None else self.b.let(target.id, item.expr)
+        with self._iteration(node.body, go) as names:
+            names[target.id] = Local(var, item.dtype, self.frame.source.line(target), "a loop variable")
+            self.block(node.body)
+
+    def _trips(self, call: ast.Call) -> tuple[Expr, Expr, _Item | None]:
+        """Bounds of a loop, and how its variable follows from the turn (None: it is the turn)."""
+        values = self.scalars(*call.args)
+        if all(isinstance(v, Const) for v in values):
+            return self._known_trips(values, call)
+        low, high, step = [[Const(0), *values, Const(1)], [*values, Const(1)], values][len(values) - 1]
+        at_low, at_high, at_step = call.args[0], call.args[min(1, len(values) - 1)], call.args[-1]
+        t = next(v.dtype for v in (low, high, step) if isinstance(v, Typed))
+        for v, at in ((low, at_low), (high, at_high), (step, at_step)):
+            if isinstance(v, Typed) and (v.dtype != t or t not in (u32, i32)):
+                want = t if t in (u32, i32) else u32
+                raise self.fail(at, f"this bound of the range is {v.dtype}", f"write {want}({show(at)})")
+        if isinstance(step, Const) and (isinstance(step.value, bool | float) or step.value == 0):
+            raise self.fail(
+                at_step, f"a range with step {step.value!r} does not move", "use a whole number that is not 0"
+            )
+        to_zero = (
+            t == u32 and isinstance(high, Const) and high.value == -1 and isinstance(step, Const) and step.value < 0
+        )
+        first = self.typed(low, at_low, t)
+        last = None if to_zero else self.typed(high, at_high, t)
+        if isinstance(step, Const):
+            if t == u32 and step.value == 1:
+                assert last is not None
+                return first.expr, last.expr, None
+            first = first if isinstance(first.expr, Lit) else self.keep(first, "start")
+            span = self._span_of(first.expr, None if last is None else self.once(last).expr, t, step.value < 0)
+            turns = span if abs(step.value) == 1 else self._ceil_div(span, lit(abs(int(step.value)), u32))
+            return lit(0), turns, _Item(first.expr, lit(abs(int(step.value)), u32), step.value < 0, t)
+        return self._dynamic_trips(first, last, self.keep(step, "step"), t)
+
+    def _known_trips(self, values: Sequence[Scalar], call: ast.Call) -> tuple[Expr, Expr, _Item | None]:
+        numbers: list[int] = []
+        for v, at in zip(values, call.args, strict=True):
+            assert isinstance(v, Const)
+            if isinstance(v.value, bool | float):
+                raise self.fail(at, f"{v.value!r} is not a whole number", "use whole numbers in range()")
+            numbers.append(v.value)
+        turns = self._python_range(numbers, call)
+        t = i32 if turns and min(turns[0], turns[-1]) < 0 else u32
+        start = turns.start if turns else 0
+        if t == u32 and turns.step == 1:
+            return self.literal(start, u32, call), self.literal(start + len(turns), u32, call), None
+        first = self.literal(start, t, call)
+        size = self.literal(abs(turns.step), u32, call)
+        return lit(0), self.literal(len(turns), u32, call), _Item(first, size, turns.step < 0, t)
+
+    def _span_of(self, first: Expr, last: Expr | None, t: DataType, down: bool) -> Expr:
+        """How far the range reaches, as u32; 0 when it is empty."""
+        if last is None:  # down to 0 and including it: what Python writes as a stop of -1
+            return first + 1
+        ends = (first, last) if down else (last, first)
+        a, b = ends if t == u32 else (Cast(u32, ends[0]), Cast(u32, ends[1]))
+        return Select(first > last if down else first < last, a - b, lit(0))
+
+    def _dynamic_trips(
+        self, first: Typed, last: Typed | None, step: Typed, t: DataType
+    ) -> tuple[Expr, Expr, _Item | None]:
+        assert last is not None
+        low, high = self.keep(first, "start").expr, self.once(last).expr
+        up = self._span_of(low, high, t, down=False)
+        if t == u32:
+            turns: Expr = Select(step.expr.eq(0), lit(0), self._ceil_div(up, step.expr))
+        else:
+            down = self._span_of(low, high, t, down=True)
+            size = Cast(u32, Select(step.expr < 0, -step.expr, step.expr))
+            turns = Select(step.expr.eq(0), lit(0), self._ceil_div(Select(step.expr < 0, down, up), size))
+        size_bits = step.expr if t == u32 else Cast(u32, step.expr)
+        return lit(0), turns, _Item(low, size_bits, False, t)
+
+    def _ceil_div(self, span: Expr, size: Expr) -> Expr:
+        whole = self.keep(Typed(span, u32), "span").expr
+        return Select(whole.eq(0), lit(0), (whole - 1) // size + 1)
+
+    def _no_else(self, node: ast.For | ast.While) -> None:
+        if node.orelse:
+            raise self.fail(
+                node.orelse[0], "`else` of a loop is not part of kernels", "set a flag before break, and test it"
+            )
+
+    # -- helpers
+
+    def _return(self, node: ast.Return) -> None:
+        frame = self.frame
+        if not isinstance(frame, Inlining):
+            if node.value is not None and not (isinstance(node.value, ast.Constant) and node.value.value is None):
+                raise self.fail(node.value, "kernels return nothing", "store the value to an Out parameter")
+            self.b.return_()
+            return
+        if self.loops:
+            raise self.fail(node, "a helper returns from inside a loop", "assign the result to a name, and break")
+        if node.value is None:
+            return
+        value = self.scalar(node.value)
+        if frame.declared is not None:
+            value = Typed(
+                self.fit(value, frame.declared, node.value, f"the result of {frame.source.name}()"), frame.declared
+            )
+        if not frame.depth:
+            frame.result = value
+            return
+        t = self.typed(value, node.value, frame.result.dtype if isinstance(frame.result, Typed) else None)
+        if frame.var is None:
+            frame.var = Var(self.b.fresh(frame.source.name), dtype=t.dtype)
+            self.b.insert(frame.mark, Let(frame.var.name, lit(False if t.dtype == bool_ else 0, t.dtype)))
+            frame.result = Typed(frame.var, t.dtype)
+        assert isinstance(frame.result, Typed)
+        if t.dtype != frame.result.dtype:
+            raise self.fail(
+                node.value,
+                f"{frame.source.name}() returns {frame.result.dtype} elsewhere and {t.dtype} here",
+                f"write {frame.result.dtype}({show(node.value)})",
+            )
+        self.b.assign(frame.var, t.expr)
+
+    def inline(self, device: DeviceFunction, node: ast.Call) -> Result:
+        outer = self.frame.chain if isinstance(self.frame, Inlining) else ()
+        if device in outer:
+            cycle = " -> ".join(d.__name__ for d in (*outer[outer.index(device) :], device))
+            raise self.fail(node, f"helpers call each other in a circle: {cycle}", "use a loop")
+        self.hint = ""
+        source = device.source
+        changed = {n.id for n in ast.walk(source.tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        names = {
+            arg.arg: self._parameter(source, arg, found, at, arg.arg in changed)
+            for arg, found, at in self._matched(source, node)
+        }
+        frame = Inlining(device, outer, self.b.mark())
+        frame.scopes[0].update(names)
+        frame.declared = _result_type(source)
+        caller, loops, span = self.frame, self.loops, self.b.span
+        self.frame, self.loops = frame, []
+        try:
+            ended = self.block(source.tree.body)
+        except KernelError as e:
+            e.add_note(f"in {source.name}(), called at {caller.source.filename}:{caller.source.line(node)}")
+            raise
+        if frame.result is not None and not ended:
+            raise source.error(source.tree, f"{source.name}() may end without a value", "end every path with return")
+        self.frame, self.loops, self.b.span = caller, loops, span
+        return Nothing(f"{source.name}()") if frame.result is None else frame.result
+
+    def _matched(self, source: FunctionSource, node: ast.Call) -> list[tuple[ast.arg, Scalar | Buffer, Place]]:
+        """Each parameter of a helper with its argument and where that stands."""
+        spec = source.tree.args
+        positional, named = [*spec.posonlyargs, *spec.args], [*spec.args, *spec.kwonlyargs]
+        signature = ", ".join(a.arg for a in [*positional, *spec.kwonlyargs])
+        fix = f"write {source.name}({signature})"
+        for extra in (spec.vararg, spec.kwarg):
+            if extra is not None:
+                raise source.error(extra, "helpers have a fixed list of parameters", "name every parameter")
+        if len(node.args) > len(positional):
+            count = len(positional)
+            raise self.fail(node, f"{source.name}() takes {count} positional arguments, not {len(node.args)}", fix)
+        goals: dict[str, ast.expr] = {}
+        for arg, value in zip(positional, node.args, strict=False):
+            goals[arg.arg] = value
+        for keyword in node.keywords:
+            if keyword.arg in goals or keyword.arg not in {a.arg for a in named}:
+                raise self.fail(keyword, f"{source.name}() has no place for `{keyword.arg or '**'}`", fix)
+            goals[keyword.arg] = keyword.value
+        found: dict[str, Scalar | Buffer] = {}
+        for k, (name, value) in enumerate(goals.items()):
+            result = self.argument(value)
+            later = list(goals.values())[k + 1 :]
+            found[name] = result if isinstance(result, Buffer) else self.settled(result, *later)
+        given = source.fn.__defaults__ or ()
+        last = positional[len(positional) - len(given) :]
+        defaults = {arg.arg: value for arg, value in zip(last, given, strict=True)} | (source.fn.__kwdefaults__ or {})
+        matched: list[tuple[ast.arg, Scalar | Buffer, Place]] = []
+        for arg in [*positional, *spec.kwonlyargs]:
+            if arg.arg in found:
+                matched.append((arg, found[arg.arg], goals[arg.arg]))
+                continue
+            default = outside_value(defaults[arg.arg], arg.arg) if arg.arg in defaults else None
+            if not isinstance(default, Const):
+                raise self.fail(node, f"{source.name}() needs a value for `{arg.arg}`", fix)
+            matched.append((arg, default, node))
+        return matched
+
+    def _parameter(
+        self, source: FunctionSource, arg: ast.arg, given: Scalar | Buffer, at: Place, changed: bool
+    ) -> Binding:
+        """What a helper's parameter means inside it. Without an annotation it takes whatever it is given."""
+        name = arg.arg
+        note = None if arg.annotation is None else source.annotation(name, arg.annotation)
+        t = element_type(note)
+        if not (arg.annotation is None or t is not None or note is const or isinstance(note, Annotation)):
+            assert arg.annotation is not None
+            raise source.error(
+                arg.annotation, f"`{show(arg.annotation)}` is no type of kernels", "write In[f32], f32, u32, ..."
+            )
+        if isinstance(given, Buffer):
+            if t is not None or note is const:
+                raise self.fail(at, f"`{name}` is a value, and this is a buffer", f"pass an element: {show(at)}[i]")
+            if isinstance(note, Annotation) and note.element != given.element:
+                raise self.fail(
+                    at,
+                    f"`{name}` is a buffer of {note.element}, and this one holds {given.element}",
+                    "pass another buffer",
+                )
+            return given
+        if isinstance(note, Annotation):
+            raise self.fail(at, f"`{name}` is a buffer, and this is a value", "pass a buffer")
+        if isinstance(given, Const) and (note is const or (t is None and not changed)):
+            return given
+        if note is const:
+            raise self.fail(at, f"`{name}` has to be known while compiling", "pass a number or a const parameter")
+        value = self.typed(given, at) if t is None else Typed(self.fit(given, t, at, f"`{name}`"), t)
+        return Local(self.b.let(name, value.expr), value.dtype, source.line(arg))
+
+
+class _Item(NamedTuple):
+    """The variable of a loop that does not count from its start by 1: first + turn * size, or first - turn * size."""
+
+    first: Expr
+    size: Expr
+    down: bool
+    dtype: DataType
+
+    def at(self, turn: Expr) -> Typed:
+        offset = turn if self.size == lit(1) else turn * self.size
+        if self.dtype == u32:
+            return Typed(self.first - offset if self.down else self.first + offset, u32)
+        whole = Cast(u32, self.first)
+        return Typed(Cast(i32, whole - offset if self.down else whole + offset), i32)
+
+
+def _result_type(source: FunctionSource) -> DataType | None:
+    node = source.tree.returns
+    note = None if node is None else source.annotation("return", node)
+    t = element_type(note)
+    if node is not None and note is not None and t is None:
+        raise source.error(node, f"`{show(node)}` is no type of kernels", "write f32, u32, ... or None")
+    return t
+
+
+def _adapts(value: Scalar, t: DataType) -> bool:
+    """Whether a plain number takes the type `t`."""
+    if isinstance(value, Typed):
+        return True
+    if isinstance(value.value, bool) or t == bool_:
+        return isinstance(value.value, bool) and t == bool_
+    return t.is_float or isinstance(value.value, int)
+
+
+def _jumps(node: ast.stmt, *kinds: type[ast.stmt]) -> bool:
+    """Whether a statement may leave the iteration around it; loops inside keep their own jumps."""
+    if isinstance(node, ast.If):
+        return any(_jumps(n, *kinds) for n in (*node.body, *node.orelse))
+    return isinstance(node, kinds or (ast.Break, ast.Continue))
+
+
+def _always_returns(body: list[ast.stmt]) -> bool:
+    last = body[-1] if body else None
+    if isinstance(last, ast.If):
+        return _always_returns(last.body) and _always_returns(last.orelse)
+    return isinstance(last, ast.Return)
+
+
+def _returns(node: ast.stmt) -> bool:
+    return any(isinstance(n, ast.Return) for n in ast.walk(node))
