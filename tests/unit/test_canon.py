@@ -52,7 +52,8 @@ from vyre.foundation.program import (
 )
 from vyre.foundation.value import Value
 from vyre.foundation.visit import rewrite, walk, walk_exprs
-from vyre.foundation.wire import decode, encode
+from vyre.foundation.wire import decode, encode, layout
+from vyre.foundation.wire.write import Writer
 
 # The rule, written a second time.
 COMMUTING = {
@@ -251,6 +252,15 @@ def test_a_shared_operand_is_ordered_once():
     for _ in range(15):
         shared = shared ^ shared  # 32,768 leaves
     assert len(holding(shared).fingerprint) == 64
+
+
+def test_forgetting_bytes_written_earlier_changes_no_order(monkeypatch):
+    writer = Writer(6)
+    exprs = [A ^ B, (A ^ B) ^ A, A]
+    first = [writer.expr_bytes(e) for e in exprs]
+    monkeypatch.setattr(layout, "MAX_PROGRAM_BYTES", 1)  # every call now begins anew
+    assert [writer.expr_bytes(e) for e in [*exprs, B, *exprs]][-3:] == first
+    assert len(writer.out) < sum(map(len, first))
 
 
 @given(arbitrary_programs())

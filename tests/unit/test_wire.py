@@ -1,8 +1,10 @@
 """The binary form: pinned bytes, lossless round trips, and a refusal for everything that is not canonical."""
 
 import array
+import inspect
 import itertools
 import struct
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -596,6 +598,18 @@ def test_a_released_view_is_a_type_error():
     view.release()
     with pytest.raises(ArgumentTypeError):
         decode(view)
+
+
+def test_a_caller_that_has_used_up_the_stack_gets_a_wire_error():
+    blob = encode(blocks(64))
+
+    def deep(levels):
+        return deep(levels - 1) if levels else decode(blob)
+
+    room = sys.getrecursionlimit() - len(inspect.stack())
+    assert deep(10) == blocks(64)
+    with pytest.raises(WireError, match="the caller's stack has no room"):
+        deep(room - 80)
 
 
 def test_program_methods_go_through_the_wire():

@@ -569,7 +569,8 @@ class _Maker:
     def block(self, depth: int) -> list[Node]:
         self.fresh += 1
         body = self.body(depth, uniform=True)
-        return [Block(body) if self.rng.random() < 0.5 else Region(f"block{self.fresh}", body)]
+        ends = bool(body) and isinstance(body[-1], Return)  # a block is no place to hide a return before statements
+        return [Region(f"block{self.fresh}", body) if ends or self.rng.random() < 0.5 else Block(body)]
 
     def loop(self, depth: int) -> list[Node]:
         rng = self.rng

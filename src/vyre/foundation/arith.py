@@ -5,13 +5,16 @@ an f16 or bf16 value is exactly representable, and a NaN may carry any payload u
 
 Lookups (`binary`, `unary`, `cast`, ...) are cached and return plain functions: look up once, call often.
 
-Why binary64 is enough for f32. Round the exact result of + - * / or sqrt of two 24-bit numbers to 53 bits and then to
-24: since 53 >= 2 * 24 + 2, the two roundings equal one (Figueroa). Sketch: they could differ only if the exact result
-were not a midpoint of 24-bit numbers (a 25-bit number) and yet within half a unit of the 53rd bit of one. A product
-has 48 bits and is exact. A sum that close is exact too, or its smaller term lies below the 53rd bit and cannot make up
-a midpoint. A quotient or root that is not itself a 25-bit number differs from every such number by more than 2^-50 of
-its size: multiply out `a = m * b` or `a = m * m`, whose sides are integers of at most 50 bits. The theorem speaks of
-unbounded exponents, and binary64 provides them: products and quotients of f32 values lie within 2^-254 .. 2^256.
+Why binary64 is enough for f32. Round the exact result of + - * / or sqrt of 24-bit numbers to 53 bits and then to 24:
+since 53 >= 2 * 24 + 2, the two roundings equal one. They could differ only if the first one moved a result onto or
+across a midpoint m of two 24-bit numbers (a 25-bit number), that is by at most 2^-53 of its size. But
+  - a product has at most 48 bits, so the first rounding moves nothing;
+  - a sum whose exponents differ by up to 28 has at most 53 bits; otherwise the smaller term is below 1/32 of a unit of
+    the larger one, whose nearest midpoint is a quarter of a unit away or more;
+  - a quotient a / b differs from m, if at all, by more than 2^-49 of its size: a and m * b are, up to a power of two,
+    different integers of at most 49 bits; likewise a root by more than 2^-51, from a and m * m.
+Exponents must not be bounded for this, and binary64 sees to it: all results lie within 2^-254 .. 2^256. Flushing and
+overflow are comparisons with two midpoints, so they too see what the exact result would have shown.
 """
 
 from __future__ import annotations

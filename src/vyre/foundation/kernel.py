@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Mapping
-from numbers import Real
 from typing import Any
 
 from . import lang
 from .build import Builder, workgroup_shape
 from .dtypes import DataType
 from .ir import Load, lit
-from .kernel_expr import Const, Frame, Local
+from .kernel_expr import Const, Frame, Local, outside_value
 from .kernel_stmt import StatementCompiler
+from .kernel_words import FOREIGN_TYPES
 from .lang import Annotation, const, element_type
 from .program import Access, Program
 from .source import FunctionSource
@@ -100,7 +100,7 @@ class KernelSource(FunctionSource):
         note = self.annotation(name, arg.annotation)
         t = element_type(note)
         if note is const:
-            if default is not NO_DEFAULT and not isinstance(default, Real):
+            if default is not NO_DEFAULT and not isinstance(outside_value(default, name), Const):
                 raise self.error(arg, f"the default of `{name}` is not a number", "give a number")
             return Param(name, "const", None, 0, default, line)
         if isinstance(note, Annotation):
@@ -117,11 +117,8 @@ def _annotation_fix(note: object) -> str:
         return f"name the element type: {note}[f32]"
     if isinstance(note, DataType):
         return "use a type that kernels compute with or store"
-    word = getattr(note, "__name__", "")
-    by_name = {"int": "i32 or u32", "float": "f32", "int64": "i64", "uint64": "u64", "int32": "i32", "uint32": "u32"}
-    by_name |= {"float64": "f64", "float32": "f32", "uint8": "u8", "int8": "i8", "uint16": "u16", "int16": "i16"}
-    by_name |= {"float16": "f16", "ndarray": "In[f32]", "list": "In[f32]"}
-    return f"write {by_name.get(word, 'In[f32], Out[f32], InOut[f32], f32, u32, ...')}"
+    ours = FOREIGN_TYPES.get(getattr(note, "__name__", ""), "f32")
+    return f"write {ours} for a number, or In[{ours}], Out[{ours}], InOut[{ours}] for a buffer"
 
 
 def read_source(fn: Callable[..., Any], workgroup: int | Iterable[int]) -> KernelSource:
@@ -155,10 +152,9 @@ def build_program(source: KernelSource, consts: Mapping[str, object]) -> Program
 
 def _const_value(source: KernelSource, param: Param, consts: Mapping[str, object]) -> int | float | bool:
     value = consts.get(param.name, param.default)
-    if isinstance(value, bool | int | float):
-        return value
-    if isinstance(value, Real):
-        return int(value) if hasattr(value, "__index__") else float(value)
+    found = outside_value(value, param.name)
+    if isinstance(found, Const):
+        return found.value
     at = next(arg for arg in source.tree.args.kwonlyargs if arg.arg == param.name)
     if value is NO_DEFAULT:
         raise source.error(at, f"the compile-time parameter `{param.name}` has no value", f"pass {param.name}=...")

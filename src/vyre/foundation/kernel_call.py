@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+from types import BuiltinFunctionType
 
 from . import lang
 from .dtypes import DataType, bool_, can_cast, f32, i32, u32
@@ -12,6 +13,7 @@ from .ir import (
     Bitcast,
     Cast,
     Fma,
+    Lit,
     Select,
     SubgroupBallot,
     SubgroupLocalId,
@@ -22,7 +24,7 @@ from .ir import (
     lit,
 )
 from .kernel_expr import Const, ExpressionCompiler, Nothing, Number, Outside, Result, Scalar, Typed, show
-from .kernel_words import BUILTIN_FIXES
+from .kernel_words import BUILTIN_FIXES, FOREIGN_TYPES
 from .lang import DeviceFunction, Intrinsic, element_type
 from .ops import AtomicOp, BinaryOp, ReduceOp, UnaryOp
 from .program import Access
@@ -141,7 +143,7 @@ class CallCompiler(ExpressionCompiler):
         return self._special(fn, args, node)
 
     def _atomic(self, fn: Intrinsic, op: AtomicOp, args: list[ast.expr], node: ast.Call) -> Typed:
-        hint, self.hint = self.hint, ""
+        hint, self.hint = self.hint, ""  # the atomic's local becomes the name it is assigned to
         buffer = self.buffer(args[0])
         t = buffer.element
         if buffer.decl.access not in (Access.READ_WRITE, Access.WORKGROUP):
@@ -155,7 +157,7 @@ class CallCompiler(ExpressionCompiler):
         exprs = [self.fit(v, t, n, f"`{buffer.name}`") for v, n in zip(rest, args[2:], strict=True)]
         value, expected = exprs[-1], exprs[0] if len(exprs) == 2 else None
         if fn.name == "atomic_sub":
-            value = lit(0, t) - value
+            value = Lit(t, -value.bits & 0xFFFFFFFF) if isinstance(value, Lit) else lit(0, t) - value
         self.effects += 1
         old = self.b.atomic(op, buffer, index, value, expected, name=hint or "old")
         self.temporaries.add(old.name)
@@ -233,8 +235,10 @@ def _middle(t: DataType) -> DataType | None:
 
 def _unknown_call(what: object, name: str) -> tuple[str, str]:
     short = name.rpartition(".")[2]
-    if what in BUILTIN_FIXES if isinstance(what, type | type(len)) else False:
+    if isinstance(what, type | BuiltinFunctionType) and what in BUILTIN_FIXES:
         return f"{name}() is not part of kernels", BUILTIN_FIXES[what]
+    if isinstance(what, type) and what.__name__ in FOREIGN_TYPES:
+        return f"`{name}` is not a type of kernels", f"write {FOREIGN_TYPES[what.__name__]}(x)"
     if isinstance(getattr(lang, short, None), Intrinsic):
         return f"`{name}` is not the kernel's own {short}", f"call vyre.{short}"
     return f"`{name}` cannot be called in a kernel", "decorate it with @vyre.device, or use the functions of vyre"

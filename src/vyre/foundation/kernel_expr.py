@@ -107,6 +107,8 @@ COMPARE: dict[type[ast.cmpop], tuple[BinaryOp, Callable[[Any, Any], bool]]] = {
     ast.Gt: (BinaryOp.GT, operator.gt),
     ast.GtE: (BinaryOp.GE, operator.ge),
 }
+LONG_CHAIN = 24
+"""Operators after which `a + b + c + ...` goes on from a local: a program's expressions have a limited depth."""
 MAX_FOLDED_BITS = 256
 """Integers known while compiling stay below this; no type holds more than 64 bits."""
 
@@ -117,7 +119,7 @@ class Frame:
     def __init__(self, source: FunctionSource, device: DeviceFunction | None = None) -> None:
         self.source, self.device = source, device
         self.scopes: list[dict[str, Binding]] = [{}]
-        self.ended: dict[str, int] = {}  # names of blocks that are over -> line of their first assignment
+        self.ended: dict[str, int] = {}  # names of blocks that are over -> line where the block starts
         self.depth = 0  # branches and loops around the current statement
 
     def find(self, name: str) -> Binding | None:
@@ -236,8 +238,8 @@ class ExpressionCompiler:
         if name in self.frame.ended:
             raise self.fail(
                 node,
-                f"`{name}` is assigned only inside the block at line {self.frame.ended[name]}, which is over here",
-                f"assign `{name}` before that block",
+                f"`{name}` is assigned only inside the block that starts at line {self.frame.ended[name]}",
+                f"assign `{name}` before that block, or copy it to a name that is",
             )
         if name in self.frame.source.locals:
             raise self.fail(node, f"`{name}` is used before it is assigned", f"assign `{name}` above this line")
@@ -374,9 +376,11 @@ class ExpressionCompiler:
             chain.append(first)
             first = first.left
         left = self.scalar(first)
-        for step in reversed(chain):
+        for k, step in enumerate(reversed(chain)):
             left = self.settled(left, step.right)
             left = self.binary(step.op, left, self.scalar(step.right), step, step.left, step.right)
+            if isinstance(left, Typed) and k % LONG_CHAIN == LONG_CHAIN - 1 and k + 1 < len(chain):
+                left = self.keep(left)
         return left
 
     def binary(self, op: ast.operator, a: Scalar, b: Scalar, node: Place, at_a: ast.expr, at_b: ast.expr) -> Scalar:
@@ -538,7 +542,11 @@ class ExpressionCompiler:
         found = self.value(node)
         if isinstance(found, Buffer):
             return found
-        raise self.fail(node, f"`{show(node)}` is not a buffer", "name a buffer parameter or a shared() array")
+        raise self.fail(
+            node,
+            f"`{show(node)}` is not a buffer",
+            f"name a buffer: a parameter such as {show(node)}: In[f32], or shared()",
+        )
 
     def indexed(self, node: ast.Subscript) -> Buffer:
         """The buffer of `x[...]`, with the forms of indexing that kernels lack refused."""

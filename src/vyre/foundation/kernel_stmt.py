@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import NamedTuple
 
 from ..errors import KernelError
@@ -34,7 +34,7 @@ from .kernel_expr import (
     show,
 )
 from .kernel_words import REFUSED_STATEMENTS
-from .lang import Annotation, DeviceFunction, const, element_type, shared, static_range
+from .lang import Annotation, DeviceFunction, Intrinsic, const, element_type, shared, static_range
 from .source import FunctionSource, Place, dotted_name
 
 MAX_UNROLLED = 65_536
@@ -60,8 +60,17 @@ class Inlining(Frame):
         self.chain = (*outer, device)
         self.mark = mark
         self.declared: DataType | None = None  # what `->` says
+        self.preferred: DataType | None = None  # for plain numbers that it returns
         self.result: Scalar | None = None
         self.var: Var | None = None  # holds the result where several returns meet
+        self.guessed = False  # whether its type is only the default of a plain number
+
+
+class _Retyped(Exception):
+    """The numbers that a helper returns have this type after all."""
+
+    def __init__(self, dtype: DataType) -> None:
+        self.dtype = dtype
 
 
 class StatementCompiler(CallCompiler):
@@ -77,8 +86,8 @@ class StatementCompiler(CallCompiler):
     # -- blocks
 
     @contextmanager
-    def scope(self) -> Iterator[dict[str, Binding]]:
-        """Names assigned inside end with it."""
+    def scope(self, line: int) -> Iterator[dict[str, Binding]]:
+        """The block that starts at `line`: names assigned inside end with it."""
         frame = self.frame
         names: dict[str, Binding] = {}
         frame.scopes.append(names)
@@ -86,8 +95,7 @@ class StatementCompiler(CallCompiler):
         yield names
         frame.scopes.pop()
         frame.depth -= 1
-        for name, binding in names.items():
-            frame.ended[name] = binding.line if isinstance(binding, Local) else 0
+        frame.ended.update(dict.fromkeys(names, line))
 
     def block(self, body: Sequence[ast.stmt]) -> bool:
         """Compiles statements in order; True when no path leads past them."""
@@ -103,7 +111,7 @@ class StatementCompiler(CallCompiler):
                     continue
                 if isinstance(self.frame, Inlining) and _returns(node):
                     return self._returning_if(node, condition, todo)
-                self._if(condition, node.body, node.orelse)
+                self._if(node, condition, node.body, node.orelse)
             else:
                 self.statement(node)
             if isinstance(node, ast.Return | ast.Break | ast.Continue):
@@ -117,12 +125,13 @@ class StatementCompiler(CallCompiler):
     def _header(self, node: ast.stmt, last: ast.expr) -> None:
         self.b.span = self.frame.source.span(node, last)
 
-    def _if(self, condition: Typed, then: list[ast.stmt], orelse: list[ast.stmt]) -> bool:
-        with self.b.if_(condition.expr), self.scope():
+    def _if(self, node: ast.If, condition: Typed, then: list[ast.stmt], orelse: list[ast.stmt]) -> bool:
+        line = self.frame.source.line(node)
+        with self.b.if_(condition.expr), self.scope(line):
             ends = self.block(then)
         if not orelse:
             return False
-        with self.b.else_(), self.scope():
+        with self.b.else_(), self.scope(line):
             return self.block(orelse) and ends
 
     def _returning_if(self, node: ast.If, condition: Typed, rest: list[ast.stmt]) -> bool:
@@ -137,10 +146,7 @@ class StatementCompiler(CallCompiler):
             )
         then = node.body if then_ends else [*node.body, *rest]
         orelse = node.orelse if else_ends else [*node.orelse, *rest]
-        if not orelse:  # nothing follows: the helper ends here without a value
-            self._if(condition, then, orelse)
-            return False
-        return self._if(condition, then, orelse)
+        return self._if(node, condition, then, orelse)
 
     def statement(self, node: ast.stmt) -> None:
         match node:
@@ -188,10 +194,11 @@ class StatementCompiler(CallCompiler):
     def _assign(self, target: ast.expr, value: ast.expr) -> None:
         match target:
             case ast.Name():
-                if isinstance(value, ast.Call) and self.outside(dotted_name(value.func)) is shared:
+                called = self.outside(dotted_name(value.func)) if isinstance(value, ast.Call) else None
+                if called is shared and isinstance(value, ast.Call):
                     self._shared(target, value)
                     return
-                self.hint = target.id if isinstance(value, ast.Call) else ""
+                self.hint = target.id if isinstance(called, Intrinsic) else ""
                 found = self.scalar(value)
                 self.hint = ""
                 self.bind(target, found, value)
@@ -270,7 +277,10 @@ class StatementCompiler(CallCompiler):
             raise self.fail(
                 target, f"{len(value.elts)} values for {len(target.elts)} targets", "write as many values as targets"
             )
-        held = [v if isinstance(v, Const) else self.keep(v) for v in self.scalars(*value.elts)]
+        held = [
+            v if isinstance(v, Const) else self.keep(v, at.id if isinstance(at, ast.Name) else "t")
+            for v, at in zip(self.scalars(*value.elts), target.elts, strict=True)
+        ]
         for left, right, found in zip(target.elts, value.elts, held, strict=True):
             match left:
                 case ast.Name():
@@ -330,11 +340,11 @@ class StatementCompiler(CallCompiler):
             self.b.assign(flags.step, Lit(bool_, 0))
 
     @contextmanager
-    def _iteration(self, body: list[ast.stmt], go: Var | None) -> Iterator[dict[str, Binding]]:
+    def _iteration(self, node: ast.For | ast.While, go: Var | None) -> Iterator[dict[str, Binding]]:
         """One pass through a loop's body, with the flags that its jumps need."""
-        step = self.b.let("step", Lit(bool_, 1)) if any(_jumps(n, ast.Continue) for n in body) else None
+        step = self.b.let("step", Lit(bool_, 1)) if any(_jumps(n, ast.Continue) for n in node.body) else None
         self.loops.append(Flags(go, step))
-        with self.scope() as names:
+        with self.scope(self.frame.source.line(node)) as names:
             yield names
         self.loops.pop()
 
@@ -345,7 +355,7 @@ class StatementCompiler(CallCompiler):
         with self.b.while_flag() as go:
             self.frame.depth += 1
             self.b.assign(go, self.as_bool(self.truth(node.test)))
-            with self.b.if_(go), self._iteration(node.body, go):
+            with self.b.if_(go), self._iteration(node, go):
                 self.block(node.body)
             self.frame.depth -= 1
 
@@ -383,14 +393,13 @@ class StatementCompiler(CallCompiler):
         span = self.b.span
         for number in turns:
             self.b.span = span
-            if go is None:
-                with self._iteration(node.body, go) as names:
-                    names[target.id] = Const(number)
-                    self.block(node.body)
-            else:
-                with self.b.if_(go), self._iteration(node.body, go) as names:
-                    names[target.id] = Const(number)
-                    self.block(node.body)
+            with self._while_set(go), self._iteration(node, go) as names:
+                names[target.id] = Const(number)
+                self.block(node.body)
+
+    def _while_set(self, go: Var | None) -> AbstractContextManager[None]:
+        """The block of one turn: the loop is over once its flag is clear."""
+        return nullcontext() if go is None else self.b.if_(go)
 
     def _python_range(self, numbers: list[int], call: ast.Call) -> range:
         if len(numbers) == 3 and numbers[2] == 0:
@@ -399,19 +408,12 @@ class StatementCompiler(CallCompiler):
 
     def _counted(self, node: ast.For, target: ast.Name, call: ast.Call, go: Var | None) -> None:
         start, stop, make = self._trips(call)
-        with self.b.loop(target.id if make is None else "turn", start, stop) as k:
-            if go is None:
-                self._loop_body(node, target, k, make, go)
-            else:
-                with self.b.if_(go):
-                    self._loop_body(node, target, k, make, go)
-
-    def _loop_body(self, node: ast.For, target: ast.Name, k: Var, make: _Item | None, go: Var | None) -> None:
-        item = Typed(k, u32) if make is None else make.at(k)
-        var = k if make is None else self.b.let(target.id, item.expr)
-        with self._iteration(node.body, go) as names:
-            names[target.id] = Local(var, item.dtype, self.frame.source.line(target), "a loop variable")
-            self.block(node.body)
+        with self.b.loop(target.id if make is None else "turn", start, stop) as turn, self._while_set(go):
+            item = Typed(turn, u32) if make is None else make.at(turn)
+            var = turn if make is None else self.b.let(target.id, item.expr)
+            with self._iteration(node, go) as names:
+                names[target.id] = Local(var, item.dtype, self.frame.source.line(target), "a loop variable")
+                self.block(node.body)
 
     def _trips(self, call: ast.Call) -> tuple[Expr, Expr, _Item | None]:
         """Bounds of a loop, and how its variable follows from the turn (None: it is the turn)."""
@@ -514,13 +516,16 @@ class StatementCompiler(CallCompiler):
         if not frame.depth:
             frame.result = value
             return
-        t = self.typed(value, node.value, frame.result.dtype if isinstance(frame.result, Typed) else None)
+        t = self.typed(value, node.value, frame.result.dtype if isinstance(frame.result, Typed) else frame.preferred)
         if frame.var is None:
             frame.var = Var(self.b.fresh(frame.source.name), dtype=t.dtype)
             self.b.insert(frame.mark, Let(frame.var.name, lit(False if t.dtype == bool_ else 0, t.dtype)))
             frame.result = Typed(frame.var, t.dtype)
+            frame.guessed = isinstance(value, Const) and frame.preferred is None
         assert isinstance(frame.result, Typed)
         if t.dtype != frame.result.dtype:
+            if frame.guessed:
+                raise _Retyped(t.dtype)
             raise self.fail(
                 node.value,
                 f"{frame.source.name}() returns {frame.result.dtype} elsewhere and {t.dtype} here",
@@ -540,16 +545,25 @@ class StatementCompiler(CallCompiler):
             arg.arg: self._parameter(source, arg, found, at, arg.arg in changed)
             for arg, found, at in self._matched(source, node)
         }
-        frame = Inlining(device, outer, self.b.mark())
-        frame.scopes[0].update(names)
-        frame.declared = _result_type(source)
+        mark, buffers, effects = self.b.mark(), len(self.b.buffers), self.effects
         caller, loops, span = self.frame, self.loops, self.b.span
-        self.frame, self.loops = frame, []
-        try:
-            ended = self.block(source.tree.body)
-        except KernelError as e:
-            e.add_note(f"in {source.name}(), called at {caller.source.filename}:{caller.source.line(node)}")
-            raise
+        preferred: DataType | None = None
+        while True:
+            frame = Inlining(device, outer, mark)
+            frame.scopes[0].update(names)
+            frame.declared, frame.preferred = _result_type(source), preferred
+            self.frame, self.loops = frame, []
+            try:
+                ended = self.block(source.tree.body)
+            except _Retyped as e:  # a number was returned first, and a value of another type later: start again
+                preferred = e.dtype
+                del mark[0][mark[1] :], self.b.buffers[buffers:]
+                self.effects = effects
+            except KernelError as e:
+                e.add_note(f"in {source.name}(), called at {caller.source.filename}:{caller.source.line(node)}")
+                raise
+            else:
+                break
         if frame.result is not None and not ended:
             raise source.error(source.tree, f"{source.name}() may end without a value", "end every path with return")
         self.frame, self.loops, self.b.span = caller, loops, span
@@ -635,6 +649,8 @@ class _Item(NamedTuple):
 
     def at(self, turn: Expr) -> Typed:
         offset = turn if self.size == lit(1) else turn * self.size
+        if isinstance(self.first, Lit) and self.first.bits == 0 and not self.down:
+            return Typed(offset if self.dtype == u32 else Cast(i32, offset), self.dtype)
         if self.dtype == u32:
             return Typed(self.first - offset if self.down else self.first + offset, u32)
         whole = Cast(u32, self.first)

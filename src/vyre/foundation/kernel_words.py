@@ -55,3 +55,9 @@ BUILTIN_FIXES: dict[object, str] = {
     any: "use or",
     all: "use and",
 }
+FOREIGN_TYPES: dict[str, str] = {
+    "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64", "uint8": "u8", "uint16": "u16", "uint32": "u32",
+    "uint64": "u64", "float16": "f16", "float32": "f32", "float64": "f64", "bool_": "bool_", "int": "i32",
+    "float": "f32",
+}  # fmt: skip
+"""What others call our types."""

@@ -165,18 +165,15 @@ class _Parser:
         self.at = min(self.at + 1, len(self.tokens) - 1)
         return token
 
-    def peek(self, *texts: str) -> bool:
-        """Whether the next tokens are these words and signs."""
-        ahead = self.tokens[self.at : self.at + len(texts)]
-        return len(ahead) == len(texts) and all(
-            t.kind in ("name", "sign") and t.text == text for t, text in zip(ahead, texts, strict=True)
-        )
+    def peek(self, text: str, ahead: int = 0) -> bool:
+        """Whether this word or sign is next, or stands so many tokens behind the next."""
+        kind, found, _ = self.tokens[min(self.at + ahead, len(self.tokens) - 1)]
+        return found == text and kind in ("name", "sign")
 
     def accept(self, text: str) -> bool:
-        if self.peek(text):
-            self.next()
-            return True
-        return False
+        found = self.peek(text)
+        self.at += found  # what is accepted is never the end
+        return found
 
     def expect(self, text: str, where: str) -> Token:
         if not self.peek(text):
@@ -236,7 +233,7 @@ class _Parser:
             raise self.expected(what, "write a whole number")
         token = self.next()
         if len(token.text) > _MAX_DIGITS or not re.fullmatch(r"0[xX][0-9a-fA-F]+|[0-9]+", token.text):
-            raise self.error(f"{what} is not a whole number", "write decimal or hexadecimal digits only", token)
+            raise self.error(f"{what} must be a whole number", "write decimal or hexadecimal digits only", token)
         value = int(token.text, 16 if token.text[:2] in ("0x", "0X") else 10)
         if negative and start.start + 1 != token.start:
             raise self.error("the sign stands apart from its number", "remove the space", start)
@@ -247,7 +244,7 @@ class _Parser:
         self.expect("(", f"before {what}")
         found = [self.integer(what)]
         for _ in range(count - 1):
-            self.expect(",", f"between {what}s")
+            self.expect(",", f"after {what}")
             found.append(self.integer(what))
         self.expect(")", f"after {what}")
         return tuple(found)
@@ -312,17 +309,17 @@ class _Parser:
             self.expect(frame.close, f"to match {frame.opened.text!r}")
         if frame.arity and len(frame.args) not in frame.arity:
             takes = " or ".join(map(str, frame.arity))
-            message = f"these brackets take {takes} of values, and hold {len(frame.args)}"
-            raise self.error(message, f"write {takes}, with commas between", frame.opened)
+            message = f"expected {takes} values in these brackets, found {len(frame.args)}"
+            raise self.error(message, f"write {takes}, with commas between them", frame.opened)
         return frame.build(*frame.args, **frame.keywords)
 
     def keyword(self, frame: _Frame) -> bool:
         """After a comma of an atomic: `ordering=` with its word, or the name of the argument that follows."""
-        if frame.atomic and self.peek("ordering", "="):
+        if frame.atomic and self.peek("ordering") and self.peek("=", 1):
             self.at += 2
             frame.keywords["ordering"] = self.choose({o.text: o for o in Ordering}, "a memory ordering")
             return True
-        if frame.atomic and self.peek("expected", "="):
+        if frame.atomic and self.peek("expected") and self.peek("=", 1):
             if len(frame.args) != 2:
                 raise self.error("the expected value stands in the wrong place", "write it after index and value")
             self.at += 2
@@ -395,7 +392,9 @@ class _Parser:
                 raise self.error(f"the number is beyond {t.name}", "write a smaller number, or inf", token)
             return lit(value, t)
         if not whole or len(digits) > _MAX_DIGITS:
-            raise self.error(f"the number is not a {t.name}", "write a whole number, or one without this type", token)
+            raise self.error(
+                f"{_show(token)} is no value of {t.name}", "write a whole number, or one without this type", token
+            )
         count = int(digits, 0) if digits[:2] in ("0x", "0X") else int(digits)
         try:
             return lit(-count if negative else count, t)

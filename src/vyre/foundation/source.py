@@ -10,6 +10,7 @@ import ast
 import linecache
 from collections.abc import Callable, Iterator
 from inspect import getblock
+from tokenize import TokenError
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -44,12 +45,12 @@ class FunctionSource:
         self.lines = lines
         if len(lines) < self.first_line:
             raise self._without_source("the source of the function is not available")
-        block = "".join(getblock(lines[self.first_line - 1 :]))
-        nested = block[:1].isspace()  # "if 1:" above it keeps the columns of an indented block as they are
+        nested = lines[self.first_line - 1][:1].isspace()  # "if 1:" above it keeps the columns of an indented block
         self._line_shift = self.first_line - (2 if nested else 1)
         try:
+            block = "".join(getblock(lines[self.first_line - 1 :]))
             module = ast.parse("if 1:\n" + block if nested else block)
-        except SyntaxError as e:
+        except (SyntaxError, TokenError) as e:
             raise self._without_source("the source of the function cannot be parsed on its own") from e
         except RecursionError as e:
             raise self._without_source("the source of the function is nested too deeply") from e
@@ -151,10 +152,7 @@ class FunctionSource:
         for attribute in attributes:
             if not isinstance(value, ModuleType | type):
                 return MISSING
-            try:
-                value = getattr(value, attribute, MISSING)
-            except VyreError:
-                return MISSING
+            value = getattr(value, attribute, MISSING)
         return value
 
     def _root(self, name: str) -> object:

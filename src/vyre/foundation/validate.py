@@ -25,6 +25,7 @@ from .ir import (
     AsyncWait,
     Atomic,
     Barrier,
+    Block,
     Broadcast,
     BufferRef,
     Expr,
@@ -205,7 +206,7 @@ class _Checker:
             self._declare(loop.var, u32, path[:-1], loop, set())
         here: set[str] = set()
         for i, node in enumerate(nodes):
-            if i and isinstance(nodes[i - 1], Return) and not gridsync.is_sync(node):
+            if i and _is_return(nodes[i - 1]) and not gridsync.is_sync(node):
                 self.say(DiagCode.V112, "node", (*path, i), "statement after return", node=node)
             types = self._expressions(node, (*path, i))
             self._statement(node, (*path, i), types, here)
@@ -434,6 +435,13 @@ def _places(program: Program, wanted: set[int]) -> dict[int, Path]:
             found[id(item)] = path
         stack.extend([(child, (*path, *keys)) for keys, child in parts(item)][::-1])
     return found
+
+
+def _is_return(node: Node) -> bool:
+    """A return, or a block that canonical form splices into its surroundings and that ends in one."""
+    while isinstance(node, Block) and node.body and not any(isinstance(n, Let) for n in node.body):
+        node = node.body[-1]
+    return isinstance(node, Return)
 
 
 def _spoken(access: Access) -> str:

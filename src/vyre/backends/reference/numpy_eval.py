@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +31,8 @@ LANE, GROUP, SUBGROUP_LANE, GLOBAL_ID, GROUP_ID, LOCAL_ID = 0, 1, 2, 3, 6, 9
 FIRST_LOCAL = 12
 
 
-class View(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class View:
     """A buffer as an array of stored elements. Workgroup memory holds `count` elements for each workgroup."""
 
     data: Array

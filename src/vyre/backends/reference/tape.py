@@ -128,6 +128,9 @@ class _Draft:
     def is_jump(self) -> bool:
         return self.kind is Kind.NEXT and not self.ops and not self.weight
 
+    def goes_to(self, at: int) -> int:
+        return at + 1 if self.target is None else self.target.at
+
 
 class _Compiler:
     def __init__(self, program: Program, traced: bool) -> None:
@@ -156,17 +159,15 @@ class _Compiler:
         return Tape(self.link(), tuple(self.blank), tuple(self.buffers.values()), self.has_grid_barrier)
 
     def link(self) -> tuple[Step, ...]:
-        def resolve(at: int) -> int:
-            while self.drafts[at].is_jump:
-                label = self.drafts[at].target
-                at = at + 1 if label is None else label.at
-            return at
-
+        """Turn labels into places. No target is a mere jump; jumps lead forward, so one pass is enough."""
+        arrival = list(range(len(self.drafts)))
+        for k in range(len(arrival) - 1, -1, -1):
+            if self.drafts[k].is_jump:
+                arrival[k] = arrival[self.drafts[k].goes_to(k)]
         steps = []
         for k, d in enumerate(self.drafts):
-            last = d.kind is Kind.END
-            target = k if last else resolve(k + 1 if d.target is None else d.target.at)
-            other = target if d.other is None else resolve(d.other.at)
+            target = k if d.kind is Kind.END else arrival[d.goes_to(k)]
+            other = target if d.other is None else arrival[d.other.at]
             steps.append(Step(d.ops, d.kind, d.arg, d.arg2, target, other, d.weight, d.site))
         return tuple(steps)
 

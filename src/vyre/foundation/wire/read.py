@@ -70,7 +70,14 @@ def decode(blob: Blob, dialect: str | None = None) -> Program:
             expected=sealed.hex(),
             actual=actual.hex(),
         )
-    return Reader(data, layout.HEADER_BYTES, rev, dialect).program()
+    try:
+        return Reader(data, layout.HEADER_BYTES, rev, dialect).program()
+    except RecursionError:
+        raise WireError(
+            "the caller's stack has no room left for the levels of the program",
+            fix="decode from a place with fewer calls below it",
+            kind="limit",
+        ) from None
 
 
 def _as_bytes(blob: Blob) -> bytes:
@@ -429,17 +436,17 @@ class Reader:
         return self._raw(self._length("an opaque payload", self.u32(), layout.MAX_OPAQUE_BYTES))
 
     def _enum(self, enum: type[E]) -> E:
-        tag = self._byte()
+        return self._member(enum, self._byte())
+
+    def _member(self, enum: type[E], tag: int) -> E:
         found: E | None = _MEMBERS[enum].get(tag)
         if found is None:
             self._bad(f"unknown {enum.__name__}", tag=tag)
         return found
 
     def _op(self, enum: type[E]) -> E | OpaqueOp:
-        if self.data[self.pos : self.pos + 1] == bytes((layout.OPAQUE,)):
-            self._byte()
-            return OpaqueOp(self._extension(self.u32()))
-        return self._enum(enum)
+        tag = self._byte()
+        return OpaqueOp(self._extension(self.u32())) if tag == layout.OPAQUE else self._member(enum, tag)
 
     def _extension(self, ident: int) -> int:
         if not ident >> 31:

@@ -284,20 +284,25 @@ class Writer:
     def node(self, node: Node, level: int) -> int:
         known = _NODE_TAGS.get(type(node))
         if known is None:
-            _refuse(f"a {type(node).__name__} is not a statement", "build the program from the classes of vyre.ir")
-        return self._nested(node, level, lambda: self._row(*known, node, level + 1))
+            _refuse(
+                f"a {type(node).__name__} is not a statement",
+                "build the program from the statements and expressions of the IR",
+            )
+        return self._nested(node, level, known)
 
     def expr(self, expr: Expr, level: int) -> int:
         known = _EXPR_TAGS.get(type(expr))
         if known is not None:
             if self.rev < 5 and type(expr) is BufferRef:
                 _refuse("buffer references do not exist before revision 5", "write revision 5 or 6", rev=self.rev)
-            return self._nested(expr, level, lambda: self._row(*known, expr, level + 1))
-        if isinstance(expr, Lit | Bitcast | Opaque):
-            return self._nested(expr, level, lambda: self._special(expr, level))
-        _refuse(f"a {type(expr).__name__} is not an expression", "build the program from the classes of vyre.ir")
+        elif type(expr) not in (Lit, Bitcast, Opaque):
+            _refuse(
+                f"a {type(expr).__name__} is not an expression",
+                "build the program from the statements and expressions of the IR",
+            )
+        return self._nested(expr, level, known)
 
-    def _nested(self, item: Expr | Node, level: int, write: Callable[[], int]) -> int:
+    def _nested(self, item: Any, level: int, row: tuple[int, Row] | None) -> int:
         known = self._seen.get(id(item))
         start = len(self.out)
         if known is not None:
@@ -306,13 +311,13 @@ class Writer:
             self.out += self.out[first:last]
         else:
             self._check_level(level)
-            levels = 1 + write()
+            levels = 1 + (self._row(item, level + 1, *row) if row else self._special(item, level + 1))
             if levels > 1:
                 self._seen[id(item)] = start, len(self.out), levels
         self._check_size()
         return levels
 
-    def _row(self, tag: int, row: Row, item: Expr | Node, level: int) -> int:
+    def _row(self, item: Expr | Node, level: int, tag: int, row: Row) -> int:
         self.out.append(tag)
         levels = 0
         for name, kind in row:
@@ -334,7 +339,7 @@ class Writer:
                 self.text(layout.BITCAST_KIND)
                 start = len(self.out) + 4
                 self.out += bytes((0, 0, 0, 0, target.tag))
-                levels = self.expr(value, level + 1)
+                levels = self.expr(value, level)
                 struct.pack_into("<I", self.out, start - 4, len(self.out) - start)
                 return levels
             case Opaque(kind=kind, payload=payload):
@@ -502,7 +507,9 @@ class Writer:
 
     def _known(self, t: DataType) -> None:
         if type(t) is not DataType or _rebuilt(t) != t:
-            _refuse(f"{t!s} is not a type of the wire format", "use a type of vyre.foundation.dtypes")
+            _refuse(
+                f"{t!s} is not a type of the wire format", "use one of the declared types, with parameters in range"
+            )
 
     def _element(self, t: DataType) -> None:
         self._known(t)

@@ -1,0 +1,233 @@
+"""The programs that everything else is tested with: that they reach every corner, and keep what they promise."""
+
+import random
+from math import prod
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from vyre.backends.reference.backend import run
+from vyre.conform.generate import MAX_INVOCATIONS, edge_bits, random_bytes, random_program
+from vyre.conform.strategies import arbitrary_programs, buffers, cast_types, valid_programs
+from vyre.foundation import ir
+from vyre.foundation.dtypes import ARRAY_TAG, BY_NAME, LIVE_TAGS, OPAQUE_TAG, QUANTIZED_TAG, VEC_TAG, f32, i8, u32
+from vyre.foundation.ir import Atomic, Barrier, Cast, Expr, If, Loop, Node, Region, Return, Var, lit
+from vyre.foundation.ops import AtomicOp, BinaryOp, CollectiveOp, OpaqueOp, ReduceOp, UnaryOp
+from vyre.foundation.program import Access, LinearType, Locality, MemoryKind, Program
+from vyre.foundation.text import PREDICATES
+from vyre.foundation.validate import Capabilities, validate
+from vyre.foundation.visit import bodies, children, walk
+
+CASES = [random_program(random.Random(seed)) for seed in range(400)]
+SLOW = [HealthCheck.too_slow]
+ANYTHING = {c for c in vars(ir).values() if isinstance(c, type) and issubclass(c, Expr | Node)} - {Expr, Node}
+
+
+def things(program):
+    return list(walk(program.entry))
+
+
+# ---- programs of every shape ----------------------------------------------------------------------------------------
+
+
+def sample(strategy, count):
+    """The same draws in every run."""
+    found = []
+
+    @settings(max_examples=count, derandomize=True, database=None, deadline=None, suppress_health_check=SLOW)
+    @given(strategy)
+    def collect(value):
+        found.append(value)
+
+    collect()
+    return found
+
+
+@pytest.fixture(scope="module")
+def shapes():
+    return sample(arbitrary_programs(), 200)
+
+
+def test_arbitrary_programs_hold_every_class_and_most_operators(shapes):
+    items = [x for p in shapes for x in things(p)]
+    assert {type(x) for x in items} == ANYTHING
+    ops = {x.op for x in items if hasattr(x, "op")}
+    for table in (BinaryOp, UnaryOp, AtomicOp, ReduceOp, CollectiveOp):
+        assert len(ops & set(table)) > len(table) / 2, "a sample this small misses some"
+    assert any(isinstance(op, OpaqueOp) for op in ops)
+
+
+def test_every_kind_of_buffer_is_drawn():
+    decls = sample(buffers(), 300)
+    tags = {b.element.tag for b in decls}
+    assert tags > {ARRAY_TAG, QUANTIZED_TAG, OPAQUE_TAG}
+    assert VEC_TAG not in tags, "the wire form cannot hold one"
+    assert len(tags) > len(BY_NAME) / 2, "a sample this small misses some"
+    assert {b.access for b in decls} == set(Access)
+    assert {b.kind for b in decls} == set(MemoryKind)
+    assert {b.linear_type for b in decls} == set(LinearType)
+    assert {b.hints.locality for b in decls} == set(Locality)
+    assert {b.shape_predicate.kind for b in decls if b.shape_predicate} == set(PREDICATES)
+    for flag in ("is_output", "live_out", "bytes_extraction", "output_byte_range"):
+        assert any(getattr(b, flag) for b in decls), flag
+
+
+def test_casts_go_to_every_kind_of_type():
+    tags = {t.tag for t in sample(cast_types, 300)}
+    assert tags > {ARRAY_TAG, QUANTIZED_TAG, OPAQUE_TAG, VEC_TAG}
+    assert len(tags) > len(BY_NAME) / 2, "a sample this small misses some"
+
+
+def test_arbitrary_programs_have_wrapped_bare_and_empty_entries(shapes):
+    assert any(not p.entry for p in shapes)
+    assert any(len(p.entry) > 1 and all(isinstance(n, Region) for n in p.entry) for p in shapes)
+    assert any(not all(isinstance(n, Region) for n in p.entry) for p in shapes)
+    assert {p.exclusive for p in shapes} == {True, False}
+    assert {p.entry_op_id is None for p in shapes} == {True, False}
+
+
+def test_arbitrary_programs_are_encodable_and_less_than_60_deep(shapes):
+    for program in shapes:
+        assert depth(program) < 60
+        assert Program.from_wire(program.to_wire()) == program
+
+
+def depth(program):
+    """Statements and expressions counted together."""
+    deepest, stack = 0, [(x, 1) for x in program.entry]
+    while stack:
+        item, level = stack.pop()
+        deepest = max(deepest, level)
+        inner = children(item) + (tuple(n for body in bodies(item) for n in body) if isinstance(item, Node) else ())
+        stack.extend((x, level + 1) for x in inner)
+    return deepest
+
+
+# ---- valid programs -------------------------------------------------------------------------------------------------
+
+
+def errors(program):
+    return [i for i in validate(program, capabilities=Capabilities.everything()) if i.severity == "error"]
+
+
+def test_a_seed_names_one_case():
+    assert random_program(random.Random(7)) == random_program(random.Random(7)) != random_program(random.Random(8))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_random_case_is_valid_and_its_inputs_fit(case):
+    assert errors(case.program) == []
+    assert 1 <= prod(case.grid) * prod(case.program.workgroup_size) <= MAX_INVOCATIONS
+    for decl, data in zip(case.program.host_inputs, case.inputs, strict=True):
+        assert len(data) % decl.element.size == 0
+        assert decl.nbytes in (None, len(data))
+    unsized = {b.name for b in case.program.host_outputs if not b.count and not b.is_host_input}
+    assert case.output_elements.keys() == unsized
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+@given(valid_programs(max_statements=8))
+def test_a_drawn_case_is_valid(case):
+    assert errors(case.program) == []
+
+
+@pytest.mark.parametrize("case", CASES[:80])
+def test_a_random_case_has_no_race_and_one_result(case):
+    options = {"grid": case.grid, "output_elements": case.output_elements, "engine": "scalar"}
+    forward = run(case.program, case.inputs, detect_races=True, **options)
+    backward = run(case.program, case.inputs, schedule="reversed", **options)
+    assert forward.races == ()
+    assert forward.outputs == backward.outputs
+
+
+@pytest.mark.soak
+def test_random_cases_have_no_race_and_one_result_for_long():
+    for seed in range(100_000):
+        test_a_random_case_has_no_race_and_one_result(random_program(random.Random(seed)))
+
+
+def test_random_cases_reach_every_operator_type_and_statement():
+    items = [x for case in CASES for x in things(case.program)]
+    ops = {x.op for x in items if hasattr(x, "op")}
+    assert ops >= {op for op in BinaryOp if op.rule != "wave"}
+    assert ops >= {op for op in UnaryOp if not op.transcendental}
+    assert ops >= {op for op in AtomicOp if op.order_free} | set(ReduceOp)
+    decls = [b for case in CASES for b in case.program.buffers]
+    for access in Access:
+        assert {b.element.tag for b in decls if b.access is access} == LIVE_TAGS, access
+    names = {
+        *("Let", "Assign", "Store", "If", "Loop", "Return", "Block", "Barrier", "Region", "Select", "Fma", "Bitcast"),
+        *("SubgroupShuffle", "SubgroupBallot", "SubgroupReduce", "SubgroupLocalId", "SubgroupSize", "BufLen"),
+    }
+    assert {type(x).__name__ for x in items} >= names
+    workgroups = {case.program.workgroup_size for case in CASES}
+    assert workgroups >= {(1, 1, 1), (7, 1, 1), (32, 1, 1), (33, 1, 1), (64, 1, 1), (4, 4, 1), (2, 3, 4)}
+    assert {1, 2, 3} <= {prod(case.grid) for case in CASES}
+
+
+def test_random_cases_have_loops_that_end_by_a_flag_and_returns_inside_branches():
+    def leaves_by_flag(x):
+        return isinstance(x, Loop) and len(x.body) == 1 and isinstance(x.body[0], If) and x.stop == lit(0xFFFFFFFF)
+
+    items = [x for case in CASES for x in things(case.program)]
+    assert sum(map(leaves_by_flag, items)) > 20
+    assert sum(isinstance(x, If) and bool(x.then) and isinstance(x.then[-1], Return) for x in items) > 20
+
+
+def test_random_cases_read_inside_and_outside_buffers_and_write_something():
+    loads = written = 0
+    for case in CASES[:60]:
+        result = run(case.program, case.inputs, grid=case.grid, output_elements=case.output_elements)
+        loads += result.oob.loads > 0
+        written += any(any(out) for out in result.outputs)
+    assert loads > 15
+    assert written > 40
+
+
+@pytest.mark.parametrize(
+    "option, absent",
+    [
+        ("floats", lambda p: any(b.element.is_float for b in p.buffers)),
+        ("wide", lambda p: {b.element.name for b in p.buffers} & {"u64", "i64", "f64", "f16", "bf16"}),
+        ("atomics", lambda p: any(isinstance(x, Atomic) and p.buffer(x.buffer).binding for x in things(p))),
+        ("shared", lambda p: any(b.is_workgroup for b in p.buffers)),
+        ("barriers", lambda p: any(isinstance(x, Barrier) for x in things(p))),
+        ("subgroups", lambda p: any(type(x).__name__.startswith("Subgroup") for x in things(p))),
+    ],
+)
+def test_an_option_switches_a_feature_off(option, absent):
+    with_it = [random_program(random.Random(seed)).program for seed in range(30)]
+    without = [random_program(random.Random(seed), **{option: False}).program for seed in range(30)]
+    assert any(absent(p) for p in with_it)
+    assert not any(absent(p) for p in without)
+    assert all(errors(p) == [] for p in without)
+
+
+def test_without_floats_and_wide_types_no_expression_has_one():
+    for seed in range(60):
+        program = random_program(random.Random(seed), floats=False, wide=False).program
+        used = {x.target.name for x in things(program) if isinstance(x, Cast)}
+        assert used <= {"u32", "i32", "bool", "u8", "u16", "i8", "i16"}
+
+
+def test_fewer_statements_make_smaller_programs():
+    small = [len(things(random_program(random.Random(s), max_statements=2).program)) for s in range(60)]
+    large = [len(things(random_program(random.Random(s), max_statements=30).program)) for s in range(60)]
+    assert sum(small) * 2 < sum(large)
+    assert random_program(random.Random(0), max_statements=0).program.entry
+
+
+def test_bytes_are_mostly_edges():
+    data = random_bytes(random.Random(0), f32, 1000)
+    found = [int.from_bytes(data[k : k + 4], "little") for k in range(0, 4000, 4)]
+    assert set(edge_bits(f32)) <= set(found)
+    assert len(random_bytes(random.Random(0), i8, 5)) == 5
+    assert {0, 1, 2**31, 2**32 - 1} <= set(edge_bits(u32))
+
+
+def test_owned_slots_are_the_only_ones_written():
+    """Outputs are stored to at an index that moves with the invocation, never at a constant one."""
+    for case in CASES[:100]:
+        for x in things(case.program):
+            if isinstance(x, ir.Store):
+                assert any(isinstance(e, ir.InvocationId | ir.LocalId | Var) for e in walk(x.index)), x
