@@ -448,6 +448,22 @@ def test_literals_take_the_type_they_meet():
     assert [g.tolist() for g in got] == [[-1, -8, 5], [4.0, 3.0], [-128], [1, 1]]
 
 
+def choices(x: In[f32], out: Out[f32], small: Out[u8], i: InOut[i32]):
+    c = x[0] > 1
+    out[0] = 1 if c else 0
+    out[1] = x[0] * (2 if c else 3)
+    small[0] = 255 if not c else 7 if x[0] > 100 else 9
+    v: i32 = 1 if c else 2
+    v = -5 if c else 5
+    i[0] += 10 if c else 20
+    i[1] = v
+
+
+def test_a_choice_between_two_numbers_takes_the_type_of_its_place():
+    got = run(choices, np.float32([1.5]), np.int32([1, 0]), workgroup=1, sizes={"out": 2, "small": 1})
+    assert [g.tolist() for g in got] == [[1.0, 3.0], [9], [11, -5]]
+
+
 def casts(x: In[f32], h: In[f16], b: In[u8], out: Out[i32], half: Out[f16], byte: Out[u8], wide: Out[u64]):
     out[0] = i32(x[0])
     out[1] = i32(h[0])
@@ -893,6 +909,33 @@ def test_helpers_are_inlined_with_their_own_names():
     assert out.tolist() == [0 * 100 + 2, 3 * 100 + 3, 5 * 100 + 10]
     assert c.tolist()[:3] == [6, 7, 8]
     assert c[4] == 9
+
+
+@device
+def sign_of(x):
+    if x > 0.0:
+        return 1
+    if x < 0.0:
+        return -1
+    return 0
+
+
+@device
+def half_or(x):
+    if x > 0.0:
+        return 0
+    return 0.5
+
+
+def uses_numbers(x: In[f32], out: Out[i32], outf: Out[f32]):
+    i = gid.x
+    out[i] = sign_of(x[i])
+    outf[i] = half_or(x[i])
+
+
+def test_numbers_that_a_helper_returns_agree_on_a_type():
+    out, outf = run(uses_numbers, np.float32([2, -3, 0]), workgroup=3, sizes={"out": 3, "outf": 3})
+    assert (out.tolist(), outf.tolist()) == ([1, -1, 0], [0.0, 0.5, 0.5])
 
 
 @device

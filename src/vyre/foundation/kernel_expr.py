@@ -116,8 +116,8 @@ MAX_FOLDED_BITS = 256
 class Frame:
     """One function being compiled: the kernel, or a helper at one place where it is inlined."""
 
-    def __init__(self, source: FunctionSource, device: DeviceFunction | None = None) -> None:
-        self.source, self.device = source, device
+    def __init__(self, source: FunctionSource) -> None:
+        self.source = source
         self.scopes: list[dict[str, Binding]] = [{}]
         self.ended: dict[str, int] = {}  # names of blocks that are over -> line where the block starts
         self.depth = 0  # branches and loops around the current statement
@@ -133,6 +133,7 @@ class ExpressionCompiler:
         self.b, self.frame = builder, frame
         self.effects = 0  # statements so far that must not run when Python would not run them
         self.hint = ""  # the name that the value being compiled is assigned to
+        self.wanted: DataType | None = None  # the type that `1 if c else 0` takes where it stands
         self.temporaries: set[str] = set()  # locals that hold one value and belong to nobody
 
     def fail(self, node: Place | Span, message: str, fix: str) -> KernelError:
@@ -142,6 +143,7 @@ class ExpressionCompiler:
 
     def value(self, node: ast.expr) -> Result:
         """Whatever an expression stands for."""
+        wanted, self.wanted = self.wanted, None
         match node:
             case ast.Constant(value=bool() | int() | float() as number):
                 return Const(number)
@@ -160,7 +162,7 @@ class ExpressionCompiler:
             case ast.Compare():
                 return self._compare(node)
             case ast.IfExp():
-                return self._ternary(node)
+                return self._ternary(node, wanted)
             case ast.Call():
                 return self._call(node)
         raise self.fail(node, *_refusal(node))
@@ -305,7 +307,7 @@ class ExpressionCompiler:
         """A value with its type; a plain number takes `like`, or its own default."""
         if isinstance(value, Typed):
             return value
-        t = like or _default_type(value.value)
+        t = like or default_type(value.value)
         if like is None and t.is_int and not t.limits[0] <= value.value <= t.limits[1]:
             wide = "i64" if value.value < 0 else "u64"
             raise self.fail(node, f"{value.value} does not fit {t}", f"write {wide}({value.value})")
@@ -378,6 +380,7 @@ class ExpressionCompiler:
         left = self.scalar(first)
         for k, step in enumerate(reversed(chain)):
             left = self.settled(left, step.right)
+            self.wanted = left.dtype if isinstance(left, Typed) else None
             left = self.binary(step.op, left, self.scalar(step.right), step, step.left, step.right)
             if isinstance(left, Typed) and k % LONG_CHAIN == LONG_CHAIN - 1 and k + 1 < len(chain):
                 left = self.keep(left)
@@ -517,21 +520,26 @@ class ExpressionCompiler:
             result = one if result is None else BinOp(BinaryOp.AND, result, one)
         return Const(True) if result is None else Typed(result, bool_)
 
-    def _ternary(self, node: ast.IfExp) -> Scalar:
+    def _ternary(self, node: ast.IfExp, wanted: DataType | None) -> Scalar:
         condition = self.truth(node.test)
         if isinstance(condition, Const):
+            self.wanted = wanted
             return self.scalar(node.body if condition.value else node.orelse)
         chosen = self.settled(condition, node.body, node.orelse)
         assert isinstance(chosen, Typed)
         arms: list[Scalar] = []
         for arm, later in ((node.body, [node.orelse]), (node.orelse, [])):
             effects = self.effects
+            self.wanted = wanted
             arms.append(self.settled(self.scalar(arm), *later))
             if self.effects != effects:
                 raise self.fail(arm, "an arm of a conditional expression has an effect", "use an if statement instead")
-        return self._select_of(chosen, arms, [node.body, node.orelse], node)
+        numbers = [arm for arm in arms if isinstance(arm, Const)]
+        if wanted is not None and len(numbers) == 2 and all(adapts(n, wanted) for n in numbers):
+            arms[0] = self.typed(arms[0], node.body, wanted)
+        return self.choice(chosen, arms, [node.body, node.orelse], node)
 
-    def _select_of(self, condition: Typed, arms: list[Scalar], nodes: list[ast.expr], node: Place) -> Typed:
+    def choice(self, condition: Typed, arms: list[Scalar], nodes: list[ast.expr], node: Place) -> Typed:
         (a, b), t = self.alike(arms, nodes, node, "a choice")
         return Typed(Select(condition.expr, a, b), t)
 
@@ -590,15 +598,24 @@ def show(node: Place | Span) -> str:
     return text if 0 < len(text) <= 40 else "..."
 
 
-def _default_type(number: Number) -> DataType:
+def default_type(number: Number) -> DataType:
     """The type of a number that meets no other: bool, f32, u32, or i32 when negative."""
     if isinstance(number, bool):
         return bool_
     return f32 if isinstance(number, float) else u32 if number >= 0 else i32
 
 
+def adapts(value: Scalar, t: DataType) -> bool:
+    """Whether a plain number takes the type `t`."""
+    if isinstance(value, Typed):
+        return True
+    if isinstance(value.value, bool) or t == bool_:
+        return isinstance(value.value, bool) and t == bool_
+    return t.is_float or isinstance(value.value, int)
+
+
 def _common_type(numbers: list[Number]) -> DataType:
-    types = [_default_type(n) for n in numbers]
+    types = [default_type(n) for n in numbers]
     return next((t for t in (f32, i32, u32) if t in types), bool_)
 
 

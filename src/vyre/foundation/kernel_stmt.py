@@ -11,13 +11,14 @@ flag. Every engine leaves a loop whose whole body is `if go`.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import NamedTuple
 
 from ..errors import KernelError
 from .build import Buffer, Builder
-from .dtypes import DataType, bool_, i32, u32
+from .dtypes import DataType, bool_, f32, i32, u32
 from .ir import Cast, Expr, Let, Lit, Node, Select, Var, lit
 from .kernel_call import CallCompiler
 from .kernel_expr import (
@@ -30,6 +31,8 @@ from .kernel_expr import (
     Result,
     Scalar,
     Typed,
+    adapts,
+    default_type,
     outside_value,
     show,
 )
@@ -37,6 +40,8 @@ from .kernel_words import REFUSED_STATEMENTS
 from .lang import Annotation, DeviceFunction, Intrinsic, const, element_type, shared, static_range
 from .source import FunctionSource, Place, dotted_name
 
+WIDENED = ((u32, i32), (u32, f32), (i32, f32))
+"""Types of plain numbers, and what they become together with other plain numbers."""
 MAX_UNROLLED = 65_536
 """Iterations of one static_range; more is a mistake, or belongs in a range."""
 
@@ -56,7 +61,7 @@ class Inlining(Frame):
     """A helper in place of its call: where its result goes, and which helpers are around it."""
 
     def __init__(self, device: DeviceFunction, outer: tuple[DeviceFunction, ...], mark: tuple[list[Node], int]) -> None:
-        super().__init__(device.source, device)
+        super().__init__(device.source)
         self.chain = (*outer, device)
         self.mark = mark
         self.declared: DataType | None = None  # what `->` says
@@ -80,9 +85,6 @@ class StatementCompiler(CallCompiler):
         super().__init__(builder, frame)
         self.loops: list[Flags] = []
 
-    def function(self, body: Sequence[ast.stmt]) -> None:
-        self.block(body)
-
     # -- blocks
 
     @contextmanager
@@ -97,20 +99,20 @@ class StatementCompiler(CallCompiler):
         frame.depth -= 1
         frame.ended.update(dict.fromkeys(names, line))
 
-    def block(self, body: Sequence[ast.stmt]) -> bool:
+    def block(self, body: Iterable[ast.stmt]) -> bool:
         """Compiles statements in order; True when no path leads past them."""
-        todo = list(body)
+        todo = deque(body)
         while todo:
-            node, *todo = todo
+            node = todo.popleft()
             self.b.span = self.frame.source.span(node)
             if isinstance(node, ast.If):
                 self._header(node, node.test)
                 condition = self.truth(node.test)
                 if isinstance(condition, Const):  # decided while compiling: the other side is never looked at
-                    todo = [*(node.body if condition.value else node.orelse), *todo]
+                    todo.extendleft(reversed(node.body if condition.value else node.orelse))
                     continue
                 if isinstance(self.frame, Inlining) and _returns(node):
-                    return self._returning_if(node, condition, todo)
+                    return self._returning_if(node, condition, list(todo))
                 self._if(node, condition, node.body, node.orelse)
             else:
                 self.statement(node)
@@ -199,11 +201,14 @@ class StatementCompiler(CallCompiler):
                     self._shared(target, value)
                     return
                 self.hint = target.id if isinstance(called, Intrinsic) else ""
+                binding = self.frame.find(target.id)
+                self.wanted = binding.dtype if isinstance(binding, Local) else None
                 found = self.scalar(value)
                 self.hint = ""
                 self.bind(target, found, value)
             case ast.Subscript():
                 buffer = self.indexed(target)
+                self.wanted = buffer.element
                 given, position = self.scalars(value, target.slice)
                 self.store(buffer, self.index(position, target.slice, buffer.decl.count), given, target, value)
             case ast.Tuple() | ast.List():
@@ -217,7 +222,7 @@ class StatementCompiler(CallCompiler):
         binding = self.frame.find(name)
         if isinstance(binding, Local) and not binding.fixed:
             assert isinstance(binding.var, Var)
-            found = self.typed(value, at, binding.dtype) if _adapts(value, binding.dtype) else self.typed(value, at)
+            found = self.typed(value, at, binding.dtype) if adapts(value, binding.dtype) else self.typed(value, at)
             if found.dtype != binding.dtype or declared not in (None, binding.dtype):
                 raise self.fail(
                     at if declared in (None, binding.dtype) else target,
@@ -295,7 +300,7 @@ class StatementCompiler(CallCompiler):
     def _augmented(self, node: ast.AugAssign) -> None:
         if isinstance(node.target, ast.Name):
             before = self.settled(self.scalar(node.target), node.value)
-            after = self.binary(node.op, before, self.scalar(node.value), node, node.target, node.value)
+            after = self._combined(node, before)
             self.bind(node.target, after, node.value)
             return
         if not isinstance(node.target, ast.Subscript):
@@ -304,8 +309,11 @@ class StatementCompiler(CallCompiler):
         at = node.target.slice
         index = self.once(Typed(self.index(self.scalar(at), at, buffer.decl.count), u32)).expr
         before = self.settled(self.load(buffer, index, node.target), node.value)
-        after = self.binary(node.op, before, self.scalar(node.value), node, node.target, node.value)
-        self.store(buffer, index, after, node.target, node.value)
+        self.store(buffer, index, self._combined(node, before), node.target, node.value)
+
+    def _combined(self, node: ast.AugAssign, before: Scalar) -> Scalar:
+        self.wanted = before.dtype if isinstance(before, Typed) else None
+        return self.binary(node.op, before, self.scalar(node.value), node, node.target, node.value)
 
     def _annotated(self, node: ast.AnnAssign) -> None:
         t = self.dtype(node.annotation)
@@ -313,6 +321,7 @@ class StatementCompiler(CallCompiler):
             raise self.fail(node, f"`{show(node.target)}` gets a type and no value", "assign a value on the same line")
         if not isinstance(node.target, ast.Name):
             raise self.fail(node.target, "only names take an annotation", "leave the annotation out")
+        self.wanted = t
         self.bind(node.target, self.scalar(node.value), node.value, t)
 
     def _shared(self, target: ast.Name, call: ast.Call) -> None:
@@ -508,6 +517,7 @@ class StatementCompiler(CallCompiler):
             raise self.fail(node, "a helper returns from inside a loop", "assign the result to a name, and break")
         if node.value is None:
             return
+        self.wanted = frame.declared
         value = self.scalar(node.value)
         if frame.declared is not None:
             value = Typed(
@@ -516,7 +526,10 @@ class StatementCompiler(CallCompiler):
         if not frame.depth:
             frame.result = value
             return
-        t = self.typed(value, node.value, frame.result.dtype if isinstance(frame.result, Typed) else frame.preferred)
+        so_far = frame.result.dtype if isinstance(frame.result, Typed) else frame.preferred
+        if frame.guessed and isinstance(value, Const) and (so_far, default_type(value.value)) in WIDENED:
+            raise _Retyped(default_type(value.value))
+        t = self.typed(value, node.value, so_far)
         if frame.var is None:
             frame.var = Var(self.b.fresh(frame.source.name), dtype=t.dtype)
             self.b.insert(frame.mark, Let(frame.var.name, lit(False if t.dtype == bool_ else 0, t.dtype)))
@@ -664,15 +677,6 @@ def _result_type(source: FunctionSource) -> DataType | None:
     if node is not None and note is not None and t is None:
         raise source.error(node, f"`{show(node)}` is no type of kernels", "write f32, u32, ... or None")
     return t
-
-
-def _adapts(value: Scalar, t: DataType) -> bool:
-    """Whether a plain number takes the type `t`."""
-    if isinstance(value, Typed):
-        return True
-    if isinstance(value.value, bool) or t == bool_:
-        return isinstance(value.value, bool) and t == bool_
-    return t.is_float or isinstance(value.value, int)
 
 
 def _jumps(node: ast.stmt, *kinds: type[ast.stmt]) -> bool:

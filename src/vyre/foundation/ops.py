@@ -15,6 +15,7 @@ class _Row(Enum):
     """An operator with its columns as attributes; `tag` is the number on the wire."""
 
     tag: int
+    __hash__ = object.__hash__  # members are single; Enum's own hash is Python code on every construction of a node
 
     @classmethod
     def of_tag(cls, tag: int) -> Any:

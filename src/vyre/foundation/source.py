@@ -52,8 +52,6 @@ class FunctionSource:
             module = ast.parse("if 1:\n" + block if nested else block)
         except (SyntaxError, TokenError) as e:
             raise self._without_source("the source of the function cannot be parsed on its own") from e
-        except RecursionError as e:
-            raise self._without_source("the source of the function is nested too deeply") from e
         found = module.body[0] if module.body else None
         if isinstance(found, ast.If):
             found = found.body[0]
@@ -114,10 +112,10 @@ class FunctionSource:
     def annotation(self, name: str, node: ast.expr) -> object:
         """What the annotation of a parameter (or "return") means: as Python evaluated it, or from its text where
         evaluation was postponed."""
-        given = self.fn.__annotations__.get(name)
-        if name in self.fn.__annotations__ and not isinstance(given, str):
-            return given
         try:
+            given = self.fn.__annotations__.get(name, "")
+            if not isinstance(given, str):
+                return given
             return self._evaluate(node)
         except VyreError as e:
             raise self.error(node, e.message, e.fix) from e

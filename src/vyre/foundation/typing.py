@@ -138,8 +138,7 @@ def _binary(op: BinaryOp, a: Type, b: Type, found: list[Problem]) -> Type:
     def same(code: DiagCode) -> Type:
         if a is not None and b is not None and a != b:
             found.append(Problem(code, "", f"{word} of {a} and {b}"))
-            return None
-        return a or b
+        return a if a == b else None
 
     match op.rule:
         case "arith":
@@ -217,8 +216,7 @@ def _select(operands: tuple[Type, ...], found: list[Problem]) -> Type:
         found.append(Problem(DiagCode.V204, "condition", f"select condition is {condition}"))
     if a is not None and b is not None and a != b:
         found.append(Problem(DiagCode.V029, "", f"select between {a} and {b}"))
-        return None
-    return a or b
+    return a if a == b else None
 
 
 def _cast(cast: Cast, source: Type, found: list[Problem]) -> None:

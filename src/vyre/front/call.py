@@ -169,7 +169,9 @@ def _output_shapes(
 
 
 def _common_shape(name: str, params: list[Param], arrays: Mapping[str, Array], domain: Shape | None) -> Shape:
-    sized = {p.name: arrays[p.name].shape for p in params if p.role in ("in", "inout") and not p.count}
+    sized: dict[str, Shape] = {
+        p.name: arrays[p.name].shape for p in params if p.role in ("in", "inout") and not p.count
+    }
     shapes = set(sized.values())
     if len(shapes) == 1:
         return shapes.pop()

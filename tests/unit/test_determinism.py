@@ -1,0 +1,422 @@
+"""A proof of determinism is never wrong, and the kernels people write get one."""
+
+import pytest
+from hypothesis import HealthCheck, assume, event, given, settings
+from hypothesis import strategies as st
+
+from vyre.backends.reference import Schedule, run
+from vyre.conform.strategies import valid_programs
+from vyre.foundation.determinism import Determinism, determinism, linear
+from vyre.foundation.dtypes import f32, i32, u8, u32
+from vyre.foundation.ir import (
+    AllReduce,
+    Assign,
+    AsyncLoad,
+    AsyncWait,
+    Atomic,
+    Barrier,
+    BinOp,
+    Bitcast,
+    Block,
+    BufLen,
+    Cast,
+    If,
+    InvocationId,
+    Let,
+    Load,
+    LocalId,
+    Loop,
+    Return,
+    Select,
+    Store,
+    Trap,
+    UnOp,
+    Var,
+    WorkgroupId,
+    lit,
+)
+from vyre.foundation.ops import AtomicOp, BinaryOp, CollectiveOp, Ordering, UnaryOp
+from vyre.foundation.program import Program, read, read_write, uniform, workgroup, write_only
+from vyre.foundation.validate import Capabilities, validate
+
+G, L, W = InvocationId(0), LocalId(0), WorkgroupId(0)
+GY = InvocationId(1)
+SYNC = Barrier(Ordering.GRID_SYNC)
+ONE = lit(1)
+BUFFERS = (
+    read_write("out", 0, u32),
+    read("x", 1, u32),
+    read_write("c", 2, u32),
+    uniform("n", 3, u32, 1),
+    workgroup("tile", u32, 256),
+)
+
+
+def X(i):
+    return Load("x", i)
+
+
+def T(i):
+    return Load("tile", i)
+
+
+def O(i):  # noqa: E743
+    return Load("out", i)
+
+
+def store(index, value=ONE, buffer="out"):
+    return Store(buffer, index, value)
+
+
+def atomic(op, index, value=ONE, buffer="c", name="_", **rest):
+    return Let(name, Atomic(op, buffer, index, value, **rest))
+
+
+def program(*body, size=(256, 1, 1)):
+    return Program(BUFFERS, size, body)
+
+
+def reduction(barrier=True, stride=lambda s: s, guard=lambda s: s):
+    t = Var("t")
+    body = [Let("t", L), store(t, X(G), "tile"), Barrier()]
+    for s in (128, 64, 32, 16, 8, 4, 2, 1):
+        body.append(If(t < guard(s), (store(t, T(t) + T(t + stride(s)), "tile"),)))
+        body += [Barrier()] if barrier else []
+    return program(*body, If(t.eq(0), (store(W, T(lit(0))),)))
+
+
+PROVED = {
+    "a copy": program(store(G, X(G))),
+    "a guarded copy": program(Let("i", G), If(Var("i") < BufLen("out"), (store(Var("i"), X(Var("i"))),))),
+    "an offset": program(store(G + 7)),
+    "an offset that wraps": program(store(G - 1)),
+    "backwards": program(store(47 - G)),
+    "backwards by negation": program(store(-G)),
+    "a signed index": program(store(Cast(u32, Cast(i32, G) + lit(-3, i32)))),
+    "a stencil": program(store(G, X(G - 1) + X(G) + X(G + 1))),
+    "in place": program(store(G, O(G) * 2)),
+    "two of a stride": program(store(G * 2), store(G * 2 + 1)),
+    "a stride by shift": program(store(G << 2), store((G << 2) + 3)),
+    "a stride in a loop": program(Loop("k", lit(0), lit(4), (store(G * 4 + Var("k")),))),
+    "a loop over what others wrote before": program(store(G), SYNC, store(G, O(G + 1), "c")),
+    "an offset that all share": program(store(G + BufLen("x")), store(G + BufLen("x"), O(G + BufLen("x")))),
+    "an offset from a uniform": program(store(G + Load("n", lit(0)), O(G + Load("n", lit(0))))),
+    "the id in parts": program(store(W * 256 + L, O(G))),
+    "rows of known width": program(If(G < 600, (store(GY * 600 + G),)), size=(16, 16, 1)),
+    "rows behind a named guard": program(Let("ok", (G < 600)), If(Var("ok"), (store(GY * 600 + G),)), size=(16, 16, 1)),
+    "rows behind two guards": program(
+        If(BinOp(BinaryOp.AND, GY < 9, G <= 599), (store(GY * 600 + G),)), size=(16, 16, 1)
+    ),
+    "rows behind a refused guard": program(
+        If(BinOp(BinaryOp.OR, GY > 9, G >= 600), (), (store(GY * 600 + G),)), size=(16, 16, 1)
+    ),
+    "rows behind a negated guard": program(
+        If(UnOp(UnaryOp.LOGICAL_NOT, lit(600) <= G), (store(GY * 600 + G),)), size=(16, 16, 1)
+    ),
+    "one invocation of all": program(If(G.eq(0), (store(lit(0)), store(lit(0), O(lit(0)))))),
+    "one invocation of all, refused": program(If(G.ne(0), (), (store(lit(0)),))),
+    "one invocation per workgroup": program(If(L.eq(0), (store(W),))),
+    "one invocation per workgroup, turned": program(If(lit(1) > L, (store(W),))),
+    "a histogram": program(atomic(AtomicOp.ADD, X(G))),
+    "a histogram in workgroup memory": program(
+        store(L, lit(0), "tile"),
+        Barrier(),
+        atomic(AtomicOp.ADD, X(G), buffer="tile"),
+        Barrier(),
+        atomic(AtomicOp.ADD, L, T(L)),
+    ),
+    "an exchange with oneself": program(atomic(AtomicOp.EXCHANGE, G, name="old"), store(G, Var("old"))),
+    "an old value of one's own": program(atomic(AtomicOp.ADD, G, name="old"), store(G, Var("old"))),
+    "different atomics on what one owns": program(atomic(AtomicOp.ADD, G), atomic(AtomicOp.MAX, G)),
+    "a reduction": reduction(),
+    "tiles in a loop": program(
+        Loop("k", lit(0), Load("n", lit(0)), (store(L, X(G), "tile"), Barrier(), store(G, T(L + 1)), Barrier()))
+    ),
+    "writes after a loop of reads": program(
+        store(L, X(G), "tile"), Barrier(), Loop("k", lit(0), lit(9), (store(G, T(Var("k"))),)), Barrier(),
+        store(L, lit(0), "tile"),
+    ),
+    "reads only": program(Let("v", O(lit(0))), Let("w", T(lit(0)))),
+    "nothing": program(),
+    "dead code": program(If(G < 0, (store(lit(0)),))),
+}  # fmt: skip
+UNPROVED = {
+    "a slot from a counter": program(atomic(AtomicOp.ADD, lit(0), name="slot"), store(Var("slot"))),
+    "an old value used": program(atomic(AtomicOp.ADD, lit(0), name="old"), store(G, Var("old"))),
+    "one place for all": program(store(lit(0))),
+    "one place per workgroup": program(store(W)),
+    "one place per lane": program(store(L)),
+    "the neighbour's place": program(store(G), store(G, O(G + 1), "c")),
+    "the neighbour's place in workgroup memory": program(store(L, ONE, "tile"), store(G, T(L + 1))),
+    "another workgroup's place behind a barrier": program(store(G), Barrier(), store(G, O(G + 1), "c")),
+    "an exchange": program(atomic(AtomicOp.EXCHANGE, lit(0))),
+    "a compare-exchange": program(atomic(AtomicOp.COMPARE_EXCHANGE, lit(0), expected=ONE)),
+    "two atomics": program(atomic(AtomicOp.ADD, X(G)), atomic(AtomicOp.MAX, X(G))),
+    "a load among atomics": program(atomic(AtomicOp.ADD, lit(0)), store(G, Load("c", lit(0)))),
+    "a store among atomics": program(atomic(AtomicOp.ADD, lit(0)), If(G.eq(0), (store(lit(0), ONE, "c"),))),
+    "a data-dependent place": program(store(X(G))),
+    "a place behind a variable": program(Let("i", G), Assign("i", lit(0)), store(Var("i"))),
+    "an overlapping stride": program(store(G * 2), store(G * 2 + 2)),
+    "a loop one too long": program(Loop("k", lit(0), lit(5), (store(G * 4 + Var("k")),))),
+    "rows without a guard": program(store(GY * 600 + G), size=(16, 16, 1)),
+    "rows behind a loose guard": program(If(G < 601, (store(GY * 600 + G),)), size=(16, 16, 1)),
+    "rows of unknown width": program(If(G < Load("n", lit(0)), (store(GY * Load("n", lit(0)) + G),)), size=(16, 16, 1)),
+    "one column of two axes": program(store(G), size=(16, 16, 1)),
+    "half the id": program(store(G >> 1)),
+    "a wrong reduction": reduction(stride=lambda s: s - 1 or 1),
+    "a reduction with a loose guard": reduction(guard=lambda s: s + 1),
+    "a reduction without barriers": reduction(barrier=False),
+    "tiles without the second barrier": program(
+        Loop("k", lit(0), Load("n", lit(0)), (store(L, X(G), "tile"), Barrier(), store(G, T(L + 1))))
+    ),
+    "a barrier in one branch": program(
+        store(L, X(G), "tile"), If(Load("n", lit(0)) > 1, (Barrier(),)), store(G, T(L + 1))
+    ),
+    "a barrier in a loop that may not run": program(
+        store(L, X(G), "tile"), Loop("k", lit(0), Load("n", lit(0)), (Barrier(),)), store(G, T(L + 1))
+    ),
+    "a signed guard": program(If(Cast(i32, G) < lit(600, i32), (store(GY * 600 + G),)), size=(16, 16, 1)),
+    "a trap": program(Trap(G, "why")),
+    "an asynchronous copy": program(AsyncLoad("x", "tile", lit(0), lit(4), "t"), AsyncWait("t")),
+    "a collective": program(AllReduce("out", CollectiveOp.SUM, 0)),
+    "not a valid program": program(store(Var("nowhere"))),
+}
+
+
+@pytest.mark.parametrize("what", PROVED)
+def test_deterministic_kernels_are_proved(what):
+    found = determinism(PROVED[what])
+    assert (found.verdict, found.reasons) == ("proved", ())
+    assert PROVED[what].determinism == "proved"
+
+
+@pytest.mark.parametrize("what", UNPROVED)
+def test_other_kernels_are_not(what):
+    found = determinism(UNPROVED[what])
+    assert found.verdict == "unproved"
+    assert found.reasons
+    assert not found.covers((1, 1, 1))
+    assert UNPROVED[what].determinism == "unproved"
+
+
+def test_reasons_name_the_buffer_and_both_accesses():
+    assert determinism(UNPROVED["the neighbour's place"]).reasons == (
+        "store and load of two invocations may meet in 'out'",
+    )
+    assert determinism(UNPROVED["an exchange"]).reasons == (
+        "atomic_exchange and atomic_exchange of two invocations may meet in 'c'",
+    )
+    assert "V066" in determinism(UNPROVED["not a valid program"]).reasons[0]
+
+
+def test_a_proof_covers_what_does_not_wrap():
+    plain, strided = determinism(PROVED["a copy"]), determinism(PROVED["a stride by shift"])
+    assert plain.extent == (1 << 32, 1, 1)
+    assert strided.extent == (1 << 30, 1, 1)
+    assert strided.covers((1 << 30, 1, 1))
+    assert not strided.covers(((1 << 30) + 256, 1, 1))
+    assert not strided.covers((256, 2, 1))
+
+
+def test_an_axis_nobody_asks_for_has_one_workgroup():
+    p = program(store(G + LocalId(1) * 4), size=(4, 2, 1))
+    assert determinism(p).verdict == "unproved"
+    p = program(store(W * 8 + L * 2 + LocalId(1)), size=(4, 2, 1))
+    assert determinism(p).extent == (1 << 32, 2, 1)
+
+
+def test_a_known_grid_proves_more():
+    p = program(store(GY * 512 + G))
+    assert determinism(p).verdict == "unproved"
+    assert determinism(p, (2, 9, 1)) == Determinism("proved", (), (512, 9, 1))
+    assert determinism(p, (3, 9, 1)).verdict == "unproved"
+    assert determinism(program(store(lit(0)), size=(1, 1, 1)), (1, 1, 1)).verdict == "proved"
+
+
+def test_too_many_places_or_barriers_are_not_compared():
+    p = program(*(store(G * 512 + i, X(G)) for i in range(301)))
+    assert determinism(p).reasons == ("'out' is accessed in too many places to compare",)
+    assert determinism(program(*(Barrier() for _ in range(1001)))).reasons == ("too many barriers to analyse",)
+
+
+def test_reasons_are_few():
+    buffers = [read_write(f"b{i}", i, u32) for i in range(30)]
+    p = Program(buffers, (64, 1, 1), [Store(f"b{i}", lit(0), ONE) for i in range(30)])
+    assert len(determinism(p).reasons) == 10
+
+
+@pytest.mark.parametrize(
+    "e, known",
+    [
+        (G * 3 + 4, True),
+        (4 + 3 * G, True),
+        (BinOp(BinaryOp.WRAPPING_SUB, G, BinOp(BinaryOp.WRAPPING_ADD, L, lit(1))), True),
+        (Bitcast(i32, G), True),
+        (Load("n", lit(0)), True),
+        (Load("n", G), False),
+        (Load("raw", lit(0)), False),
+        (lit(1.5), False),
+        (Cast(u8, G), False),
+        (Bitcast(f32, G), False),
+        (G * L, False),
+        (G // 2, False),
+        (G << L, False),
+        (Select(G < 1, G, L), False),
+        (Var("i"), True),
+        (Var("j"), False),
+    ],
+)
+def test_which_expressions_have_a_linear_form(e, known):
+    names = {"i": linear(G, {}, frozenset()), "j": None}
+    assert (linear(e, names, frozenset(("n",))) is not None) == known
+
+
+def test_equal_values_have_equal_forms():
+    none = frozenset()
+    assert linear((G + 1) * 2 - L, {}, none) == linear(2 * G - (L - 2), {}, none)
+    assert linear(G - G, {}, none) == linear(lit(0), {}, none)
+    assert linear(G * 0xFFFFFFFF, {}, none) == linear(-G, {}, none)
+
+
+def test_a_long_chain_of_lets_needs_no_stack():
+    lets = [Let("x0", G)] + [Let(f"x{i}", Var(f"x{i - 1}") + 1) for i in range(1, 3000)]
+    assert determinism(program(*lets, store(Var("x2999")))).verdict == "proved"
+
+
+# ---- soundness ------------------------------------------------------------------------------------------------------
+
+SMALL = (
+    read_write("out", 0, u32, 24),
+    read_write("c", 1, u32, 6),
+    read("x", 2, u32, 8),
+    workgroup("tile", u32, 12),
+)
+ATOMS = st.sampled_from([G, G, L, W, GY, LocalId(1), WorkgroupId(1), Var("k"), lit(0), lit(1), lit(3)])
+
+
+@st.composite
+def indices(draw):
+    e = draw(ATOMS)
+    for _ in range(draw(st.integers(0, 2))):
+        match draw(st.sampled_from("+-*s")):
+            case "+":
+                e = e + draw(ATOMS)
+            case "-":
+                e = draw(ATOMS) - e
+            case "*":
+                e = e * draw(st.sampled_from([2, 3, 4, 6, 8, 12]))
+            case _:
+                e = e + draw(st.integers(0, 5))
+    return e
+
+
+@st.composite
+def values(draw):
+    match draw(st.sampled_from("1xoct")):
+        case "1":
+            return G * 7 + L + 1
+        case "x":
+            return X(draw(indices()))
+        case "o":
+            return O(draw(indices()))
+        case "c":
+            return Load("c", draw(indices()))
+        case _:
+            return T(draw(indices()))
+
+
+@st.composite
+def statements(draw, depth=2):
+    kind = draw(
+        st.sampled_from(["out", "out", "tile", "c", "atomic", "old", "bar", "sync", "if", "if", "loop", "block"])
+    )
+    index = draw(indices())
+    match kind:
+        case "out" | "tile" | "c":
+            return Store(kind, index, draw(values()))
+        case "atomic":
+            op = draw(st.sampled_from([AtomicOp.ADD, AtomicOp.ADD, AtomicOp.XOR, AtomicOp.MAX, AtomicOp.EXCHANGE]))
+            return Let("_", Atomic(op, draw(st.sampled_from(["c", "tile"])), index, draw(values())))
+        case "old":
+            old = Let("old", Atomic(AtomicOp.ADD, "c", index, ONE))
+            return Block((old, Store("out", draw(indices()), Var("old"))))
+        case "bar":
+            return Barrier()
+        case "sync" if depth == 2:
+            return SYNC
+    if depth == 0:
+        return Store("out", index, ONE)
+    body = tuple(Block((n,)) for n in draw(st.lists(statements(depth=depth - 1), max_size=3)))
+    match kind:
+        case "if":
+            compare = draw(
+                st.sampled_from([BinaryOp.LT, BinaryOp.LE, BinaryOp.GT, BinaryOp.GE, BinaryOp.EQ, BinaryOp.NE])
+            )
+            sides = draw(ATOMS), lit(draw(st.integers(0, 4)))
+            left, right = sides if draw(st.booleans()) else sides[::-1]
+            condition = BinOp(compare, left, right)
+            return If(condition, body) if draw(st.booleans()) else If(condition, (), body)
+        case "loop":
+            low = draw(st.integers(0, 2))
+            return Loop("k", lit(low), lit(low + draw(st.integers(0, 3))), body)
+    return Block(body)
+
+
+def usable(body):
+    """Barriers that diverge, and a `k` outside its loop, make most random programs invalid; both are repaired."""
+    return Loop("k", lit(0), ONE, tuple(Block((n,)) for n in body)) if not _has_sync(body) else None
+
+
+def _has_sync(nodes):
+    return any(n == SYNC or _has_sync(getattr(n, "body", ())) for n in nodes)
+
+
+def _rename(body, name):
+    """Loops inside one another need names of their own."""
+    from vyre.foundation.visit import rewrite
+
+    counter = iter(range(1000))
+
+    def change(node):
+        if isinstance(node, Loop):
+            new = f"{name}{next(counter)}"
+            inner = rewrite(node.body, expr=lambda e: Var(new) if e == Var("k") else e)
+            return node.replace(var=new, body=inner)
+        return node
+
+    done = rewrite(body, node=change)
+    return rewrite(done, expr=lambda e: G if e == Var("k") else e)
+
+
+SHAPES = st.sampled_from(
+    [((4, 1, 1), (3, 1, 1)), ((2, 2, 1), (2, 1, 1)), ((3, 1, 1), (1, 2, 1)), ((2, 2, 1), (2, 2, 1))]
+)
+SCHEDULES = ["forward", "reversed", Schedule.seeded(1), Schedule.seeded(2)]
+
+
+@settings(
+    deadline=None,
+    max_examples=400,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+)
+@given(st.lists(statements(), min_size=1, max_size=5), SHAPES)
+def test_a_proved_dispatch_has_no_race_and_one_result(body, shape):
+    size, grid = shape
+    p = Program(SMALL, size, _rename([n if n == SYNC else Block((n,)) for n in body], "k"))
+    assume(all(i.severity != "error" for i in validate(p, Capabilities.everything())))
+    verdict = determinism(p, grid).verdict
+    event(verdict)
+    whole = determinism(p)
+    if whole.covers((size[0] * grid[0], size[1] * grid[1], size[2] * grid[2])):
+        assert verdict == "proved"
+    if verdict == "proved":
+        data = [bytes(range(1, 97)), bytes(24), bytes(range(32))]
+        results = [run(p, data, grid=grid, schedule=s, detect_races=True) for s in SCHEDULES]
+        assert all(r.races == () for r in results)
+        assert all(r.outputs == results[0].outputs for r in results)
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(valid_programs())
+def test_generated_dispatches_are_proved(case):
+    assert determinism(case.program, case.grid).verdict == "proved"

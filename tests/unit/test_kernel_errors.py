@@ -1,0 +1,493 @@
+"""Kernels that are refused: each error names the line, puts the caret under the culprit, and says what to write."""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+import math
+import traceback
+
+import numpy as np
+import pytest
+
+import vyre
+from vyre.foundation.kernel import build_program, read_source
+
+HEADER = (
+    "def k(x: In[u32], f: In[f32], s: In[i32], b: In[u8], out: Out[u32], io: InOut[u32], w: InOut[f32],"
+    " n: u32, flag: bool, four: In[u32, 4], *, N: const = 4):"
+)
+NAMES = {name: getattr(vyre, name) for name in vyre.__all__ if name not in ("kernel", "Kernel", "parse", "round")}
+counter = itertools.count()
+
+
+def define(source: str, **names: object) -> dict:
+    """The names that a piece of source defines, with its lines where tracebacks look for them."""
+    filename = f"<case {next(counter)}>"
+    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
+    scope = {**NAMES, "vyre": vyre, "np": np, "math": math, **names}
+    exec(compile(source, filename, "exec"), scope)
+    return scope
+
+
+def refusal(source: str, **names: object) -> vyre.KernelError:
+    """What is said about the kernel `k` of a piece of source."""
+    scope = define(source, **names)
+    with pytest.raises(vyre.KernelError) as caught:
+        build_program(read_source(scope["k"], 64), {})
+    return caught.value
+
+
+def caret(error: vyre.KernelError) -> str:
+    """The text under the carets."""
+    assert error.text is not None
+    assert error.offset is not None
+    assert error.end_offset is not None
+    return error.text[error.offset - 1 : error.end_offset - 1]
+
+
+# body, line of the body, text under the caret, words of the message, words of the fix
+BODIES = [
+    ("out[0] = missing", 1, "missing", "not defined", "define it before the kernel"),
+    ("out[f[0]] = 1", 1, "f[0]", "index is f32", "u32(f[0])"),
+    ("out[s[0]] = 1", 1, "s[0]", "index is i32", "u32(s[0])"),
+    ("out[1.5] = 1", 1, "1.5", "not a whole number", "u32"),
+    ("out[True] = 1", 1, "True", "not a whole number", "u32"),
+    ("out[0] = x[-1]", 1, "-1", "negative", "len(x) - 1"),
+    ("out[0] = four[4]", 1, "4", "outside the 4 elements", "0 to 3"),
+    ("print(n)", 1, "print(n)", "print()", "store what you want to see"),
+    ("v = 1\nv = 1.5", 2, "1.5", "`v` is u32 since line 2 and cannot become f32", "u32(1.5), or use another name"),
+    ("v = f[0]\nv = n", 2, "n", "f32 since line 2", "f32(n)"),
+    ("v = n\nv = -1", 2, "-1", "does not fit u32", "0 to 4294967295"),
+    ("if n > 1:\n    v = 1\nout[0] = v", 3, "v", "block that starts at line 2", "assign `v` before"),
+    ("if n > 1:\n    v = 1\nelse:\n    v = 2\nout[0] = v", 5, "v", "block that starts at line 2", "before that block"),
+    ("for i in range(3):\n    v = i\nout[0] = v", 3, "v", "block that starts at line 2", "before"),
+    ("for i in range(3):\n    pass\nout[0] = i", 3, "i", "block that starts at line 2", "copy it"),
+    ("for i in static_range(3):\n    pass\nout[0] = i", 3, "i", "block that starts at line 2", "copy it"),
+    ("v = v + 1", 1, "v", "before it is assigned", "above this line"),
+    ("v += 1", 1, "v", "before it is assigned", "above this line"),
+    ("if lid.x > 1:\n    barrier()", 2, "barrier()", "divergent", "move"),
+    ("v = [1, 2]", 1, "[1, 2]", "lists", "shared()"),
+    ("v = (1, 2)", 1, "(1, 2)", "tuple", "one name per value"),
+    ("v = {1: 2}", 1, "{1: 2}", "dictionaries", "one name per value"),
+    ("v = {1, 2}", 1, "{1, 2}", "sets", "one name per value"),
+    ("v = 'text'", 1, "'text'", "a str is not a value", "use numbers"),
+    ("v = None", 1, "None", "a NoneType is not a value", "use numbers"),
+    ("v = 2j", 1, "2j", "a complex is not a value", "use numbers"),
+    ("v = f'{n}'", 1, "f'{n}'", "strings", "use numbers"),
+    ("import os", 1, "import os", "imports", "above the kernel"),
+    ("from os import path", 1, "from os import path", "imports", "above the kernel"),
+    ("class C: pass", 1, "class C: pass", "classes", "numbers and buffers"),
+    ("v = lambda: 1", 1, "lambda: 1", "lambda", "@vyre.device"),
+    ("v = [i for i in range(3)]", 1, "[i for i in range(3)]", "comprehensions", "for loop"),
+    ("v = sum(i for i in range(3))", 1, "sum(i for i in range(3))", "sum()", "for loop"),
+    ("try:\n    pass\nexcept ValueError:\n    pass", 1, "try:", "exceptions", "if"),
+    ("raise ValueError", 1, "raise ValueError", "exceptions", "trap"),
+    ("with open('f'):\n    pass", 1, "with open('f'):", "with", "one after the other"),
+    ("global G\nG = 1", 1, "global G", "change no Python names", "buffer"),
+    ("def inner(): pass", 1, "def inner(): pass", "do not nest", "@vyre.device"),
+    ("match n:\n    case 1: pass", 1, "match n:", "match", "elif"),
+    ("yield n", 1, "yield n", "yield", "buffer"),
+    ("v = 1\ndel v", 2, "del v", "deleted", "leave the line out"),
+    ("assert n > 1", 1, "assert n > 1", "assertions", "trap"),
+    ("if n is N:\n    pass", 1, "n is N", "`is`", "=="),
+    ("if n in (1, 2):\n    pass", 1, "n in (1, 2)", "`in`", "x == 1 or x == 2"),
+    ("out[0] = n ** 2", 1, "n ** 2", "`**`", "x * x"),
+    ("out[0] = n @ n", 1, "n @ n", "`@`", "loops"),
+    ("out[0] = n / 2", 1, "n / 2", "`/` does not divide u32", "//"),
+    ("w[0] = f[0] // 2", 1, "f[0] // 2", "`//` does not divide f32", "write /"),
+    ("w[0] = f[0] % 2.0", 1, "f[0]", "remainder|mod", "integer"),
+    ("w[0] = f[0] + n", 1, "f[0] + n", "`+` of f32 and u32", "f32(n)"),
+    ("w[0] = n * 1.5", 1, "1.5", "1.5 meets a value of type u32", "f32"),
+    ("if n < s[0]:\n    pass", 1, "n < s[0]", "`<` of u32 and i32", "u32(s[0])"),
+    ("out[0] = f[0]", 1, "f[0]", "`out[0]` is u32, and this value is f32", "u32(f[0])"),
+    ("out[0] = n > 1", 1, "n > 1", "this value is bool", "u32(n > 1)"),
+    ("out[0] = True", 1, "True", "bool meets a value of type u32", "1 or 0"),
+    ("out[0] = n + True", 1, "True", "bool meets", "1 or 0"),
+    ("v = flag == 1", 1, "1", "1 meets a value of type bool", "True or False"),
+    ("out[0] = 4294967296", 1, "4294967296", "does not fit u32", "0 to 4294967295"),
+    ("v = 4294967296", 1, "4294967296", "does not fit u32", "u64(4294967296)"),
+    ("v = -2147483649", 1, "-2147483649", "does not fit i32", "i64(-2147483649)"),
+    ("v = u8(256)", 1, "u8(256)", "256 does not fit u8", "0 to 255"),
+    ("v = f[0] + 1e39", 1, "1e39", "does not fit f32", "smaller"),
+    ("v = f16(65520)", 1, "f16(65520)", "does not fit f16", "wider"),
+    ("v = u32(math.inf)", 1, "u32(math.inf)", "does not fit u32", "finite"),
+    ("out[0] = sqrt(1.0, 2.0)", 1, "sqrt(1.0, 2.0)", "takes 1 argument, not 2", "sqrt(x)"),
+    ("atomic_add(io, 0)", 1, "atomic_add(io, 0)", "takes 3 arguments, not 2", "atomic_add(buf, i, value)"),
+    ("v = sqrt(x=2.0)", 1, "x=2.0", "no keywords", "sqrt(x)"),
+    ("v = sqrt(*f)", 1, "*f", "`*` arguments", "sqrt(x)"),
+    ("v = sqrt(n)", 1, "n", "u32", "cast the operand to f32"),
+    ("v = popcount(f[0])", 1, "f[0]", "f32", "integer"),
+    ("v = fma(f[0], n, 1)", 1, "n", "u32", "f32"),
+    ("v = mul_high(s[0], s[0])", 1, "s[0]", "i32", "u32"),
+    ("v = subgroup_and(f[0])", 1, "f[0]", "f32", "bitcast"),
+    ("v = bitcast(u8, n)", 1, "bitcast(u8, n)", "bitcast", "u32, i32 and f32"),
+    ("v = bitcast(3, n)", 1, "3", "not a type", "u32"),
+    ("v = select(f[0], 1, 2)", 1, "f[0]", "condition is f32", "!= 0"),
+    ("t = shared(u32, n)", 1, "n", "not known while compiling", "const parameter"),
+    ("t = shared(u32, 0)", 1, "0", "0 elements", "at least 1"),
+    ("if n > 1:\n    t = shared(u32, 4)", 2, "shared(u32, 4)", "inside a branch or loop", "top"),
+    ("shared(u32, 4)", 1, "shared(u32, 4)", "does not stand alone", "tile = shared"),
+    ("x = shared(u32, 4)", 1, "x", "another meaning", "another name"),
+    ("t = shared(u32, 4)\nt = 1", 2, "t", "a buffer and cannot be assigned", "another name"),
+    ("x[0] = 1", 1, "x[0]", "`x` cannot be written", "InOut[u32]"),
+    ("v = out[0]", 1, "out[0]", "Out and cannot be read", "InOut[u32]"),
+    ("out[0] += 1", 1, "out[0]", "Out and cannot be read", "InOut[u32]"),
+    ("atomic_add(out, 0, 1)", 1, "out", "cannot be read and written", "InOut[u32]"),
+    ("atomic_add(x, 0, 1)", 1, "x", "cannot be read and written", "InOut[u32]"),
+    ("atomic_add(w, 0, 1)", 1, "w", "buffer of f32", "u32 or i32"),
+    ("atomic_add(io, 0, f[0])", 1, "f[0]", "`io` is u32, and this value is f32", "u32(f[0])"),
+    ("atomic_add(n, 0, 1)", 1, "n", "`n` is not a buffer", "In[f32]"),
+    ("io[0] = io[1] = 1", 1, "io[0]", "chain", "line of its own"),
+    ("v = x[0:2]", 1, "x[0:2]", "slices", "one element"),
+    ("v = x[0, 1]", 1, "x[0, 1]", "flat", "row * width + column"),
+    ("v = x.shape", 1, "x.shape", "no `.shape`", "len(x)"),
+    ("v = x.sum()", 1, "x.sum", "no `.sum`", "len(x)"),
+    ("x.size = 3", 1, "x.size", "cannot be assigned", "a name or an element"),
+    ("x.size += 3", 1, "x.size", "cannot be assigned", "a name or an element"),
+    ("v = gid.w", 1, "gid.w", "no axis `w`", ".x, .y or .z"),
+    ("v = gid", 1, "gid", "three axes", "gid.x"),
+    ("v = n.real", 1, "n.real", "attribute", "parameter"),
+    ("v = math.tau2", 1, "math.tau2", "has no `tau2`", "spelling"),
+    ("v = math", 1, "math", "not a number", "vyre"),
+    ("v = math.sqrt(f[0])", 1, "math.sqrt(f[0])", "not the kernel's own sqrt", "vyre.sqrt"),
+    ("v = np.uint32(n)", 1, "np.uint32(n)", "not a type of kernels", "u32(x)"),
+    ("v = np.dot(n, n)", 1, "np.dot(n, n)", "cannot be called", "@vyre.device"),
+    ("v = int(n)", 1, "int(n)", "int()", "i32(x) or u32(x)"),
+    ("v = round(f[0])", 1, "round(f[0])", "round()", "vyre.round"),
+    ("v = n(3)", 1, "n", "cannot be called", "functions of vyre"),
+    ("v = u32", 1, "u32", "is a type", "u32(x)"),
+    ("v = sqrt", 1, "sqrt", "is a function", "sqrt(x)"),
+    ("v = x", 1, "x", "is a buffer, not a value", "x[i]"),
+    ("v = n[0]", 1, "n", "not a buffer", "In[f32]"),
+    ("v = barrier()", 1, "barrier()", "has no value", "statement of its own"),
+    ("v = len(n)", 1, "n", "not a buffer", "In[f32]"),
+    ("v = range(3)", 1, "range(3)", "range()", "for statement"),
+    ("v = static_range(1, 2, 3)", 1, "static_range(1, 2, 3)", "for statement", "for i in"),
+    ("first, *rest = 1, 2", 1, "*rest", "`*`", "one by one"),
+    ("p, q = 1, 2, 3", 1, "p, q", "3 values for 2 targets", "as many"),
+    ("p, q = n", 1, "n", "unpacked", "a, b = x, y"),
+    ("p, x.size = 1, 2", 1, "x.size", "cannot be assigned", "names and elements"),
+    ("v = (u := 3)", 1, "u := 3", "`:=`", "line of its own"),
+    ("n = 3", 1, "n", "a parameter and cannot be assigned", "another name"),
+    ("n += 3", 1, "n", "a parameter and cannot be assigned", "another name"),
+    ("N = 3", 1, "N", "known while compiling", "another name"),
+    ("x = 3", 1, "x", "a buffer", "another name"),
+    ("for i in range(3):\n    i = 4", 2, "i", "loop variable", "another name"),
+    ("for i in range(3):\n    i += 4", 2, "i", "loop variable", "another name"),
+    ("i = 0\nfor i in range(3):\n    pass", 2, "i", "another meaning", "another name"),
+    ("for i in x:\n    pass", 1, "x", "range() or static_range()", "range(len(x))"),
+    ("for i, j in range(3):\n    pass", 1, "i, j", "one variable", "for i in"),
+    ("for i in range():\n    pass", 1, "range()", "one to three", "range(start, stop, step)"),
+    ("for i in range(0, 3, 0):\n    pass", 1, "0", "step 0", "another step"),
+    ("for i in range(0, n, 0):\n    pass", 1, "0", "step 0 does not move", "not 0"),
+    ("for i in range(1.5):\n    pass", 1, "1.5", "not a whole number", "whole numbers"),
+    ("for i in range(f[0]):\n    pass", 1, "f[0]", "is f32", "u32(f[0])"),
+    ("for i in range(n, s[0]):\n    pass", 1, "s[0]", "is i32", "u32(s[0])"),
+    ("for i in range(n, -2, -1):\n    pass", 1, "-2", "does not fit u32", "0 to"),
+    ("for i in static_range(n):\n    pass", 1, "n", "known while compiling", "range()"),
+    ("for i in static_range(1 << 20):\n    pass", 1, "static_range(1 << 20)", "1048576 turns", "range()"),
+    ("for i in range(3):\n    pass\nelse:\n    out[0] = 1", 4, "out[0] = 1", "`else` of a loop", "flag"),
+    ("while n > 3:\n    pass\nelse:\n    out[0] = 1", 4, "out[0] = 1", "`else` of a loop", "flag"),
+    ("while f[0]:\n    pass", 1, "f[0]", "condition is f32", "f[0] != 0"),
+    ("if s[0]:\n    pass", 1, "s[0]", "condition is i32", "s[0] != 0"),
+    ("v = not f[0]", 1, "f[0]", "condition is f32", "!= 0"),
+    ("v = 1 if n > 1 else atomic_add(io, 0, 1)", 1, "atomic_add(io, 0, 1)", "has an effect", "if statement"),
+    ("v = n > 1 and atomic_add(io, 0, 1) > 1", 1, "atomic_add(io, 0, 1) > 1", "runs always", "nested if"),
+    ("v = n > 1 or atomic_add(io, 0, 1) > 1", 1, "atomic_add(io, 0, 1) > 1", "runs always", "nested if"),
+    ("v = 1.0 if n > 1 else n", 1, "1.0", "meets a value of type u32", "whole number"),
+    ("out[0] = b[0] + 1", 1, "b[0] + 1", "`+` of u8, which only stores", "u32(b[0])"),
+    ("v = -b[0]", 1, "-b[0]", "which only stores", "u32(b[0])"),
+    ("v = b[0] << 1", 1, "b[0] << 1", "which only stores", "u32(b[0])"),
+    ("v = abs(b[0])", 1, "abs(b[0])", "which only stores", "u32(b[0])"),
+    ("v = max(b[0], 1)", 1, "max(b[0], 1)", "which only stores", "u32(b[0])"),
+    ("v = max(n)", 1, "max(n)", "takes 2 arguments, not 1", "max(a, b)"),
+    ("v = max(n, f[0])", 1, "max(n, f[0])", "of u32 and f32", "u32(f[0])"),
+    ("v = ~flag", 1, "~flag", "`~` of a bool", "not flag"),
+    ("v = -flag", 1, "-flag", "`-` of a bool", "i32(flag)"),
+    ("v = flag + flag", 1, "flag", "bool", "u32"),
+    ("v = flag < flag", 1, "flag < flag", "order", "u32"),
+    ("v = ~1.5", 1, "~1.5", "`~` of 1.5", "whole number"),
+    ("v = n << 32", 1, "32", "shift by 32 of a 32-bit value", "0 to 31"),
+    ("v = n >> -1", 1, "-1", "shift by -1", "0 to 31"),
+    ("v = n << s[0]", 1, "s[0]", "shift count is i32", "u32(s[0])"),
+    ("v = f[0] << 1", 1, "f[0]", "f32", "integer"),
+    ("v = n // 0", 1, "0", "division by zero", "not zero"),
+    ("v = N // 0", 1, "N // 0", "division by zero", "not zero"),
+    ("v = -7 // 2", 1, "-7 // 2", "rounds down in Python", "before the kernel"),
+    ("v = 1 << 300", 1, "1 << 300", "too large", "below"),
+    ("v = 10 ** 300", 1, "10 ** 300", "too large", "below"),
+    ("v = (-2) ** 0.5", 1, "(-2) ** 0.5", "no real value", "correct the numbers"),
+    ("v = 1 << -1", 1, "1 << -1", "no value", "correct the numbers"),
+    ("v = 1.5 & 1", 1, "1.5 & 1", "no value", "correct the numbers"),
+    ("v = N @ N", 1, "N @ N", "`@`", "loops"),
+    ("n + 1", 1, "n + 1", "not used", "assign it"),
+    ("sqrt(f[0])", 1, "sqrt(f[0])", "not used", "assign it"),
+    ("x", 1, "x", "not used", "assign it"),
+    ("v: u32", 1, "v: u32", "no value", "same line"),
+    ("v: int = 3", 1, "int", "not a type of kernels", "u32"),
+    ("v: u32 = f[0]", 1, "f[0]", "`v` is u32, and this value is f32", "u32(f[0])"),
+    ("v = n\nv: f32 = 1.0", 2, "v", "cannot become f32", "another name"),
+    ("io[0]: u32 = 1", 1, "io[0]", "only names", "annotation"),
+    ("return n", 1, "n", "return nothing", "Out parameter"),
+    ("trap(n)", 1, "n", "not a string", 'trap("'),
+    ("trap('late', f[0])", 1, "f[0]", "index is f32", "u32(f[0])"),
+    ("if n > 1:\n    grid_sync()", 2, "grid_sync()", "grid", "out of"),
+    ("v = u64(1)\nw[0] = f32(v)", 2, "f32(v)", "no conversion from u64 to f32", "f32(u32(v))"),
+    ("größe = [1]", 1, "[1]", "lists", "shared()"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("body, line, under, message, fix", BODIES, ids=[b[0].replace("\n", ";") for b in BODIES])
+def test_wrong_body(body, line, under, message, fix):
+    source = HEADER + "\n" + "".join(f"    {text}\n" for text in body.split("\n"))
+    error = refusal(source)
+    assert error.lineno == line + 1
+    assert caret(error) == under
+    assert any(words in error.message for words in message.split("|"))
+    assert fix in error.fix
+    assert error.text == source.splitlines()[line]
+
+
+SIGNATURES = [
+    ("def k(x):", "x", "no annotation", "x: In[f32]"),
+    ("def k(x: In):", "In", "no type of kernels", "In[f32]"),
+    ("def k(x: int):", "int", "no type of kernels", "write i32 for a number"),
+    ("def k(x: float):", "float", "no type of kernels", "f32"),
+    ("def k(x: np.int64):", "np.int64", "no type of kernels", "i64"),
+    ("def k(x: np.ndarray):", "np.ndarray", "no type of kernels", "In[f32]"),
+    ("def k(x: 'In[f33]'):", "'In[f33]'", "cannot be evaluated: name 'f33'", "import its names"),
+    ("def k(x: 'In[3]'):", "'In[3]'", "does not name an element type", "In[f32]"),
+    ("def k(*args):", "args", "fixed list", "name every parameter"),
+    ("def k(**named):", "named", "fixed list", "name every parameter"),
+    ("def k(x: f32 = 1.0):", "1.0", "only compile-time parameters", "const = 4"),
+    ("def k(n: const):", "n: const", "positional", "behind `*`"),
+    ("def k(*, x: In[f32]):", "x: In[f32]", "not const", "before `*`"),
+    ("def k(*, n: const = 'a'):", "n: const", "not a number", "number"),
+    ("def k(*, n: const):", "n: const", "has no value", "n=..."),
+    ("def k(grid: u32):", "grid: u32", "keyword of every kernel call", "another name"),
+    ("def k(sizes: u32):", "sizes: u32", "keyword", "another name"),
+    ("def k(domain: u32):", "domain: u32", "keyword", "another name"),
+    ("def k(config: u32):", "config: u32", "keyword", "another name"),
+    ("def k(größe: u32):", "größe: u32", "not ASCII", "letters"),
+    ("def k(x: u32) -> u32:", "u32", "return nothing", "Out parameter"),
+    ("async def k(x: u32):", "async def k(x: u32):", "async", "plain def"),
+]
+
+
+@pytest.mark.parametrize("header, under, message, fix", SIGNATURES, ids=[s[0] for s in SIGNATURES])
+def test_wrong_signature(header, under, message, fix):
+    error = refusal(f"{header}\n    pass\n")
+    assert error.lineno == 1
+    assert caret(error) == under
+    assert message in error.message
+    assert fix in error.fix
+
+
+@pytest.mark.parametrize("value, words", [("x", "is a str"), (None, "is a NoneType"), ([1], "is a list")])
+def test_the_value_of_a_compile_time_parameter_is_a_number(value, words):
+    source = read_source(define("def k(out: Out[u32], *, n: const):\n    out[0] = n\n")["k"], 1)
+    with pytest.raises(vyre.KernelError, match=words):
+        build_program(source, {"n": value})
+
+
+HELPERS = """
+@vyre.device
+def fact(n):
+    return n * fact(n - 1)
+@vyre.device
+def ping(n):
+    return pong(n)
+@vyre.device
+def pong(n):
+    return ping(n)
+@vyre.device
+def early(n):
+    for i in range(4):
+        return n
+@vyre.device
+def partly(n):
+    if n > 1:
+        if n > 2:
+            return n
+    return 1
+@vyre.device
+def sometimes(n):
+    if n > 1:
+        return n
+@vyre.device
+def mixed(n):
+    if n > 1:
+        return n
+    return 1.5
+@vyre.device
+def uneven(n, m):
+    if n > 1:
+        return n
+    return m
+@vyre.device
+def typed(n: f32) -> f32:
+    return n + 1
+@vyre.device
+def wrong(n) -> f32:
+    return n
+@vyre.device
+def strange(n: int):
+    return n
+@vyre.device
+def odd(n) -> list:
+    return n
+@vyre.device
+def many(*n):
+    return 1
+@vyre.device
+def reads(buf: In[f32], k: const):
+    return buf[k]
+@vyre.device
+def stores(buf, n):
+    buf[0] = n
+@vyre.device
+def spins(n):
+    while n > 1:
+        n -= 1
+    return n
+def plain(n):
+    return n
+def k(x: In[u32], f: In[f32], io: InOut[u32]):
+"""
+HELPER_CALLS = [
+    ("v = fact(3)", "fact(n - 1)", "fact -> fact", "loop"),
+    ("v = ping(3)", "ping(n)", "ping -> pong -> ping", "loop"),
+    ("v = early(3)", "return n", "inside a loop", "break"),
+    ("v = partly(x[0])", "return n", "some paths", "end every path"),
+    ("v = sometimes(x[0])", "def sometimes(n):", "without a value", "end every path"),
+    ("v = mixed(x[0])", "1.5", "1.5 meets a value of type u32", "whole number"),
+    ("v = uneven(x[0], f[0])", "m", "returns u32 elsewhere and f32 here", "u32(m)"),
+    ("v = typed(x[0])", "x[0]", "`n` is f32, and this value is u32", "f32(x[0])"),
+    ("v = typed()", "typed()", "needs a value for `n`", "typed(n)"),
+    ("v = typed(1, 2)", "typed(1, 2)", "takes 1 positional arguments, not 2", "typed(n)"),
+    ("v = typed(m=1)", "m=1", "no place for `m`", "typed(n)"),
+    ("v = typed(1, n=1)", "n=1", "no place for `n`", "typed(n)"),
+    ("v = wrong(x[0])", "n", "the result of wrong() is f32, and this value is u32", "f32(n)"),
+    ("v = strange(1)", "int", "no type of kernels", "f32"),
+    ("v = odd(1)", "list", "no type of kernels", "f32"),
+    ("v = many(1)", "n", "fixed list", "name every parameter"),
+    ("v = reads(x, 1)", "x", "buffer of f32, and this one holds u32", "another buffer"),
+    ("v = reads(f, x[0])", "x[0]", "known while compiling", "const parameter"),
+    ("v = reads(1, 1)", "1", "`buf` is a buffer, and this is a value", "pass a buffer"),
+    ("v = typed(x)", "x", "`n` is a value, and this is a buffer", "x[i]"),
+    ("stores(x, 1)", "buf[0]", "`x` cannot be written", "InOut[u32]"),
+    ("v = stores(io, 1)", "stores(io, 1)", "has no value", "statement"),
+    ("v = spins(x[0]) if x[0] > 1 else 1", "spins(x[0])", "has an effect", "if statement"),
+    ("v = plain(1)", "plain(1)", "cannot be called", "@vyre.device"),
+    ("v = LIST", "LIST", "is a list, not a number", "In[f32]"),
+    ("v = TEXT + 1", "TEXT", "is a str, not a number", "parameter"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("body, under, message, fix", HELPER_CALLS, ids=[h[0] for h in HELPER_CALLS])
+def test_wrong_helper(body, under, message, fix):
+    error = refusal(f"{HELPERS}    {body}\n", LIST=[1], TEXT="a")
+    assert caret(error) == under
+    assert message in error.message
+    assert fix in error.fix
+
+
+def test_an_error_inside_a_helper_names_the_call():
+    error = refusal(f"{HELPERS}    v = wrong(x[0])\n")
+    (note,) = error.__notes__
+    assert note.startswith("in wrong(), called at <case")
+    assert note.endswith(f":{HELPERS.count(chr(10)) + 1}")
+
+
+def test_what_a_traceback_shows():
+    error = refusal(HEADER + "\n    größe = f[0]\n    out[größe] = ünknown + 1\n")
+    shown = "".join(traceback.format_exception_only(error))
+    assert "line 3" in shown
+    assert "    out[größe] = ünknown + 1\n                 ^^^^^^^\n" in shown
+    assert "Fix: " in shown
+    assert isinstance(error, SyntaxError)
+    assert str(error).splitlines()[1:3] == ["    out[größe] = ünknown + 1", "                 ^^^^^^^"]
+
+
+def test_lines_and_columns_of_an_indented_kernel_are_those_of_the_file():
+    scope = define(
+        "def make():\n    class Inner:\n        @staticmethod\n"
+        "        def k(out: Out[u32]):\n            out[0] = (\n                missing)\n        return_it = k\n"
+        "    return Inner.__dict__['k'].__func__\n"
+    )
+    with pytest.raises(vyre.KernelError, match="missing") as caught:
+        build_program(read_source(scope["make"](), 1), {})
+    assert caught.value.lineno == 6
+    assert caught.value.offset == 17
+
+
+def test_an_error_over_several_lines_is_marked_to_the_end_of_the_first():
+    error = refusal(HEADER + "\n    out[0] = max(f[0],\n                 n)\n")
+    assert (error.lineno, caret(error)) == (2, "max(f[0],")
+
+
+def test_deep_nesting_is_an_error_and_no_crash():
+    error = refusal(HEADER + "\n    out[0] = " + "-(" * 60 + "n" + ")" * 60 + "\n" + "    v = 1\n")
+    assert "deep" in error.message
+    deep = "x[" * 90 + "0" + "]" * 90
+    error = refusal(HEADER + f"\n    out[0] = {deep}\n")
+    assert "deep" in error.message
+    error = refusal(HEADER + f"\n    out[0] = {'- ' * 700}n\n")
+    assert error.message == "the kernel is nested too deeply"
+    assert error.lineno == 1
+
+
+@pytest.mark.parametrize("workgroup", [0, -1, (), (1, 2, 3, 4), (8, 0), 1 << 32])
+def test_a_workgroup_has_one_to_three_positive_sizes(workgroup):
+    with pytest.raises(vyre.ArgumentValueError, match="one to three positive sizes") as caught:
+        read_source(define("def k(out: Out[u32]):\n    out[0] = 1\n")["k"], workgroup)
+    assert "workgroup=256" in caught.value.fix
+
+
+@pytest.mark.parametrize("workgroup", [None, "64", 1.5, True, (8, 2.0), (True, 1)])
+def test_a_workgroup_is_made_of_whole_numbers(workgroup):
+    with pytest.raises(vyre.ArgumentTypeError, match="workgroup"):
+        read_source(define("def k(out: Out[u32]):\n    out[0] = 1\n")["k"], workgroup)
+
+
+@pytest.mark.parametrize("thing", [3, len, str])
+def test_only_functions_have_source(thing):
+    with pytest.raises(vyre.ArgumentTypeError, match="not given a function"):
+        read_source(thing, 1)
+
+
+def test_a_lambda_is_no_kernel():
+    with pytest.raises(vyre.KernelError, match="something else") as caught:
+        read_source(define("k = lambda out: None\n")["k"], 1)
+    assert "with def" in caught.value.fix
+
+
+# ---- names of the language outside kernels --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: vyre.sqrt(2.0), lambda: vyre.barrier(), lambda: vyre.shared(vyre.u32, 4), lambda: vyre.trap("x"),
+        lambda: vyre.atomic_add(1, 2, 3), lambda: vyre.static_range(3), lambda: vyre.select(True, 1, 2),
+        lambda: define(HELPERS + "    pass\n")["fact"](3),
+    ],
+)  # fmt: skip
+def test_functions_of_kernels_refuse_numbers_outside(call):
+    with pytest.raises(vyre.ArgumentTypeError, match="works inside kernels") as caught:
+        call()
+    assert "@vyre.kernel" in caught.value.fix
+
+
+def test_the_wrong_number_of_expressions_is_refused():
+    with pytest.raises(vyre.ArgumentTypeError, match="takes 1 arguments, not 2") as caught:
+        vyre.sqrt(vyre.gid.x, vyre.gid.x)
+    assert caught.value.fix == "write sqrt(x)"
+
+
+@pytest.mark.parametrize("item, error", [(3, TypeError), ((vyre.f32, 1.5), TypeError), ((vyre.f32, 0), ValueError)])
+def test_wrong_subscripts_of_roles(item, error):
+    with pytest.raises(error) as caught:
+        vyre.In[item]
+    assert isinstance(caught.value, vyre.VyreError)

@@ -1,0 +1,136 @@
+"""Kernel files pass a strict type checker as written, and the checker knows every public name."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import vyre
+
+pytest.importorskip("mypy")
+STUB = Path(vyre.__file__).with_suffix(".pyi")
+KERNELS = '''
+"""Kernels as users write them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import vyre
+from vyre import In, InOut, Out, Uniform, atomic_add, barrier, const, f32, gid, i32, lid, shared, static_range, u32, wg
+
+BINS = 16
+
+
+@vyre.kernel(workgroup=256)
+def saxpy(alpha: f32, x: In[f32], y: In[f32], out: Out[f32]) -> None:
+    i = gid.x
+    if i < len(out):
+        out[i] = alpha * x[i] + y[i]
+
+
+@vyre.kernel(workgroup=64)
+def histogram(x: In[u32], bins: InOut[u32]) -> None:
+    i = gid.x
+    if i < x.size:
+        atomic_add(bins, x[i] % BINS, 1)
+
+
+@vyre.kernel(workgroup=256)
+def block_sums(x: In[u32], out: Out[u32], *, half: const = 128) -> None:
+    tile = shared(u32, 256)
+    t = lid.x
+    tile[t] = x[gid.x]
+    barrier()
+    for s in static_range(8):
+        if t < half >> s:
+            tile[t] += tile[t + (half >> s)]
+        barrier()
+    if t == 0:
+        out[wg.x] = tile[0]
+
+
+@vyre.device
+def step(n: u32) -> u32:
+    if n % 2 == 0:
+        return n // 2
+    return 3 * n + 1
+
+
+@vyre.kernel(workgroup=64)
+def collatz(n: In[u32], steps: Out[u32]) -> None:
+    i = gid.x
+    if i >= len(n):
+        return
+    x, count = n[i], 0
+    while x > 1:
+        x = step(x)
+        count += 1
+    steps[i] = count
+
+
+@vyre.kernel(workgroup=(8, 8))
+def weigh(w: Uniform[f32, Literal[4]], x: In[f32], k: In[i32], out: Out[f32, Literal[4]]) -> None:
+    i = gid.y * 8 + gid.x
+    total = f32(0)
+    for j in range(len(w)):
+        total += w[j] * vyre.sqrt(x[i]) - f32(abs(-k[i]))
+    bits = vyre.bitcast(u32, total) ^ vyre.popcount(i) << 3
+    out[i] = max(total, 0.5) if vyre.is_finite(total) and bits != 0 else vyre.bitcast(f32, u32(0))
+
+
+text: str = str(saxpy.program) + saxpy.program.fingerprint
+'''
+WRONG = """
+import vyre
+from vyre import In, Out, f32, gid, u32
+
+
+@vyre.kernel(workgroup=64)
+def k(x: In[u32], out: Out[u32]) -> None:
+    x[0] = 1
+    out[0] = out[1]
+    out[0] = vyre.sqroot(2.0)
+    out[gid.x] = "text"
+    out[1.5] = 1
+"""
+
+
+def check(tmp_path, source):
+    file = tmp_path / "kernels.py"
+    file.write_text(source, "utf-8")
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_kernel_files_pass_a_strict_check_and_compile(tmp_path):
+    assert check(tmp_path, KERNELS) == (0, "Success: no issues found in 1 source file\n")
+    scope = {"__name__": "kernels"}
+    file = tmp_path / "kernels.py"
+    exec(compile(KERNELS, str(file), "exec"), scope)
+    assert scope["weigh"].program.buffer("out").count == 4
+
+
+def test_the_checker_sees_wrong_kernels(tmp_path):
+    code, said = check(tmp_path, WRONG)
+    assert code == 1
+    lines = [line for line in said.splitlines() if ": error: " in line]
+    assert [int(line.split(":")[1]) for line in lines] == [8, 9, 10, 11, 12]
+
+
+def test_the_checker_knows_every_public_name():
+    tree = ast.parse(STUB.read_text("utf-8"))
+    known = set()
+    for node in tree.body:
+        match node:
+            case ast.ImportFrom(names=names, level=1):
+                known |= {alias.asname or alias.name for alias in names}
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AnnAssign(target=ast.Name(id=name)):
+                known.add(name)
+    public = {name for name in known if not name.startswith("_")}
+    assert public == set(vyre.__all__) - {"__version__"}
