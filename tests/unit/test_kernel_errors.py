@@ -316,6 +316,11 @@ def sometimes(n):
     if n > 1:
         return n
 @vyre.device
+def bare(n):
+    if n > 1:
+        return
+    return n
+@vyre.device
 def mixed(n):
     if n > 1:
         return n
@@ -361,6 +366,7 @@ HELPER_CALLS = [
     ("v = early(3)", "return n", "inside a loop", "break"),
     ("v = partly(x[0])", "return n", "some paths", "end every path"),
     ("v = sometimes(x[0])", "def sometimes(n):", "without a value", "end every path"),
+    ("v = bare(x[0])", "return", "without a value", "end every path"),
     ("v = mixed(x[0])", "1.5", "1.5 meets a value of type u32", "whole number"),
     ("v = uneven(x[0], f[0])", "m", "returns u32 elsewhere and f32 here", "u32(m)"),
     ("v = typed(x[0])", "x[0]", "`n` is f32, and this value is u32", "f32(x[0])"),

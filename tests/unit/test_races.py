@@ -60,12 +60,15 @@ def kinds(found):
         ([Store("n", gid, gid), Store("out", gid, Load("n", gid ^ lit(1)))], [("load", "store")]),
         ([BUMP, If(gid.eq(1), [Store("n", lit(0), lit(5))])], [("atomic_add", "store")]),
         ([Store("tile", lid, gid), Store("out", gid, Load("tile", lid ^ lit(1)))], [("load", "store")]),
+        ([BUMP, Store("out", gid, Load("n", lit(0)))], [("atomic_add", "load")]),
+        ([BUMP, Let("top", Atomic(AtomicOp.MAX, "n", lit(0), gid))], [("atomic_add", "atomic_max")]),
+        ([Let("was", Atomic(AtomicOp.EXCHANGE, "n", lit(0), gid))], [("atomic_exchange", "atomic_exchange")]),
         ([AsyncLoad("n", "tile", lit(0), lit(4), "t"), AsyncWait("t")], [("store", "store")]),
         ([Store("n", gid, gid), AsyncLoad("n", "tile", gid * lit(4) ^ lit(4), lit(4), "t"), AsyncWait("t")],
          [("load", "store"), ("store", "store")]),
     ],
 )  # fmt: skip
-def test_unordered_accesses_of_which_one_is_a_plain_write_are_races(body, expected, schedule):
+def test_unordered_accesses_whose_order_matters_are_races(body, expected, schedule):
     assert kinds(races(body, schedule=schedule)) == expected
 
 
@@ -219,12 +222,12 @@ def test_the_detector_finds_a_race_exactly_when_two_accesses_are_unordered(seed)
         elif action < 0.3:
             detector.grid_epoch += 1
         else:
-            who, kind = rng.choice(lanes), rng.choice(["load", "store", "atomic_add"])
+            who, kind = rng.choice(lanes), rng.choice(["load", "store", "atomic_add", "atomic_max", "atomic_exchange"])
             now = (who.gid, who.group.index, who.group.epoch, detector.grid_epoch, kind)
-            detector.touch(locations, "b", 0, who, kind, kind == "store", Site(Return(), "entry"))
+            detector.touch(locations, "b", 0, who, kind, Site(Return(), "entry"))
             for gid_, group, epoch, grid_epoch, other in history:
                 ordered = gid_ == who.gid or grid_epoch != now[3] or (group == now[1] and epoch != now[2])
-                raced |= not ordered and "store" in (kind, other)
+                raced |= not ordered and not (kind == other and kind in ("load", "atomic_add", "atomic_max"))
             history.append(now)
     assert bool(detector.races) == raced
 

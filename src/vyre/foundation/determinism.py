@@ -6,7 +6,7 @@ in the ids, differ. Every other pair leaves the program unproved. When no pair i
 value, by induction over the barriers.
 
 Index arithmetic wraps, so a proof holds up to some number of invocations per axis: `gid.x * 4` meets itself after
-2**30. An axis that the program never asks for must have one workgroup.
+2**30. The axes y and z must have one workgroup if the workgroup is flat there and the program never asks for them.
 """
 
 from __future__ import annotations
@@ -107,9 +107,9 @@ def _extents(program: Program, grid: tuple[int, int, int] | None) -> Iterator[tu
         x, y, z = (n * s for n, s in zip(grid, size, strict=True))
         yield x, y, z
         return
-    axes = {e.axis for e in distinct(program.entry) if isinstance(e, InvocationId | WorkgroupId)}
+    used = {e.axis for e in distinct(program.entry) if isinstance(e, InvocationId | WorkgroupId)}
     for most in EXTENTS:
-        x, y, z = (max(most, s) if i in axes else s for i, s in enumerate(size))
+        x, y, z = (max(most, s) if i == 0 or s > 1 or i in used else s for i, s in enumerate(size))
         yield x, y, z
 
 

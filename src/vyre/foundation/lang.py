@@ -2,6 +2,9 @@
 
 In a kernel the compiler reads them from the source. Outside one, those that compute a value from values build an IR
 expression from expressions (`sqrt(x)` is `UnOp(UnaryOp.SQRT, x)`), which is what generators use; the others refuse.
+
+Where kernels differ from Python: integers wrap at their width, `//` and `%` of negative numbers round toward zero, and
+`and`, `or`, `x if c else y` evaluate everything.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The race detector: a plain write and any other access to one element by two invocations with no order between them.
+"""The race detector: two accesses to one element by two invocations, with no order between them and a result that
+depends on it. Only loads, or only the same order-free atomic, do not depend on it.
 
 What orders two accesses: being made by the same invocation; a barrier between them, inside one workgroup; a grid-wide
 barrier between them, everywhere. Atomics order nothing. The verdict holds for every schedule that takes the same
@@ -11,9 +12,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ...foundation import ir
+from ...foundation.ops import AtomicOp
 from ...foundation.text import print_expr
 
 InvocationIdTuple = tuple[int, int, int]
+_COMMUTES = frozenset(("load", *(op.text for op in AtomicOp if op.order_free)))
+"""Kinds of access that may meet their own kind in any order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """Two accesses to one element with no order between them, at least one of them a plain write."""
+    """Two accesses to one element with no order between them, of which the result depends on the order."""
 
     buffer: str
     index: int
@@ -100,14 +104,13 @@ class _Recent:
 
 
 class Location:
-    """One element since the last grid-wide barrier: plain writes, and everything else, by workgroup."""
+    """One element since the last grid-wide barrier: its accesses by kind, then by workgroup."""
 
-    __slots__ = ("grid_epoch", "others", "writes")
+    __slots__ = ("grid_epoch", "kinds")
 
     def __init__(self, grid_epoch: int) -> None:
         self.grid_epoch = grid_epoch
-        self.writes: dict[int, _Recent] = {}
-        self.others: dict[int, _Recent] = {}
+        self.kinds: dict[str, dict[int, _Recent]] = {}
 
 
 class Detector:
@@ -125,7 +128,6 @@ class Detector:
         index: int,
         who: Who,
         kind: str,
-        plain_write: bool,
         site: Site,
     ) -> None:
         """Note one access. `locations` belongs to the buffer; each workgroup's shared memory has its own."""
@@ -133,11 +135,13 @@ class Detector:
         if location is None or location.grid_epoch != self.grid_epoch:
             location = locations[index] = Location(self.grid_epoch)
         access = Access(kind, who.gid, site)
-        for table in (location.writes, location.others) if plain_write else (location.writes,):
+        for other, table in location.kinds.items():
+            if kind == other and kind in _COMMUTES:
+                continue
             rival = _unordered(table, who)
             if rival is not None:
                 self._report(Race(buffer, index, rival, access))
-        _record(location.writes if plain_write else location.others, who, access)
+        _record(location.kinds.setdefault(kind, {}), who, access)
 
     def _report(self, race: Race) -> None:
         sides = sorted((side.kind, side.site.path) for side in (race.first, race.second))

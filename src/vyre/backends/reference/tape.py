@@ -484,7 +484,7 @@ def _load(buffer: BufferRegisters, out: int, index: int, traced: bool, site: Sit
     def traced_load(r: Registers) -> None:
         i = r[index]
         if i < r[count]:
-            r[DETECTOR].touch(r[locations], name, i, r[LANE], "load", False, site)
+            r[DETECTOR].touch(r[locations], name, i, r[LANE], "load", site)
         load(r)
 
     return traced_load if traced and decl.writable else load
@@ -504,7 +504,7 @@ def _store(buffer: BufferRegisters, index: int, value: int, traced: bool, site: 
     def traced_store(r: Registers) -> None:
         i = r[index]
         if i < r[count]:
-            r[DETECTOR].touch(r[locations], name, i, r[LANE], "store", True, site)
+            r[DETECTOR].touch(r[locations], name, i, r[LANE], "store", site)
         store(r)
 
     return traced_store if traced else store
@@ -538,7 +538,7 @@ def _atomic(
     def traced_atomic(r: Registers) -> None:
         i = r[index]
         if i < r[count]:
-            r[DETECTOR].touch(r[locations], name, i, r[LANE], kind, False, site)
+            r[DETECTOR].touch(r[locations], name, i, r[LANE], kind, site)
         atomic(r)
 
     return traced_atomic if traced else atomic
@@ -566,7 +566,7 @@ def _touch_bytes(r: Registers, b: BufferRegisters, start: int, end: int, kind: s
         return
     size = b.decl.element.size or 1
     for i in range(start // size, -(-end // size)):
-        r[DETECTOR].touch(r[b.locations], b.decl.name, i, r[LANE], kind, kind == "store", site)
+        r[DETECTOR].touch(r[b.locations], b.decl.name, i, r[LANE], kind, site)
 
 
 def _bytes_of(r: Registers, b: BufferRegisters, start: int, end: int) -> bytes:
