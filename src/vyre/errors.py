@@ -392,7 +392,11 @@ class DiagCode(StrEnum):
     V102 = "V102", "operand of a math function is not f32", "cast the operand to f32"
     V103 = "V103", "operand of an unpack operation is not u32", "cast or bitcast the operand to u32"
     V104 = "V104", "unknown unary operation", "use an operation of the op table"
-    V105 = "V105", "entry is not a list of regions with at least one", "build it with Program(...), which wraps a bare body"
+    V105 = (
+        "V105",
+        "entry is not a list of regions with at least one",
+        "build it with Program(...), which wraps the body",
+    )
     V106 = "V106", "workgroup axis is 0", "make every workgroup axis at least 1"
     V107 = "V107", "two buffers have one name", "rename one of them"
     V108 = "V108", "two buffers have one binding slot", "give each buffer its own slot"

@@ -36,7 +36,7 @@ from .ops import AtomicOp, BinaryOp, ReduceOp, UnaryOp
 from .value import Value
 
 if TYPE_CHECKING:
-    from .source import FunctionSource
+    from .kernel.source import FunctionSource
 
 # ---- parameters -----------------------------------------------------------------------------------------------------
 
@@ -249,6 +249,6 @@ class DeviceFunction:
 
 def device(fn: Callable[..., Any]) -> DeviceFunction:
     """Mark a function as a helper of kernels."""
-    from .source import FunctionSource
+    from .kernel.source import FunctionSource
 
     return DeviceFunction(fn, FunctionSource(fn))

@@ -46,8 +46,8 @@ from .numpy_eval import (
 CHUNK_LANES = 1 << 17
 """Lanes that run together: enough to hide the cost of a Python step, few enough for their arrays to stay in cache.
 
-A Mandelbrot image of 640 x 480 with 256 iterations took 1.5 s with 2^14, 0.86 s with 2^16, 0.73 s with 2^17, 0.88 s with
-2^18 (two cores, NumPy 2.4).
+A Mandelbrot image of 640 x 480 with 256 iterations took 1.5 s with 2^14, 0.86 s with 2^16,
+0.73 s with 2^17, 0.88 s with 2^18 (two cores, NumPy 2.4).
 """
 
 CHUNK_SHARED_BYTES = 1 << 26

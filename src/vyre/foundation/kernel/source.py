@@ -14,8 +14,8 @@ from tokenize import TokenError
 from types import FunctionType, ModuleType
 from typing import Any
 
-from ..errors import ArgumentTypeError, KernelError, VyreError
-from .ir import Span
+from ...errors import ArgumentTypeError, KernelError, VyreError
+from ..ir import Span
 
 MISSING = object()
 """What a name means that nothing defines."""
@@ -104,7 +104,7 @@ class FunctionSource:
         """What `dotted` meant at decoration; MISSING if nothing."""
         if dotted in self._captured:
             return self._captured[dotted]
-        from .lang import DeviceFunction
+        from ..lang import DeviceFunction
 
         late = self._lookup(dotted)
         return late if isinstance(late, DeviceFunction) else MISSING
@@ -125,7 +125,7 @@ class FunctionSource:
             ) from e
 
     def _evaluate(self, annotation: ast.expr) -> object:
-        from .lang import ANNOTATIONS
+        from ..lang import ANNOTATIONS
 
         scope = {**ANNOTATIONS, **self.fn.__globals__}
         for name, cell in self._cells.items():

@@ -10,13 +10,13 @@ import ast
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ..errors import KernelError
-from .build import Buffer, Builder
-from .dtypes import DataType, bool_, f32, i32, u32
-from .ir import Let, Node, Var, lit
-from .kernel_call import CallCompiler
-from .kernel_expr import Binding, Const, Frame, Local, Nothing, Result, Scalar, Typed, default_type, outside_value, show
-from .lang import Annotation, DeviceFunction, const, element_type
+from ...errors import KernelError
+from ..build import Buffer, Builder
+from ..dtypes import DataType, bool_, f32, i32, u32
+from ..ir import Let, Node, Var, lit
+from ..lang import Annotation, DeviceFunction, const, element_type
+from .calls import CallCompiler
+from .exprs import Binding, Const, Frame, Local, Nothing, Result, Scalar, Typed, default_type, outside_value, show
 from .source import FunctionSource, Place
 
 WIDENED = ((u32, i32), (u32, f32), (i32, f32))

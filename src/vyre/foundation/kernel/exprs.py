@@ -15,10 +15,10 @@ from numbers import Integral, Real
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from ..errors import KernelError
-from .build import Buffer, Builder
-from .dtypes import DataType, bool_, f32, i32, u32
-from .ir import (
+from ...errors import KernelError
+from ..build import Buffer, Builder
+from ..dtypes import DataType, bool_, f32, i32, u32
+from ..ir import (
     BinOp,
     BufLen,
     Expr,
@@ -34,13 +34,13 @@ from .ir import (
     f32_bits,
     lit,
 )
-from .kernel_words import REFUSED_EXPRESSIONS
-from .lang import DeviceFunction, Ids, Intrinsic, element_type
-from .ops import AtomicOp, BinaryOp, UnaryOp
-from .program import Access
+from ..lang import DeviceFunction, Ids, Intrinsic, element_type
+from ..ops import AtomicOp, BinaryOp, UnaryOp
+from ..program import Access
+from ..typing import infer
+from ..visit import walk_exprs
 from .source import MISSING, FunctionSource, Place, dotted_name
-from .typing import infer
-from .visit import walk_exprs
+from .words import REFUSED_EXPRESSIONS
 
 Number = int | float | bool
 

@@ -6,9 +6,9 @@ import ast
 import math
 from types import BuiltinFunctionType
 
-from . import lang
-from .dtypes import DataType, bool_, can_cast, f32, i32, u32
-from .ir import (
+from .. import lang
+from ..dtypes import DataType, bool_, can_cast, f32, i32, u32
+from ..ir import (
     BinOp,
     Bitcast,
     Cast,
@@ -23,12 +23,12 @@ from .ir import (
     UnOp,
     lit,
 )
-from .kernel_expr import Const, ExpressionCompiler, Nothing, Number, Outside, Result, Scalar, Typed, show
-from .kernel_words import BUILTIN_FIXES, FOREIGN_TYPES
-from .lang import DeviceFunction, Intrinsic, element_type
-from .ops import AtomicOp, BinaryOp, ReduceOp, UnaryOp
-from .program import Access
+from ..lang import DeviceFunction, Intrinsic, element_type
+from ..ops import AtomicOp, BinaryOp, ReduceOp, UnaryOp
+from ..program import Access
+from .exprs import Const, ExpressionCompiler, Nothing, Number, Outside, Result, Scalar, Typed, show
 from .source import Place
+from .words import BUILTIN_FIXES, FOREIGN_TYPES
 
 
 class CallCompiler(ExpressionCompiler):

@@ -16,10 +16,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import NamedTuple
 
-from .build import Buffer
-from .dtypes import DataType, bool_, i32, u32
-from .ir import Cast, Expr, Lit, Select, Var, lit
-from .kernel_expr import (
+from ..build import Buffer
+from ..dtypes import DataType, bool_, i32, u32
+from ..ir import Cast, Expr, Lit, Select, Var, lit
+from ..lang import DeviceFunction, Intrinsic, shared, static_range
+from .exprs import (
     Binding,
     Const,
     Local,
@@ -30,10 +31,9 @@ from .kernel_expr import (
     adapts,
     show,
 )
-from .kernel_inline import Flags, HelperCompiler, Inlining
-from .kernel_words import REFUSED_STATEMENTS
-from .lang import DeviceFunction, Intrinsic, shared, static_range
+from .inline import Flags, HelperCompiler, Inlining
 from .source import Place, dotted_name
+from .words import REFUSED_STATEMENTS
 
 MAX_UNROLLED = 65_536
 """Iterations of one static_range; more is a mistake, or belongs in a range."""

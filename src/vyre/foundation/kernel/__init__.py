@@ -10,17 +10,17 @@ import ast
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from . import lang
-from .build import Builder, workgroup_shape
-from .dtypes import DataType
-from .ir import Load, lit
-from .kernel_expr import Const, Frame, Local, outside_value
-from .kernel_stmt import StatementCompiler
-from .kernel_words import FOREIGN_TYPES
-from .lang import Annotation, const, element_type
-from .program import Access, Program
+from .. import lang
+from ..build import Builder, workgroup_shape
+from ..dtypes import DataType
+from ..ir import Load, lit
+from ..lang import Annotation, const, element_type
+from ..program import Access, Program
+from ..value import Value
+from .exprs import Const, Frame, Local, outside_value
 from .source import FunctionSource
-from .value import Value
+from .stmts import StatementCompiler
+from .words import FOREIGN_TYPES
 
 RESERVED = ("grid", "domain", "sizes", "config")
 """Keywords of a kernel's call."""
@@ -165,8 +165,8 @@ def _const_value(source: KernelSource, param: Param, consts: Mapping[str, object
 
 def _refuse_invalid(source: KernelSource, program: Program) -> None:
     """Findings of the validator, at the statement they are about. What a backend lacks is said at dispatch."""
-    from .report import Capabilities
-    from .validate import validate
+    from ..report import Capabilities
+    from ..validate import validate
 
     for issue in validate(program, Capabilities.everything()):
         if issue.severity == "error":
