@@ -209,6 +209,8 @@ def test_workgroup_memory_does_not_cross():
         ((Loop("i", lit(0), lit(3), (Block((SYNC,)),)),), "inside a loop"),
         ((If(GID < 3, (Return(),)), SYNC, A), "return before a grid-wide barrier"),
         ((A, Return(), Block(()), A, SYNC), "return before a grid-wide barrier"),
+        ((A, Return(), SYNC, B), "return before a grid-wide barrier"),
+        ((Block((A, Return())), SYNC, B), "return before a grid-wide barrier"),
         ((Loop("i", lit(0), lit(3), (Return(),)), A, SYNC), "return before a grid-wide barrier"),
     ],
 )
@@ -219,9 +221,8 @@ def test_misplaced_barriers_and_returns_are_refused(body, why):
     assert caught.value.fix
 
 
-def test_a_return_that_ends_its_segment_is_no_obstacle():
-    assert len(segments(program(A, Return(), SYNC, B, If(GID < 3, (Return(),)), A))) == 2
-    assert len(segments(program(Block((A, Return())), SYNC, B))) == 2
+def test_a_return_after_the_last_barrier_is_no_obstacle():
+    assert len(segments(program(A, SYNC, B, If(GID < 3, (Return(),)), A))) == 2
 
 
 def test_reads_writes_and_lengths_are_listed_per_segment():

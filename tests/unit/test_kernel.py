@@ -982,7 +982,7 @@ def test_source_of_exec_is_found_through_linecache():
 
 def test_without_source_the_error_says_so():
     names: dict = {"Out": Out, "u32": u32}
-    exec("def k(out: Out[u32]):\n    out[0] = 5\n", names)
+    exec(compile("def k(out: Out[u32]):\n    out[0] = 5\n", "<nowhere>", "exec"), names)
     with pytest.raises(vyre.KernelError, match="source of the function is not available") as e:
         read_source(names["k"], 1)
     assert "in a file or a notebook cell" in e.value.fix

@@ -11,7 +11,9 @@ import vyre
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("page, blocks, shown", [("README.md", 7, "proved"), ("docs/kernel-language.md", 1, "race on x")])
+@pytest.mark.parametrize(
+    "page, blocks, shown", [("README.md", 7, "proved"), ("docs/kernel-language.md", 1, "race on x")]
+)
 def test_every_python_block_runs(page, blocks, shown, capsys):
     scope: dict[str, object] = {"__name__": "page"}
     found = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text("utf-8"), re.S)

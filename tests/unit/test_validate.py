@@ -477,7 +477,6 @@ FINE = {
     "a narrow constant": value(lit(200, u8)),
     "unordered floats compared": value(HALF.eq(HALF)),
     "select between narrow values": value(Select(TRUE, BYTE, BYTE)),
-    "return before a grid-wide barrier as the end of its segment": program(Let("x", ONE), Return(), SYNC),
     "a trap": program(Trap(GID, "why")),
     "predicates": declare(
         *(
@@ -664,6 +663,13 @@ def test_a_mistake_does_not_cascade():
     wrong = ONE + HALF
     assert codes(program(Let("x", wrong), Store("dst", Var("x") * 2, Var("x") & ONE), If(Var("x"), ()))) == ["V088"]
     assert codes(program(Store("dst", Load("no", ONE), Load("no", ONE) + HALF))) == ["V065", "V065"]
+
+
+@pytest.mark.parametrize("span", [3, "kernel.py:7", GID < 3])
+def test_a_span_that_is_none_is_left_out(span):
+    broken = Let("v", Var("no"), span=span)
+    deep = block(70).replace(span=span)
+    assert [i.span for p in (program(broken), program(deep)) for i in validate(p)] == [None, None]
 
 
 def test_an_issue_is_a_value():

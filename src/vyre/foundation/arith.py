@@ -27,47 +27,14 @@ from functools import cache
 from typing import Any, Final
 
 from ..errors import IRTypeError, UnsupportedFeature
-from .dtypes import FLOAT_NAMES, INT_NAMES, DataType, can_cast, f32
-from .ops import AtomicOp, BinaryOp, OpaqueOp, ReduceOp, UnaryOp
+from .dtypes import DataType, can_cast, f32
+from .ops import ATOMIC_TYPES, BINARY_TYPES, BITCAST_TYPES, UNARY_TYPES, AtomicOp, BinaryOp, OpaqueOp, ReduceOp, UnaryOp
 
 Unary = Callable[[Any], Any]
 Binary = Callable[[Any, Any], Any]
 Buffer = memoryview | bytes | bytearray
 
 # ---- type rules -----------------------------------------------------------------------------------------------------
-
-_WIDE: Final = frozenset(("u32", "i32", "u64", "i64"))
-_U32: Final = frozenset(("u32",))
-_LOGIC: Final = frozenset(("u32", "bool"))
-
-BINARY_TYPES: Final[dict[str, frozenset[str]]] = {
-    "arith": _WIDE | FLOAT_NAMES,
-    "wrapping": _WIDE,
-    "mod": _WIDE,
-    "bits": _WIDE,
-    "shift": _WIDE,
-    "compare": INT_NAMES | FLOAT_NAMES | {"bool"},
-    "logic": _LOGIC,
-    "abs_diff": _U32,
-    "saturating": _U32,
-    "mul_high": _U32,
-    "wave": frozenset(),
-}
-"""`BinaryOp.rule` -> names of the left operand's type. Ordering of bool is refused besides; a shift amount is u32."""
-
-UNARY_TYPES: Final[dict[str, frozenset[str]]] = {
-    "negate": _WIDE | FLOAT_NAMES,
-    "bits": _WIDE,
-    "logic": _LOGIC,
-    "float": FLOAT_NAMES,
-    "float_test": FLOAT_NAMES,
-    "transcendental": frozenset(("f32",)),
-    "unpack": frozenset(("u32", "i32")),
-}
-"""`UnaryOp.rule` -> names of the operand's type."""
-
-BITCAST_TYPES: Final = frozenset(("u32", "i32", "f32"))
-ATOMIC_TYPES: Final = frozenset(("u32", "i32"))
 
 ATOMIC_AS_BINARY: Final[dict[AtomicOp, BinaryOp]] = {
     AtomicOp.ADD: BinaryOp.ADD,

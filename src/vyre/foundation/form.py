@@ -284,8 +284,8 @@ def _first_beyond(program: Program, sizes: dict[int, Size], measure: str, limit:
     while True:
         keys, item = next((k, c) for k, c in children if level + getattr(sizes[id(c)], measure) > limit)
         path += keys
-        if isinstance(item, Node):
-            span = item.span or span
+        if isinstance(item, Node) and type(item.span) is Span:
+            span = item.span
         # levels of the other kind do not count toward this measure
         level += measure == "depth" or (measure == "nesting") == isinstance(item, Node)
         if level > limit:

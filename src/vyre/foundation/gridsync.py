@@ -147,7 +147,6 @@ def _lay_out(program: Program) -> tuple[list[Conflict], list[list[Node]]]:
     found: list[Conflict] = []
     stretches: list[list[Node]] = [[]]
     returns: list[tuple[int, Node]] = []
-    last_leaf: Node | None = None
     stack = list(program.entry)[::-1]
     while stack:
         node = stack.pop()
@@ -155,8 +154,6 @@ def _lay_out(program: Program) -> tuple[list[Conflict], list[list[Node]]]:
             stack.extend(reversed(node.body))
             continue
         if is_sync(node):
-            if isinstance(last_leaf, Return):
-                returns.pop()  # it ends a segment that ends here anyway
             stretches.append([])
         else:
             stretches[-1].append(node)
@@ -167,7 +164,6 @@ def _lay_out(program: Program) -> tuple[list[Conflict], list[list[Node]]]:
                     assert isinstance(inner, Node)
                     message = f"grid-wide barrier inside {'a branch' if isinstance(node, If) else 'a loop'}"
                     found.append(Conflict(DiagCode.V201, inner, message, DiagCode.V201.fix))
-        last_leaf = node
     for segment, node in returns:
         if segment < len(stretches):
             message = "return before a grid-wide barrier"

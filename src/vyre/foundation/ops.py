@@ -8,6 +8,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
+from .dtypes import FLOAT_NAMES, INT_NAMES
 from .value import Value
 
 
@@ -192,6 +193,39 @@ class OpaqueOp(Value):
 _BY_TAG: dict[type, dict[int, Any]] = {
     cls: {row.tag: row for row in cls} for cls in (BinaryOp, UnaryOp, AtomicOp, ReduceOp, CollectiveOp, Ordering)
 }
+
+_WIDE = frozenset(("u32", "i32", "u64", "i64"))
+_U32 = frozenset(("u32",))
+_LOGIC = frozenset(("u32", "bool"))
+
+BINARY_TYPES: dict[str, frozenset[str]] = {
+    "arith": _WIDE | FLOAT_NAMES,
+    "wrapping": _WIDE,
+    "mod": _WIDE,
+    "bits": _WIDE,
+    "shift": _WIDE,
+    "compare": INT_NAMES | FLOAT_NAMES | {"bool"},
+    "logic": _LOGIC,
+    "abs_diff": _U32,
+    "saturating": _U32,
+    "mul_high": _U32,
+    "wave": frozenset(),
+}
+"""`BinaryOp.rule` -> names of the left operand's type. Ordering of bool is refused besides; a shift amount is u32."""
+
+UNARY_TYPES: dict[str, frozenset[str]] = {
+    "negate": _WIDE | FLOAT_NAMES,
+    "bits": _WIDE,
+    "logic": _LOGIC,
+    "float": FLOAT_NAMES,
+    "float_test": FLOAT_NAMES,
+    "transcendental": frozenset(("f32",)),
+    "unpack": frozenset(("u32", "i32")),
+}
+"""`UnaryOp.rule` -> names of the operand's type."""
+
+BITCAST_TYPES = frozenset(("u32", "i32", "f32"))
+ATOMIC_TYPES = frozenset(("u32", "i32"))
 
 NODE_IDS: dict[str, str] = {
     name: f"vyre.node.{kind}"

@@ -52,7 +52,8 @@ class Report:
         span: Span | None = None,
         severity: str = "",
     ) -> None:
-        issue = Issue(code, severity or code.severity, phase, path, message, fix or code.fix, span)
+        known = span if type(span) is Span else None  # what a statement carries beside its value may be anything
+        issue = Issue(code, severity or code.severity, phase, path, message, fix or code.fix, known)
         self._issues.setdefault((path, code), issue)
 
     def __iter__(self) -> Iterator[Issue]:

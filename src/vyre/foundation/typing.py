@@ -1,6 +1,6 @@
 """What type an expression has, and which rule of the type system it breaks otherwise.
 
-`infer` is the one place that knows the operand types of every operation. An operand of unknown type (None) breaks no
+`infer` applies the operand types of the operator table. An operand of unknown type (None) breaks no
 rule, so that one mistake is reported once and not once per expression around it.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ..errors import DiagCode
-from .dtypes import FLOAT_NAMES, DataType, bool_, bytes_, can_cast, f32, is_narrowing, u32
+from .dtypes import DataType, bool_, bytes_, can_cast, f32, is_narrowing, u32
 from .ir import (
     Atomic,
     BinOp,
@@ -30,16 +30,12 @@ from .ir import (
     UnOp,
     Var,
 )
-from .ops import BinaryOp, ReduceOp, UnaryOp
+from .ops import ATOMIC_TYPES, BINARY_TYPES, BITCAST_TYPES, UNARY_TYPES, BinaryOp, ReduceOp, UnaryOp
 from .visit import fold
 
 Type = DataType | None
-WORDS = frozenset(("u32", "i32", "u64", "i64"))
-"""Integers with arithmetic; narrower ones are storage."""
-NUMBERS = WORDS | FLOAT_NAMES
-TRUTHS = frozenset(("u32", "bool"))
+TRUTHS = BINARY_TYPES["logic"]
 """What a condition may be."""
-BITCASTS = frozenset(("u32", "i32", "f32"))
 LANES = frozenset(("u32", "i32", "f32"))
 """What subgroup operations exchange."""
 
@@ -80,7 +76,7 @@ def infer(
             _cast(expr, operands[0], found)
             return (target if target.live else None), found
         case Bitcast(target=target):
-            if target.name not in BITCASTS or not _may_be(operands[0], *BITCASTS):
+            if target.name not in BITCAST_TYPES or not _may_be(operands[0], *BITCAST_TYPES):
                 message = f"bitcast from {operands[0] or 'an unknown type'} to {target}"
                 found.append(Problem(DiagCode.V012, "", message, "bitcast between u32, i32 and f32 only"))
                 return None, found
@@ -130,7 +126,9 @@ def _binary(op: BinaryOp, a: Type, b: Type, found: list[Problem]) -> Type:
     sides = (("left", a), ("right", b))
     word = op.name.lower().replace("_", " ")
 
-    def each(code: DiagCode, allowed: frozenset[str], fix: str = "") -> bool:
+    allowed = BINARY_TYPES[op.rule]
+
+    def each(code: DiagCode, fix: str = "") -> bool:
         bad = [(where, t) for where, t in sides if not _may_be(t, *allowed)]
         found.extend(Problem(code, where, f"{where} operand of {word} is {t}", fix) for where, t in bad[:1])
         return not bad
@@ -142,21 +140,21 @@ def _binary(op: BinaryOp, a: Type, b: Type, found: list[Problem]) -> Type:
 
     match op.rule:
         case "arith":
-            return same(DiagCode.V088) if each(DiagCode.V087, NUMBERS, "cast the operand to u32, i32 or f32") else None
+            return same(DiagCode.V088) if each(DiagCode.V087, "cast the operand to u32, i32 or f32") else None
         case "wrapping":
-            return same(DiagCode.V088) if each(DiagCode.V087, WORDS, "use the plain operator") else None
+            return same(DiagCode.V088) if each(DiagCode.V087, "use the plain operator") else None
         case "mod":
-            return same(DiagCode.V090) if each(DiagCode.V089, WORDS) else None
+            return same(DiagCode.V090) if each(DiagCode.V089) else None
         case "bits":
-            if not _may_be(a, *WORDS):
+            if not _may_be(a, *allowed):
                 found.append(Problem(DiagCode.V091, "left", f"left operand of {word} is {a}"))
-            elif not _may_be(b, *WORDS):
+            elif not _may_be(b, *allowed):
                 found.append(Problem(DiagCode.V092, "right", f"right operand of {word} is {b}"))
             else:
                 return same(DiagCode.V093)
             return None
         case "shift":
-            if not _may_be(a, *WORDS):
+            if not _may_be(a, *allowed):
                 fix = "cast the shifted value to an integer of at least 32 bits"
                 found.append(Problem(DiagCode.V094, "left", f"left operand of {word} is {a}", fix))
                 return None
@@ -169,13 +167,13 @@ def _binary(op: BinaryOp, a: Type, b: Type, found: list[Problem]) -> Type:
                 found.append(Problem(DiagCode.V096, "", "bool values have no order", "cast both operands to u32"))
             return bool_
         case "logic":
-            each(DiagCode.V095, TRUTHS)
+            each(DiagCode.V095)
             return bool_
         case "abs_diff":
-            each(DiagCode.V086, frozenset(("u32",)))
+            each(DiagCode.V086)
             return u32
         case "saturating" | "mul_high":
-            each(DiagCode.V085, frozenset(("u32",)))
+            each(DiagCode.V085)
             return u32
         case _:  # the operators of the "wave" rule have no meaning on any backend
             found.append(Problem(DiagCode.V097, "", f"{op.text} is not a binary operator"))
@@ -183,30 +181,30 @@ def _binary(op: BinaryOp, a: Type, b: Type, found: list[Problem]) -> Type:
 
 
 def _unary(op: UnaryOp, t: Type, found: list[Problem]) -> Type:
-    def need(code: DiagCode, *allowed: str) -> bool:
-        if not _may_be(t, *allowed):
+    def need(code: DiagCode) -> bool:
+        if not _may_be(t, *UNARY_TYPES[op.rule]):
             found.append(Problem(code, "operand", f"operand of {op.name.lower()} is {t}"))
             return False
         return True
 
     match op.rule:
         case "negate":
-            return t if need(DiagCode.V099, *NUMBERS) else None
+            return t if need(DiagCode.V099) else None
         case "logic":
-            need(DiagCode.V100, *TRUTHS)
+            need(DiagCode.V100)
             return bool_
         case "bits":
-            return t if need(DiagCode.V101, *WORDS) else None
+            return t if need(DiagCode.V101) else None
         case "float":
-            return t if need(DiagCode.V102, *FLOAT_NAMES) else None
+            return t if need(DiagCode.V102) else None
         case "float_test":
-            need(DiagCode.V102, *FLOAT_NAMES)
+            need(DiagCode.V102)
             return bool_
         case "unpack":
-            need(DiagCode.V103, "u32", "i32")
+            need(DiagCode.V103)
             return u32
         case _:  # transcendental
-            need(DiagCode.V102, "f32")
+            need(DiagCode.V102)
             return f32
 
 
@@ -242,7 +240,7 @@ def _atomic(expr: Atomic, operands: tuple[Type, ...], elements: Mapping[str, Dat
     t = _element(expr.buffer, elements)
     if not _may_be(operands[0], "u32"):
         found.append(Problem(DiagCode.V027, "index", f"atomic index is {operands[0]}"))
-    if t is not None and not _may_be(t, "u32", "i32"):
+    if t is not None and not _may_be(t, *ATOMIC_TYPES):
         found.append(Problem(DiagCode.V014, "", f"atomic on a buffer of {t}"))
         return None
     for code, where, given in zip((DiagCode.V057, DiagCode.V058), ("value", "expected"), operands[1:], strict=False):

@@ -206,7 +206,7 @@ class _Checker:
             self._declare(loop.var, u32, path[:-1], loop, set())
         here: set[str] = set()
         for i, node in enumerate(nodes):
-            if i and _is_return(nodes[i - 1]) and not gridsync.is_sync(node):
+            if i and _is_return(nodes[i - 1]):
                 self.say(DiagCode.V112, "node", (*path, i), "statement after return", node=node)
             types = self._expressions(node, (*path, i))
             self._statement(node, (*path, i), types, here)
