@@ -1,0 +1,558 @@
+"""What is a backend? The frozen contract: two required members, and a careful default for everything else.
+
+`id` and `dispatch` are required. Members are only ever added, with defaults, so that a backend written today runs
+under every later version. Capability answers are promises about this device: an emulated feature runs while its
+`supports_*` is False.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from math import prod
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, final
+
+from ..errors import DeadlineExceeded, DispatchFailed, UnsupportedFeature
+from ..foundation.ops import CORE_IDS
+from .device import DeviceProfile
+from .values import (
+    DEFAULT_CONFIG,
+    Dims,
+    DispatchConfig,
+    ResidentDispatchStep,
+    ResidentHandle,
+    ResidentReadRange,
+    ResidentSequenceTiming,
+    Resource,
+    TimedDispatchResult,
+)
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from typing_extensions import Buffer
+
+    from ..foundation.program import Program
+    from .pipeline import PipelineCacheSnapshot
+
+CONTRACT_VERSION = 1
+PRECEDENCE_UNKNOWN = 0xFFFFFFFF
+OutputBuffers: TypeAlias = "list[Buffer]"
+
+
+def core_supported_ops() -> frozenset[str]:
+    """Ids of the operations every backend runs."""
+    return CORE_IDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendCapability:
+    """What a backend does on this device. Every field defaults to no, or to the least.
+
+    `types` are the value types beyond u32 i32 f32 bool and the narrow storage types. `deadline` is how a timeout is
+    kept: `none`, `cooperative` (the program stops itself) or `host` (the call returns, the device counts as lost).
+    `exactness` is what a probe of the device found; it is part of every cache key. `extras` are facts this version
+    does not know; they must survive JSON.
+    """
+
+    ops: frozenset[str] | None = None
+    dispatches: bool = True
+    memory_model: str = "relaxed"
+    types: frozenset[str] = frozenset()
+    subgroup_ops: bool = False
+    subgroup_size: int | None = None
+    f16: bool = False
+    bf16: bool = False
+    tensor_cores: bool = False
+    async_compute: bool = False
+    indirect_dispatch: bool = False
+    grid_sync: bool = False
+    speculation: bool = False
+    persistent_threads: bool = False
+    distributed: bool = False
+    distributed_collectives: bool = False
+    host_grid_sync_split: bool = True
+    max_workgroup_size: Dims = (1, 1, 1)
+    max_workgroups_per_dimension: int = 1
+    max_invocations_per_workgroup: int | None = None
+    max_shared_bytes: int = 0
+    max_storage_buffer_bytes: int = 0
+    deadline: str = "none"
+    exactness: Mapping[str, Any] = field(default_factory=dict)
+    extras: Mapping[str, Any] = field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return hash(self.digest())
+
+    def digest(self) -> str:
+        """A text that changes when any fact does."""
+        facts = {f.name: getattr(self, f.name) for f in fields(self)}
+        return json.dumps(facts, sort_keys=True, default=lambda v: sorted(v) if isinstance(v, frozenset) else dict(v))
+
+
+@dataclass(frozen=True, slots=True)
+class BackendPrecedence:
+    """Lower wins."""
+
+    id: str
+    rank: int = PRECEDENCE_UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendRegistration:
+    """How to get a backend, without getting it.
+
+    `open(device)` may import the target's library and look for a device; it creates no context, queue, memory or
+    thread. `unavailable()` says why it would not open, or None. `devices()` names the devices, best first. `kind` is
+    device, host, oracle (only when asked for) or distributed (only when asked for).
+    """
+
+    id: str
+    open: Callable[..., VyreBackend]
+    precedence: int = 500
+    unavailable: Callable[[], str | None] = field(default=lambda: None)
+    devices: Callable[[], Sequence[DeviceInfo]] | None = None
+    kind: str = "device"
+    dispatches: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """One device of a backend. `emulated` is a device interface that runs on the processor."""
+
+    index: int
+    name: str
+    emulated: bool = False
+
+
+_FINAL = {
+    "supports_subgroup_ops": "subgroup_ops",
+    "supports_f16": "f16",
+    "supports_bf16": "bf16",
+    "supports_tensor_cores": "tensor_cores",
+    "supports_async_compute": "async_compute",
+    "supports_indirect_dispatch": "indirect_dispatch",
+    "supports_grid_sync": "grid_sync",
+    "supports_speculation": "speculation",
+    "supports_persistent_threads": "persistent_threads",
+    "supports_distributed_collectives": "distributed_collectives",
+    "is_distributed": "distributed",
+    "allows_host_grid_sync_split": "host_grid_sync_split",
+    "subgroup_size": "subgroup_size",
+    "max_workgroup_size": "max_workgroup_size",
+    "max_storage_buffer_bytes": "max_storage_buffer_bytes",
+    "max_workgroups_per_dimension": "max_workgroups_per_dimension",
+    "max_invocations_per_workgroup": "max_invocations_per_workgroup",
+    "deadline": "deadline",
+}
+"""Query of the contract -> field of the capability record."""
+
+
+class VyreBackend(ABC):
+    """A deterministic function from (program, inputs, config) to output bytes on one device.
+
+    Outside this package a backend says which contract it was written for: `class Mine(VyreBackend, contract=1)`.
+    """
+
+    id: str
+    version: str = "unspecified"
+    capability: BackendCapability = BackendCapability()
+    contract: ClassVar[int] = CONTRACT_VERSION
+
+    def __init_subclass__(cls, *, contract: int | None = None, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        ours = cls.__module__.partition(".")[0] == __name__.partition(".")[0]
+        if contract is None and not ours and not any("_sealed_for" in base.__dict__ for base in cls.__mro__[1:]):
+            raise TypeError(
+                f"{cls.__name__} does not say which backend contract it implements. "
+                f"Fix: write class {cls.__name__}(VyreBackend, contract={CONTRACT_VERSION})"
+            )
+        if contract is not None:
+            if contract != CONTRACT_VERSION:
+                raise TypeError(
+                    f"{cls.__name__} implements contract {contract} and this is contract {CONTRACT_VERSION}. "
+                    f"Fix: install the vyre release that knows contract {contract}, or port the backend"
+                )
+            cls._sealed_for = contract  # type: ignore[attr-defined]
+        for name in vars(cls):
+            if name in _FINAL:
+                raise TypeError(
+                    f"{cls.__name__} overrides {name}, which is read from its capability record. "
+                    f"Fix: set capability = BackendCapability({_FINAL[name]}=...)"
+                )
+            if name.startswith("supports_"):
+                raise TypeError(
+                    f"{cls.__name__} defines {name}, which the contract does not know. "
+                    f"Fix: correct the spelling and set the field in BackendCapability, or use its extras"
+                )
+
+    # -- dispatch
+
+    @abstractmethod
+    def dispatch(
+        self,
+        program: Program,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig = DEFAULT_CONFIG,
+        *,
+        out: Sequence[Buffer] | None = None,
+    ) -> OutputBuffers:
+        """Run a program. Inputs and outputs go by slot order; with `out`, results are written there and it is returned
+        as a list."""
+
+    def supported_ops(self) -> frozenset[str]:
+        """Ids of the operations that are admitted, native or not."""
+        return core_supported_ops() if self.capability.ops is None else self.capability.ops
+
+    def dispatch_borrowed(
+        self,
+        program: Program,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig = DEFAULT_CONFIG,
+        *,
+        out: Sequence[Buffer] | None = None,
+    ) -> OutputBuffers:
+        """As `dispatch`; may bind the caller's memory while it runs."""
+        return self.dispatch(program, inputs, config, out=out)
+
+    def dispatch_timed(
+        self,
+        program: Program,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig = DEFAULT_CONFIG,
+        *,
+        out: Sequence[Buffer] | None = None,
+    ) -> TimedDispatchResult:
+        """As `dispatch`, with times."""
+        start = time.perf_counter_ns()
+        outputs = self.dispatch_borrowed(program, inputs, config, out=out)
+        return TimedDispatchResult(outputs, time.perf_counter_ns() - start)
+
+    def dispatch_async(
+        self,
+        program: Program,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig = DEFAULT_CONFIG,
+        *,
+        out: Sequence[Buffer] | None = None,
+    ) -> PendingDispatch:
+        """Start a dispatch. Errors of the start are raised here; the handle never reads the caller's inputs."""
+        return ReadyPending(self.dispatch(program, inputs, config, out=out))
+
+    def compile_native(self, program: Program, config: DispatchConfig) -> CompiledPipeline | None:
+        """The program compiled for this device, or None: the driver then dispatches it through the backend."""
+        return None
+
+    # -- residency
+
+    def allocate_resident(self, nbytes: int) -> ResidentHandle:
+        raise self._unsupported("resident buffer allocation")
+
+    def upload_resident(self, ranges: Sequence[tuple[ResidentHandle, int, Buffer]]) -> None:
+        """Write (handle, byte offset, bytes) ranges, all in one transfer batch."""
+        raise self._unsupported("resident buffer upload")
+
+    def download_resident(
+        self, ranges: Sequence[ResidentReadRange], *, out: Sequence[Buffer] | None = None
+    ) -> OutputBuffers:
+        raise self._unsupported("resident buffer download")
+
+    def free_resident(self, resource: ResidentHandle) -> None:
+        raise self._unsupported("resident buffer release")
+
+    def dispatch_resident(
+        self,
+        steps: Sequence[ResidentDispatchStep],
+        *,
+        reads: Sequence[ResidentReadRange] = (),
+        repeat: int = 1,
+        timed: bool = False,
+    ) -> tuple[OutputBuffers, ResidentSequenceTiming | None]:
+        """Run steps over resident memory, `repeat` times, then read ranges back."""
+        raise self._unsupported("resident dispatch")
+
+    # -- lifecycle
+
+    def prepare(self) -> None:  # noqa: B027 - a backend without state has nothing to do
+        """Create contexts, queues and whatever the first dispatch would wait for."""
+
+    def flush(self) -> None:  # noqa: B027
+        """Return when everything that was started has ended."""
+
+    def shutdown(self) -> None:  # noqa: B027
+        """Release everything; a second call does nothing."""
+
+    def device_lost(self) -> bool:
+        return False
+
+    def try_recover(self) -> None:
+        """Rebuild the device's state. Every pipeline and handle from before becomes invalid."""
+        raise self._unsupported("device recovery")
+
+    # -- facts
+
+    def device_profile(self) -> DeviceProfile:
+        return DeviceProfile.from_backend(self)
+
+    def metrics(self) -> Mapping[str, int | float]:
+        """Counters of this backend, under stable names."""
+        return {}
+
+    def pipeline_cache_snapshot(self) -> PipelineCacheSnapshot | None:
+        """Hits and misses, where there is a cache that counts them."""
+        return None
+
+    @final
+    @property
+    def supports_subgroup_ops(self) -> bool:
+        return self.capability.subgroup_ops
+
+    @final
+    @property
+    def supports_f16(self) -> bool:
+        return self.capability.f16
+
+    @final
+    @property
+    def supports_bf16(self) -> bool:
+        return self.capability.bf16
+
+    @final
+    @property
+    def supports_tensor_cores(self) -> bool:
+        return self.capability.tensor_cores
+
+    @final
+    @property
+    def supports_async_compute(self) -> bool:
+        return self.capability.async_compute
+
+    @final
+    @property
+    def supports_indirect_dispatch(self) -> bool:
+        return self.capability.indirect_dispatch
+
+    @final
+    @property
+    def supports_grid_sync(self) -> bool:
+        return self.capability.grid_sync
+
+    @final
+    @property
+    def supports_speculation(self) -> bool:
+        return self.capability.speculation
+
+    @final
+    @property
+    def supports_persistent_threads(self) -> bool:
+        return self.capability.persistent_threads
+
+    @final
+    @property
+    def supports_distributed_collectives(self) -> bool:
+        return self.capability.distributed_collectives
+
+    @final
+    @property
+    def is_distributed(self) -> bool:
+        return self.capability.distributed
+
+    @final
+    @property
+    def allows_host_grid_sync_split(self) -> bool:
+        return self.capability.host_grid_sync_split
+
+    @final
+    @property
+    def subgroup_size(self) -> int | None:
+        return self.capability.subgroup_size
+
+    @final
+    @property
+    def max_workgroup_size(self) -> Dims:
+        return self.capability.max_workgroup_size
+
+    @final
+    @property
+    def max_storage_buffer_bytes(self) -> int:
+        """0 means unreported, not unlimited."""
+        return self.capability.max_storage_buffer_bytes
+
+    @final
+    @property
+    def max_workgroups_per_dimension(self) -> int:
+        return self.capability.max_workgroups_per_dimension
+
+    @final
+    @property
+    def max_invocations_per_workgroup(self) -> int:
+        stated = self.capability.max_invocations_per_workgroup
+        return prod(self.capability.max_workgroup_size) if stated is None else stated
+
+    @final
+    @property
+    def deadline(self) -> str:
+        return self.capability.deadline
+
+    def __enter__(self) -> Self:
+        self.prepare()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.flush()
+        self.shutdown()
+
+    def _unsupported(self, name: str) -> UnsupportedFeature:
+        return UnsupportedFeature(
+            f"backend {self.id} has no {name}",
+            fix="ask the backend's capability first, or choose another backend",
+            name=name,
+            backend=self.id,
+        )
+
+
+class CompiledPipeline(ABC):
+    """A program compiled once and dispatched many times, with exactly the bytes of `backend.dispatch`."""
+
+    id: str
+    """`<backend>:<what was compiled>`."""
+    backend_id: str
+
+    @abstractmethod
+    def dispatch(
+        self,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig | None = None,
+        *,
+        out: Sequence[Buffer] | None = None,
+    ) -> OutputBuffers:
+        """Run it. Without a config, the one it was compiled with."""
+
+    def dispatch_timed(
+        self,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig | None = None,
+        *,
+        out: Sequence[Buffer] | None = None,
+    ) -> TimedDispatchResult:
+        start = time.perf_counter_ns()
+        outputs = self.dispatch(inputs, config, out=out)
+        return TimedDispatchResult(outputs, time.perf_counter_ns() - start)
+
+    def dispatch_async(
+        self,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig | None = None,
+        *,
+        out: Sequence[Buffer] | None = None,
+    ) -> PendingDispatch:
+        return ReadyPending(self.dispatch(inputs, config, out=out))
+
+    def dispatch_batch(
+        self,
+        batches: Sequence[Sequence[Buffer]],
+        config: DispatchConfig | None = None,
+        *,
+        out: Sequence[Sequence[Buffer]] | None = None,
+    ) -> list[OutputBuffers]:
+        """Run it on each of several inputs, in order."""
+        if out is not None and len(out) != len(batches):
+            raise DispatchFailed(
+                "outputs do not match the batches",
+                fix="pass one list of outputs per batch",
+                batches=len(batches),
+                outputs=len(out),
+            )
+        return [self.dispatch(b, config, out=None if out is None else out[k]) for k, b in enumerate(batches)]
+
+    def dispatch_resident(
+        self, resources: Sequence[Resource], config: DispatchConfig | None = None
+    ) -> list[ResidentHandle]:
+        """Run it over memory that stays on the device; the outputs stay there too."""
+        raise UnsupportedFeature(
+            f"pipelines of backend {self.backend_id} have no resident dispatch",
+            fix="dispatch with host buffers, or choose another backend",
+            name="resident dispatch",
+            backend=self.backend_id,
+        )
+
+    def close(self) -> None:  # noqa: B027 - nothing to release by default
+        """Release what was compiled; a second call does nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class PendingDispatch(ABC):
+    """A dispatch that was started. Its result is handed out once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._consumed = False
+
+    @abstractmethod
+    def is_ready(self) -> bool:
+        """Whether `result` would return without waiting."""
+
+    @abstractmethod
+    def _wait(self, timeout: float | None) -> OutputBuffers:
+        """The outputs; raises TimeoutError when `timeout` seconds have passed."""
+
+    @final
+    def result(self, timeout: float | None = None) -> OutputBuffers:
+        """Wait and take the outputs. After a DeadlineExceeded of the wait the result can still be asked for."""
+        with self._lock:
+            if self._consumed:
+                raise DispatchFailed("the result was already taken", fix="keep the list that the first call returned")
+            try:
+                outputs = self._wait(timeout)
+            except TimeoutError as e:
+                if isinstance(e, DeadlineExceeded):
+                    raise  # the dispatch itself ran out of time
+                raise DeadlineExceeded(
+                    "the dispatch has not ended yet", fix="wait longer, or dispatch with a timeout", waited_s=timeout
+                ) from e
+            self._consumed = True
+            return outputs
+
+    await_result = result
+
+    def __await__(self) -> Generator[Any, None, OutputBuffers]:
+        import asyncio  # 50 ms that only those pay who await
+
+        return asyncio.get_running_loop().run_in_executor(None, self.result).__await__()
+
+
+class ReadyPending(PendingDispatch):
+    """A dispatch that ended before its handle was made."""
+
+    def __init__(self, outputs: OutputBuffers) -> None:
+        super().__init__()
+        self._outputs = outputs
+
+    def is_ready(self) -> bool:
+        return True
+
+    def _wait(self, timeout: float | None) -> OutputBuffers:
+        return self._outputs
+
+
+class FuturePending(PendingDispatch):
+    """A dispatch that runs on an executor."""
+
+    def __init__(self, future: Future[OutputBuffers]) -> None:
+        super().__init__()
+        self._future = future
+
+    def is_ready(self) -> bool:
+        return self._future.done()
+
+    def _wait(self, timeout: float | None) -> OutputBuffers:
+        return self._future.result(timeout)
