@@ -161,7 +161,7 @@ class FunctionSource:
                 return MISSING
         if name in self.fn.__globals__:
             return self.fn.__globals__[name]
-        builtins: dict[str, object] = self.fn.__builtins__  # type: ignore[attr-defined]
+        builtins: dict[str, object] = self.fn.__builtins__
         return builtins.get(name, MISSING)
 
 
