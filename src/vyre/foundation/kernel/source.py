@@ -7,6 +7,7 @@ functions may be defined after the function that calls them.
 from __future__ import annotations
 
 import ast
+import builtins
 import linecache
 from collections.abc import Callable, Iterator
 from inspect import getblock
@@ -161,8 +162,7 @@ class FunctionSource:
                 return MISSING
         if name in self.fn.__globals__:
             return self.fn.__globals__[name]
-        builtins: dict[str, object] = self.fn.__builtins__
-        return builtins.get(name, MISSING)
+        return getattr(builtins, name, MISSING)
 
 
 def dotted_name(node: ast.AST) -> str | None:
