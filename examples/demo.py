@@ -106,7 +106,8 @@ def main() -> int:
         OUT / "life.png", np.repeat(cells.repeat(3, 0).repeat(3, 1)[..., None] * 255, 3, axis=-1).astype(np.uint8)
     )
 
-    print(f"backend: {mandelbrot.backend}; program {mandelbrot.program.fingerprint[:16]}; pictures in {OUT}")
+    program = mandelbrot.program
+    print(f"backend: {vyre.select(program).chosen}; program {program.fingerprint[:16]}; pictures in {OUT}")
     return 0
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 __version__ = "0.1.0"
 
 _ERRORS = (
-    "ArgumentTypeError ArgumentValueError BackendError CooperativeResidencyExceeded DeadlineExceeded DeviceLost "
-    "DeviceOutOfMemory DiagCode DispatchFailed ErrorCode IRTypeError IRValueError InvalidProgram KernelCompileFailed "
-    "KernelError PoisonedLock RaceDetected StepLimitExceeded TextError Trap UnsupportedFeature VyreError WireError "
-    "WireUnknownOp WireVersionError"
+    "ArgumentTypeError ArgumentValueError BackendError BackendUnavailable CooperativeResidencyExceeded "
+    "DeadlineExceeded DeviceLost DeviceOutOfMemory DiagCode DispatchFailed ErrorCode IRTypeError IRValueError "
+    "InvalidProgram KernelCompileFailed KernelError PoisonedLock RaceDetected StepLimitExceeded TextError Trap "
+    "UnsupportedFeature VyreError WireError WireUnknownOp WireVersionError"
 )
 _LANGUAGE = (
     "In InOut Out Uniform const device gid lid wg shared barrier grid_sync static_range trap "
@@ -22,14 +22,28 @@ _LANGUAGE = (
     "subgroup_add subgroup_and subgroup_ballot subgroup_local_id subgroup_max subgroup_min subgroup_mul subgroup_or "
     "subgroup_shuffle subgroup_size subgroup_xor"
 )
+_CONTRACT = (
+    "BackendCapability BackendPrecedence BackendRegistration CompiledPipeline DeviceInfo PendingDispatch VyreBackend "
+    "core_supported_ops"
+)
+_REGISTRY = (
+    "Selection acquire acquire_preferred_dispatch_backend devices registered_backends registered_backends_by_precedence"
+)
 _TYPES = "DataType bf16 bool_ f16 f32 f64 i16 i32 i64 i8 u16 u32 u64 u8"
 
 _WHERE: dict[str, str] = {
     **dict.fromkeys(_ERRORS.split(), "errors"),
     **dict.fromkeys(_LANGUAGE.split(), "foundation.lang"),
     **dict.fromkeys(_TYPES.split(), "foundation.dtypes"),
+    **dict.fromkeys(_CONTRACT.split(), "driver.contract"),
+    **dict.fromkeys(_REGISTRY.split(), "driver.registry"),
+    **dict.fromkeys(["DeviceProfile", "DeviceTimingQuality"], "driver.device"),
+    **dict.fromkeys(
+        ["DispatchConfig", "PersistentThreadMode", "SpeculationMode", "TimedDispatchResult"], "driver.values"
+    ),
     **dict.fromkeys(["BufferDecl", "Program"], "foundation.program"),
     **dict.fromkeys(["Issue", "validate"], "foundation.validate"),
+    **dict.fromkeys(["compile", "select"], "front.compile"),  # this select also answers for whole programs
     **dict.fromkeys(["Kernel", "kernel"], "front.kernel"),
     "Builder": "foundation.build",
     "parse": "foundation.parse:parse_program",

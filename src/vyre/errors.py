@@ -3,6 +3,7 @@
     VyreError                               1999
       BackendError                          1999  a backend, or the driver on its behalf
         DeviceOutOfMemory (MemoryError)     1001  retryable
+        BackendUnavailable                        it cannot be had: unknown, disabled, or it would not open
         UnsupportedFeature                  1002
         PoisonedLock                        1003
         KernelCompileFailed                 1004
@@ -139,6 +140,12 @@ class DeviceOutOfMemory(BackendError, MemoryError):
     """The device is full at this moment; freeing and retrying may work. Never means 'too big for this device'."""
 
     code, retryable, diagnostic_code = ErrorCode.DeviceOutOfMemory, True, "E-GPU"
+
+
+class BackendUnavailable(BackendError):
+    """No backend, or not the one that was named: it is unknown, disabled, or would not open."""
+
+    diagnostic_code = "B-CAP-002"
 
 
 class UnsupportedFeature(BackendError):
@@ -341,7 +348,7 @@ class DiagCode(StrEnum):
     V030 = "V030", "opaque expression is malformed or unregistered", "register its kind, or remove the expression"
     V031 = "V031", "opaque statement is malformed or unregistered", "register its kind, or remove the statement"
     V032 = "V032", "second let of one name in the same scope", "assign to the variable, or choose another name"
-    V033 = "V033", "expression is nested too deeply", "bind parts of it with let"
+    V033 = "V033", "expression is nested too deeply", "bind parts of it to names"
     V034 = "V034", "the backend has no cast to this type", "cast to a type in the backend's capability report"
     V035 = "V035", "narrowing cast may drop bits", "mask the value first if the dropped bits do not matter", "warning"
     V036 = "V036", "constant index lies outside the buffer", "use an index below the buffer's count"

@@ -10,7 +10,9 @@ import vyre
 HEAVY = ("numpy", "asyncio", "importlib.metadata", "hypothesis", "dataclasses", "inspect", "concurrent.futures")
 
 
-@pytest.mark.parametrize("statement", ["import vyre", "from vyre import kernel, In, Out, f32, gid"])
+@pytest.mark.parametrize(
+    "statement", ["import vyre", "from vyre import kernel, In, Out, f32, gid, select", "import vyre.driver"]
+)
 def test_import_stays_light(statement):
     code = f"import sys\n{statement}\nprint(*sorted(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()

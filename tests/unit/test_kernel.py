@@ -997,7 +997,28 @@ def test_changed_source_is_noticed():
         linecache.cache["<cell 2>"] = (len(new), None, new.splitlines(True), "<cell 2>")
         with pytest.raises(vyre.KernelError, match="source") as e:
             read_source(names["k"], 1)
-        assert "import it again" in e.value.fix
+        assert "reload the module" in e.value.fix
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        "def k(n: u32, out: Out[u32], *, m: const = 3):\n    out[0] = n * 6 + m\n",
+        "def k(v: u32, out: Out[u32], *, m: const = 3):\n    out[0] = v * 5 + m\n",
+        "def k(n: u32, out: Out[u32], *, m: const = 3):\n    out[0] = n * 5.0 + m\n",
+        "def k(n: u32, out: Out[u32], *, m: const = 3):\n    out[0] = n * 5 + other\n",
+    ],
+)
+def test_a_file_that_was_edited_after_its_import_is_refused(edited):
+    text = "def k(n: u32, out: Out[u32], *, m: const = 3):\n    out[0] = n * 5 + m\n"
+    names: dict = {"Out": Out, "u32": u32, "const": const}
+    exec(compile(text, "<cell 3>", "exec"), names)
+    linecache.cache["<cell 3>"] = (len(text), None, text.splitlines(True), "<cell 3>")
+    assert read_source(names["k"], 1).name == "k"
+    linecache.cache["<cell 3>"] = (len(edited), None, edited.splitlines(True), "<cell 3>")
+    with pytest.raises(vyre.KernelError, match="has changed since") as e:
+        read_source(names["k"], 1)
+    assert "reload the module" in e.value.fix
 
 
 def test_annotations_of_local_imports_are_understood_although_their_text_is_evaluated_late():

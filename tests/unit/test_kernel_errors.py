@@ -59,10 +59,13 @@ BODIES = [
     ("v = 1\nv = 1.5", 2, "1.5", "`v` is u32 since line 2 and cannot become f32", "u32(1.5), or use another name"),
     ("v = f[0]\nv = n", 2, "n", "f32 since line 2", "f32(n)"),
     ("v = n\nv = -1", 2, "-1", "does not fit u32", "0 to 4294967295"),
-    ("if n > 1:\n    v = 1\nout[0] = v", 3, "v", "block that starts at line 2", "assign `v` before"),
-    ("if n > 1:\n    v = 1\nelse:\n    v = 2\nout[0] = v", 5, "v", "block that starts at line 2", "before that block"),
-    ("for i in range(3):\n    v = i\nout[0] = v", 3, "v", "block that starts at line 2", "before"),
-    ("for i in range(3):\n    pass\nout[0] = i", 3, "i", "block that starts at line 2", "copy it"),
+    ("if n > 1:\n    v = 1\nout[0] = v", 3, "v", "block that starts at line 2", "`v = ...` above line 2"),
+    ("if n > 1:\n    v = 1\nelse:\n    u = 2\nout[0] = v", 5, "v", "block that starts at line 2", "above line 2"),
+    ("if n > 1:\n    v = 1\nelif n > 2:\n    v = 2\nout[0] = v", 5, "v", "starts at line 2", "above line 2"),
+    ("if n > 1:\n    v = 1\nelse:\n    v = 1.5\nout[0] = v", 4, "1.5", "`v` is u32 since line 3", "u32(1.5)"),
+    ("if n > 1:\n    v = n\nelse:\n    v: f32 = 1.5\nout[0] = v", 4, "v", "u32 since line 3 and", "another name"),
+    ("for i in range(3):\n    v = i\nout[0] = v", 3, "v", "block that starts at line 2", "`v = ...` above line 2"),
+    ("for i in range(3):\n    pass\nout[0] = i", 3, "i", "block that starts at line 2", "copy it in the loop"),
     ("for i in static_range(3):\n    pass\nout[0] = i", 3, "i", "block that starts at line 2", "copy it"),
     ("v = v + 1", 1, "v", "before it is assigned", "above this line"),
     ("v += 1", 1, "v", "before it is assigned", "above this line"),
@@ -125,6 +128,9 @@ BODIES = [
     ("v = bitcast(3, n)", 1, "3", "not a type", "u32"),
     ("v = select(f[0], 1, 2)", 1, "f[0]", "condition is f32", "!= 0"),
     ("t = shared(u32, n)", 1, "n", "not known while compiling", "const parameter"),
+    ("t = shared(u32, True)", 1, "True", "True is not a whole number", "number of elements"),
+    ("t = shared(u32, 2.0)", 1, "2.0", "2.0 is not a whole number", "number of elements"),
+    ("t = shared(f32, 2**33)", 1, "2**33", "shared memory of 8589934592 elements", "small"),
     ("t = shared(u32, 0)", 1, "0", "0 elements", "at least 1"),
     ("if n > 1:\n    t = shared(u32, 4)", 2, "shared(u32, 4)", "inside a branch or loop", "top"),
     ("shared(u32, 4)", 1, "shared(u32, 4)", "does not stand alone", "tile = shared"),
@@ -135,7 +141,8 @@ BODIES = [
     ("out[0] += 1", 1, "out[0]", "Out and cannot be read", "InOut[u32]"),
     ("atomic_add(out, 0, 1)", 1, "out", "cannot be read and written", "InOut[u32]"),
     ("atomic_add(x, 0, 1)", 1, "x", "cannot be read and written", "InOut[u32]"),
-    ("atomic_add(w, 0, 1)", 1, "w", "buffer of f32", "u32 or i32"),
+    ("atomic_add(w, 0, 1)", 1, "w", "buffer of f32", "InOut[u32] or InOut[i32]"),
+    ("atomic_add(f, 0, 1)", 1, "f", "buffer of f32", "InOut[u32] or InOut[i32]"),
     ("atomic_add(io, 0, f[0])", 1, "f[0]", "`io` is u32, and this value is f32", "u32(f[0])"),
     ("atomic_add(n, 0, 1)", 1, "n", "`n` is not a buffer", "In[f32]"),
     ("io[0] = io[1] = 1", 1, "io[0]", "chain", "line of its own"),
@@ -152,14 +159,25 @@ BODIES = [
     ("v = math", 1, "math", "not a number", "vyre"),
     ("v = math.sqrt(f[0])", 1, "math.sqrt(f[0])", "not the kernel's own sqrt", "vyre.sqrt"),
     ("v = np.uint32(n)", 1, "np.uint32(n)", "not a type of kernels", "u32(x)"),
-    ("v = np.dot(n, n)", 1, "np.dot(n, n)", "cannot be called", "@vyre.device"),
+    ("v = np.dot(n, n)", 1, "np.dot(n, n)", "cannot be called", "functions of vyre, or compute it before"),
+    ("v = np.maximum(n, 1)", 1, "np.maximum(n, 1)", "not the kernel's own max", "use Python's max"),
+    ("v = np.where(flag, 1, 2)", 1, "np.where(flag, 1, 2)", "not the kernel's own select", "call vyre.select"),
+    ("v = math.isnan(f[0])", 1, "math.isnan(f[0])", "not the kernel's own is_nan", "call vyre.is_nan"),
+    ("v = math.fabs(f[0])", 1, "math.fabs(f[0])", "not the kernel's own abs", "use Python's abs"),
+    ("v = math.gamma(f[0])", 1, "math.gamma(f[0])", "cannot be called", "compute it before"),
+    ("v = sorted(x)", 1, "sorted(x)", "cannot be called", "functions of vyre, or compute it before"),
+    ("v = vyre.max(n, 1)", 1, "vyre.max", "`vyre` has no `max`", "use Python's max"),
+    ("v = vyre.abs(n)", 1, "vyre.abs", "`vyre` has no `abs`", "use Python's abs"),
     ("v = int(n)", 1, "int(n)", "int()", "i32(x) or u32(x)"),
     ("v = round(f[0])", 1, "round(f[0])", "round()", "vyre.round"),
     ("v = n(3)", 1, "n", "cannot be called", "functions of vyre"),
     ("v = u32", 1, "u32", "is a type", "u32(x)"),
     ("v = sqrt", 1, "sqrt", "is a function", "sqrt(x)"),
     ("v = x", 1, "x", "is a buffer, not a value", "x[i]"),
-    ("v = n[0]", 1, "n", "not a buffer", "In[f32]"),
+    ("v = n[0]", 1, "n", "not a buffer", "write n without an index"),
+    ("v = x[0][1]", 1, "x[0]", "not a buffer", "write x[0] without an index"),
+    ("v = gid[0]", 1, "gid", "not a buffer", "gid.x, gid.y or gid.z"),
+    ("v = sqrt[0]", 1, "sqrt", "not a buffer", "In[f32]"),
     ("v = barrier()", 1, "barrier()", "has no value", "statement of its own"),
     ("v = len(n)", 1, "n", "not a buffer", "In[f32]"),
     ("v = range(3)", 1, "range(3)", "range()", "for statement"),
@@ -182,10 +200,18 @@ BODIES = [
     ("for i in range(0, 3, 0):\n    pass", 1, "0", "step 0", "another step"),
     ("for i in range(0, n, 0):\n    pass", 1, "0", "step 0 does not move", "not 0"),
     ("for i in range(1.5):\n    pass", 1, "1.5", "not a whole number", "whole numbers"),
+    ("for i in range(10**30):\n    pass", 1, "range(10**30)", "beyond u32", "smaller"),
+    ("for i in range(1 << 32):\n    pass", 1, "range(1 << 32)", "4294967295|4294967296", "smaller"),
+    ("for i in range(-5, (1 << 31) + 1):\n    pass", 1, "range(-5, (1 << 31) + 1)", "reaches 2147483648", "smaller"),
+    ("for i in range(1, 1 << 33, 9):\n    pass", 1, "range(1, 1 << 33, 9)", "beyond u32", "smaller"),
+    ("for i in range(0xFFFFFFFF, -1, -1):\n    pass", 1, "range(0xFFFFFFFF, -1, -1)", "4294967296 turns", "at most"),
     ("for i in range(f[0]):\n    pass", 1, "f[0]", "is f32", "u32(f[0])"),
     ("for i in range(n, s[0]):\n    pass", 1, "s[0]", "is i32", "u32(s[0])"),
     ("for i in range(n, -2, -1):\n    pass", 1, "-2", "does not fit u32", "0 to"),
     ("for i in static_range(n):\n    pass", 1, "n", "known while compiling", "range()"),
+    ("for i in static_range(10**30):\n    pass", 1, "static_range(10**30)", f"{10**30} turns", "range()"),
+    ("for i in range(x[0], x[1], 5000000000):\n    pass", 1, "5000000000", "beyond 32 bits", "smaller step"),
+    ("for i in range(n, -1.0, -1):\n    pass", 1, "-1.0", "-1.0 meets a value of type u32", "whole number"),
     ("for i in static_range(1 << 20):\n    pass", 1, "static_range(1 << 20)", "1048576 turns", "range()"),
     ("for i in range(3):\n    pass\nelse:\n    out[0] = 1", 4, "out[0] = 1", "`else` of a loop", "flag"),
     ("while n > 3:\n    pass\nelse:\n    out[0] = 1", 4, "out[0] = 1", "`else` of a loop", "flag"),
@@ -194,18 +220,26 @@ BODIES = [
     ("v = not f[0]", 1, "f[0]", "condition is f32", "!= 0"),
     ("v = 1 if n > 1 else atomic_add(io, 0, 1)", 1, "atomic_add(io, 0, 1)", "has an effect", "if statement"),
     ("v = n > 1 and atomic_add(io, 0, 1) > 1", 1, "atomic_add(io, 0, 1) > 1", "runs always", "nested if"),
+    ("v = 5 < n < atomic_add(io, 0, 1)", 1, "atomic_add(io, 0, 1)", "chained comparison", "nested if"),
+    ("v = 1 if n > 1 else 2 if atomic_add(io, 0, 1) else 3", 1, "atomic_add(io, 0, 1)", "has an effect", "if"),
     ("v = n > 1 or atomic_add(io, 0, 1) > 1", 1, "atomic_add(io, 0, 1) > 1", "runs always", "nested if"),
     ("v = 1.0 if n > 1 else n", 1, "1.0", "meets a value of type u32", "whole number"),
     ("out[0] = b[0] + 1", 1, "b[0] + 1", "`+` of u8, which only stores", "u32(b[0])"),
+    ("v = b[0]\nv += 1", 2, "v += 1", "`+` of u8, which only stores", "write v = u8(u32(v) + 1)"),
     ("v = -b[0]", 1, "-b[0]", "which only stores", "u32(b[0])"),
     ("v = b[0] << 1", 1, "b[0] << 1", "which only stores", "u32(b[0])"),
     ("v = abs(b[0])", 1, "abs(b[0])", "which only stores", "u32(b[0])"),
     ("v = max(b[0], 1)", 1, "max(b[0], 1)", "which only stores", "u32(b[0])"),
     ("v = max(n)", 1, "max(n)", "takes 2 arguments, not 1", "max(a, b)"),
-    ("v = max(n, f[0])", 1, "max(n, f[0])", "of u32 and f32", "u32(f[0])"),
+    ("v = max(n, f[0])", 1, "max(n, f[0])", "of u32 and f32", "f32(n)"),
+    ("w[0] = n + f[0]", 1, "n + f[0]", "`+` of u32 and f32", "f32(n)"),
     ("v = ~flag", 1, "~flag", "`~` of a bool", "not flag"),
     ("v = -flag", 1, "-flag", "`-` of a bool", "i32(flag)"),
     ("v = flag + flag", 1, "flag", "bool", "u32"),
+    ("v = flag + 1", 1, "flag + 1", "`+` of a bool and a number", "write u32(flag) + 1"),
+    ("v = 2 * flag", 1, "2 * flag", "`*` of a bool and a number", "write 2 * u32(flag)"),
+    ("v = flag & 1", 1, "flag & 1", "`&` of a bool and a number", "write u32(flag) & 1"),
+    ("v = n & ~1", 1, "~1", "-2 does not fit u32", "write ~u32(1)"),
     ("v = flag < flag", 1, "flag < flag", "order", "u32"),
     ("v = ~1.5", 1, "~1.5", "`~` of 1.5", "whole number"),
     ("v = n << 32", 1, "32", "shift by 32 of a 32-bit value", "0 to 31"),
@@ -230,10 +264,17 @@ BODIES = [
     ("v = n\nv: f32 = 1.0", 2, "v", "cannot become f32", "another name"),
     ("io[0]: u32 = 1", 1, "io[0]", "only names", "annotation"),
     ("return n", 1, "n", "return nothing", "Out parameter"),
+    ("trap()", 1, "trap()", "takes 1 or 2 arguments, not 0", "write trap(tag) or trap(tag, address)"),
     ("trap(n)", 1, "n", "not a string", 'trap("'),
     ("trap('late', f[0])", 1, "f[0]", "index is f32", "u32(f[0])"),
     ("if n > 1:\n    grid_sync()", 2, "grid_sync()", "grid", "out of"),
     ("v = u64(1)\nw[0] = f32(v)", 2, "f32(v)", "no conversion from u64 to f32", "f32(u32(v))"),
+    ("v = f64(n)\nu = bf16(v)", 2, "bf16(v)", "from f64 to bf16 the value would be rounded twice", "bf16(f32(v))"),
+    ("v = f64(n)\nu = f16(v)", 2, "f16(v)", "rounded twice", "f16(f32(v))"),
+    ("v = bf16(n)", 1, "bf16(n)", "from u32 to bf16", "bf16(f32(n))"),
+    ("v = bf16(s[0])", 1, "bf16(s[0])", "from i32 to bf16", "bf16(f32(s[0]))"),
+    ("v = u64(n)\nu = f16(v)", 2, "f16(v)", "no conversion from u64", "f16(f32(u32(v)))"),
+    ("v = bf16(3.4e38)", 1, "bf16(3.4e38)", "does not fit bf16", "smaller"),
     ("größe = [1]", 1, "[1]", "lists", "shared()"),
 ]  # fmt: skip
 
@@ -270,6 +311,7 @@ SIGNATURES = [
     ("def k(domain: u32):", "domain: u32", "keyword", "another name"),
     ("def k(config: u32):", "config: u32", "keyword", "another name"),
     ("def k(größe: u32):", "größe: u32", "not ASCII", "letters"),
+    ("def k(self, x: In[f32]):", "self", "no method", "move it out of the class, or drop self"),
     ("def k(x: u32) -> u32:", "u32", "return nothing", "Out parameter"),
     ("async def k(x: u32):", "async def k(x: u32):", "async", "plain def"),
 ]
@@ -306,11 +348,15 @@ def early(n):
     for i in range(4):
         return n
 @vyre.device
-def partly(n):
-    if n > 1:
-        if n > 2:
-            return n
-    return 1
+def pair(n):
+    return n, n
+@vyre.device
+def tiled(n):
+    tile = shared(u32, 4)
+    return tile[n]
+@vyre.device
+def outer(n):
+    return tiled(n)
 @vyre.device
 def sometimes(n):
     if n > 1:
@@ -364,7 +410,9 @@ HELPER_CALLS = [
     ("v = fact(3)", "fact(n - 1)", "fact -> fact", "loop"),
     ("v = ping(3)", "ping(n)", "ping -> pong -> ping", "loop"),
     ("v = early(3)", "return n", "inside a loop", "break"),
-    ("v = partly(x[0])", "return n", "some paths", "end every path"),
+    ("v = pair(x[0])", "n, n", "one value", "one helper per value"),
+    ("if x[0] > 1:\n        v = tiled(x[0])", "shared(u32, 4)", "inside a branch or loop", "call the helper at the top"),
+    ("for i in range(3):\n        v = outer(x[0])", "shared(u32, 4)", "inside a branch or loop", "helper at the top"),
     ("v = sometimes(x[0])", "def sometimes(n):", "without a value", "end every path"),
     ("v = bare(x[0])", "return", "without a value", "end every path"),
     ("v = mixed(x[0])", "1.5", "1.5 meets a value of type u32", "whole number"),
@@ -397,6 +445,58 @@ def test_wrong_helper(body, under, message, fix):
     assert caret(error) == under
     assert message in error.message
     assert fix in error.fix
+
+
+HUGE = 1 << 20_000
+
+
+@pytest.mark.parametrize(
+    "body, message",
+    [
+        ("v = HUGE", "(about 2**20000) does not fit u32"),
+        ("v = -HUGE", "-(about 2**20000) does not fit i32"),
+        ("v = x[0] + HUGE", "(about 2**20000) does not fit u32"),
+        ("v = f[0] + HUGE", "(about 2**20000) does not fit f32"),
+        ("v = x[HUGE]", "(about 2**20000) does not fit u32"),
+        ("v = x[-HUGE]", "-(about 2**20000) is negative"),
+        ("v = x[0] << HUGE", "shift by (about 2**20000)"),
+        ("v = x[0] > 1 and (x[0] > 2) == HUGE", "(about 2**20000) meets a value of type bool"),
+        ("t = shared(u32, HUGE)", "shared memory of (about 2**20000) elements"),
+        ("for i in range(HUGE):\n        pass", "beyond u32"),
+        ("for i in range(x[0], x[1], HUGE):\n        pass", "step (about 2**20000)"),
+        ("for i in static_range(HUGE):\n        pass", "(about 2**20000) turns"),
+        (f"v = {'9' * 401}", "(about 2**1332) does not fit u32"),
+        (f"v = x[0] + f[0x{'f' * 4000}]", "(about 2**15999) does not fit u32"),
+        (f"v = x[f[0] + 0x{'f' * 4000}]", "(about 2**15999) does not fit f32"),
+        (f"v = x[x[0] + f32(0x{'f' * 8})]", "`+` of u32 and f32"),
+        (f"v = x[f[0 * 0x{'f' * 4000}]]", "the index is f32"),
+        ("v = u32(1e300)", "(about 2**996) does not fit u32"),
+    ],
+)
+def test_numbers_in_messages_are_short(body, message):
+    error = refusal(f"def k(x: In[u32], f: In[f32]):\n    {body}\n", HUGE=HUGE)
+    assert message in error.message
+    assert len(str(error.message)) + len(error.fix) < 200
+
+
+def test_huge_counts_of_buffers_are_refused_with_a_short_number():
+    assert "(about 2**20000)" in refusal("def k(x: In[u32, HUGE]):\n    pass\n", HUGE=HUGE).message
+
+
+def test_kernels_call_no_kernels():
+    other = vyre.kernel(workgroup=64)(define("def other(out: Out[u32]):\n    out[0] = 1\n")["other"])
+    error = refusal("def k(out: Out[u32]):\n    other(out)\n", other=other)
+    assert (caret(error), error.message) == ("other(out)", "`other` is a kernel, and kernels cannot call kernels")
+    assert "@vyre.device" in error.fix
+
+
+@pytest.mark.parametrize(
+    "table, kind", [((1, 2), "tuple"), ([1, 2], "list"), (np.array([1, 2]), "ndarray"), ({0: 1}, "dict")]
+)
+def test_outside_collections_are_passed_as_parameters(table, kind):
+    error = refusal("def k(out: Out[u32]):\n    out[0] = TABLE[0]\n", TABLE=table)
+    assert (caret(error), error.message) == ("TABLE", f"`TABLE` is a {kind}, not a buffer")
+    assert error.fix == "pass it as a parameter: TABLE: In[f32]"
 
 
 def test_an_error_inside_a_helper_names_the_call():

@@ -11,7 +11,7 @@ import pytest
 import vyre
 from vyre import In, InOut, Out, atomic_add, device, static_range, u32
 from vyre.backends import reference
-from vyre.foundation.kernel import build_program, read_source
+from vyre.foundation.kernel import build_program, read_source, stmts
 
 MASK = 0xFFFFFFFF
 HELPER = """
@@ -19,6 +19,13 @@ def helper(p, q):
     if p % 3 == 0:
         return q + 1
     r = p
+    if q % 4 > 1:
+        if p % 5 == 2:
+            return r * 3
+        s = q
+    else:
+        s = 2
+    r += s
     for t in range(q % 3):
         if t == 1:
             continue
@@ -118,7 +125,7 @@ class Writer:
 
     def statement(self, depth: int, *, loop: bool) -> bool:
         """One statement; True when it leaves the block."""
-        kind = self.number(12) if depth < 5 and self.budget > 0 else self.number(5)
+        kind = self.number(14) if depth < 5 and self.budget > 0 else self.number(5)
         match kind:
             case 0 | 1 | 2:
                 self.say(depth, f"{self.pick('a', 'b', 'c')} {self.pick('=', '+=', '^=')} {self.value()}")
@@ -151,6 +158,19 @@ class Writer:
             case 10 if loop:
                 self.say(depth, self.pick("break", "continue"))
                 return True
+            case 11 | 12:
+                self.names += 1
+                name = f"v{self.names}"
+                for k in range(self.number(3) + 1):
+                    self.say(depth, f"{'el' if k else ''}if {self.condition()}:")
+                    self.block(depth + 1, loop=loop)
+                    self.say(depth + 1, f"{name} = {self.value(1)}")
+                self.say(depth, "else:")
+                self.say(depth + 1, f"{name} = {self.value(1)}")
+                if loop and self.number(2):
+                    self.say(depth, f"if {self.condition()}:")
+                    self.say(depth + 1, self.pick("break", "continue"))
+                self.say(depth, f"{self.pick('a', 'b', 'c')} += {name}")
             case _:
                 self.say(depth, f"if {self.condition()} and c % 4 == 3:")
                 self.say(depth + 1, "out[0], out[1], out[2] = c, a, b")
@@ -194,6 +214,13 @@ def check(seed: int) -> bool:
 
 @pytest.mark.parametrize("start", range(0, 120, 30))
 def test_random_kernels_agree_with_python(start):
+    assert sum(check(seed) for seed in range(start, start + 30)) > 20
+
+
+@pytest.mark.parametrize("start", range(120, 240, 30))
+def test_random_kernels_agree_with_python_where_nothing_nests(start, monkeypatch):
+    monkeypatch.setattr(stmts, "MANY_GUARDS", 1)
+    monkeypatch.setattr(stmts, "MANY_ARMS", 1)
     assert sum(check(seed) for seed in range(start, start + 30)) > 20
 
 

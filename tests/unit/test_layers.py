@@ -52,7 +52,7 @@ def refusal(parts: tuple[str, ...], layer: str, target: str) -> str | None:
     top, *rest = target.split(".")
     if top == "numpy" and layer == "foundation":
         return "foundation imports numpy"
-    if top != "vyre" or layer == "root":  # the root names everything, lazily
+    if top != "vyre" or layer == "root" or rest == ["__version__"]:  # the root names everything, lazily
         return None
     goal = rest[0] if rest and rest[0] in LAYERS else "front"  # other names of the root are what users call
     if goal == "backends" and not (layer == "backends" and rest[1:2] == [parts[2]]):

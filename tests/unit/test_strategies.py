@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis.errors import NoSuchExample
 
-from vyre.backends.reference.backend import run
+from vyre.backends.reference import run
 from vyre.conform.generate import MAX_INVOCATIONS, edge_bits, random_bytes, random_program
 from vyre.conform.strategies import arbitrary_programs, buffers, cast_types, element_types, predicates, valid_programs
 from vyre.foundation import ir

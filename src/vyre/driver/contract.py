@@ -13,6 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import wraps
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, final
 
@@ -107,8 +108,10 @@ class BackendRegistration:
     """How to get a backend, without getting it.
 
     `open(device)` may import the target's library and look for a device; it creates no context, queue, memory or
-    thread. `unavailable()` says why it would not open, or None. `devices()` names the devices, best first. `kind` is
-    device, host, oracle (only when asked for) or distributed (only when asked for).
+    thread. It takes the index of one of `devices()`, or nothing. `unavailable()` says why it would not open, or None.
+    `devices()` names the devices, best first. `kind` is device, host, oracle (only when asked for) or distributed
+    (only when asked for). With `probe_key`, the answers of `unavailable` and `devices` are remembered across processes
+    for as long as its text stays the same.
     """
 
     id: str
@@ -118,6 +121,7 @@ class BackendRegistration:
     devices: Callable[[], Sequence[DeviceInfo]] | None = None
     kind: str = "device"
     dispatches: bool = True
+    probe_key: Callable[[], str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,13 +156,28 @@ _FINAL = {
 """Query of the contract -> field of the capability record."""
 
 
+def _forget_pipelines(backend: VyreBackend) -> None:
+    if (pipelines := vars(backend).get("_pipelines")) is not None:
+        pipelines.clear()
+
+
+def _ends_pipelines(method: Callable[[Any], None]) -> Callable[[Any], None]:
+    """A lifecycle method after which no pipeline from before may run, whoever wrote the method."""
+
+    @wraps(method)
+    def ending(self: VyreBackend) -> None:
+        method(self)
+        _forget_pipelines(self)
+
+    return ending
+
+
 class VyreBackend(ABC):
     """A deterministic function from (program, inputs, config) to output bytes on one device.
 
     Outside this package a backend says which contract it was written for: `class Mine(VyreBackend, contract=1)`.
     """
 
-    id: str
     version: str = "unspecified"
     capability: BackendCapability = BackendCapability()
     contract: ClassVar[int] = CONTRACT_VERSION
@@ -189,6 +208,14 @@ class VyreBackend(ABC):
                     f"{cls.__name__} defines {name}, which the contract does not know. "
                     f"Fix: correct the spelling and set the field in BackendCapability, or use its extras"
                 )
+        for name in ("shutdown", "try_recover"):
+            if name in vars(cls):
+                setattr(cls, name, _ends_pipelines(vars(cls)[name]))
+
+    @property
+    @abstractmethod
+    def id(self) -> str:
+        """Unique name; a class attribute will do."""
 
     # -- dispatch
 
@@ -283,8 +310,9 @@ class VyreBackend(ABC):
     def flush(self) -> None:  # noqa: B027
         """Return when everything that was started has ended."""
 
-    def shutdown(self) -> None:  # noqa: B027
-        """Release everything; a second call does nothing."""
+    def shutdown(self) -> None:
+        """Release everything; a second call does nothing. Pipelines from before refuse from now on."""
+        _forget_pipelines(self)
 
     def device_lost(self) -> bool:
         return False

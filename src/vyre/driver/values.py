@@ -106,9 +106,12 @@ def _seconds(value: float | timedelta | None) -> float | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ArgumentTypeError(f"timeout={value!r} is not a time", fix="pass seconds or a timedelta")
-    if math.isnan(value) or value < 0:
+    if not value >= 0:  # also what is not a number
         raise ArgumentValueError(f"timeout={value!r} is not a time", fix="pass seconds of 0 or more")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def _whole(name: str, value: int | None, most: int) -> None:

@@ -197,12 +197,14 @@ def default(dtype: DataType) -> Any:
 
 _SINGLE: Final = struct.Struct("f")  # native: converts by the machine's own cast, to infinity on overflow
 _DOUBLE: Final = struct.Struct("d")
+_QUAD: Final = struct.Struct("Q")
 _DOUBLE_BITS: Final = struct.Struct("q")
 _WORD: Final = struct.Struct("<I")
 _SINGLE_LE: Final = struct.Struct("<f")
 _HALF: Final = struct.Struct("<e")
 
 F32_MIN_NORMAL: Final = 2.0**-126
+F32_BEYOND: Final = 2.0**128
 F32_FLUSH: Final = 2.0**-126 - 2.0**-151
 """Anything smaller is flushed. Below 2^-126 24-bit numbers are 2^-150 apart; this is the midpoint of the last one and
 2^-126, and the tie goes to 2^-126, whose significand is even."""
@@ -238,11 +240,18 @@ def round_f16(x: float) -> float:
 
 
 def round_bf16(x: float) -> float:
-    """Round an f32 value to 8 bits. It is canonical, hence 0 or at least 2^-126, and so is the result."""
-    bits = f32_to_bits(x)
-    if bits & 0x7F800000 == 0x7F800000:
+    """Round to 8 bits as if exponents had no bounds, then flush below 2^-126 and overflow to infinity.
+
+    >>> round_bf16(1 + 2.0**-8 + 2.0**-40), round_bf16(-(2.0**-126) * 0.75)
+    (1.0078125, -0.0)
+    """
+    if x != x or x in (math.inf, -math.inf):
         return x
-    return f32_from_bits(bits + 0x7FFF + (bits >> 16 & 1) & 0xFFFF0000)
+    bits: int = _QUAD.unpack(_DOUBLE.pack(x))[0]
+    rounded: float = _DOUBLE.unpack(_QUAD.pack(bits + (1 << 44) - 1 + (bits >> 45 & 1) & -1 << 45))[0]
+    if -F32_MIN_NORMAL < rounded < F32_MIN_NORMAL:
+        return math.copysign(0.0, x)
+    return rounded if -F32_BEYOND < rounded < F32_BEYOND else math.copysign(math.inf, x)
 
 
 def f32_to_bits(x: float) -> int:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ..errors import DiagCode
 from . import ir
 from .dtypes import ARRAY_TAG, OPAQUE_TAG, QUANTIZED_TAG, SIMPLE, VEC_TAG, DataType
-from .ir import Expr, Lit, Node, Span, f32_bits
+from .ir import Expr, Lit, Node, Span, f32_bits, show_number
 from .ops import AtomicOp, BinaryOp, CollectiveOp, OpaqueOp, Ordering, ReduceOp, UnaryOp
 from .program import Access, BufferDecl, Hints, LinearType, Locality, MemoryKind, Predicate, Program
 from .report import Limits, Path, Report
@@ -138,11 +138,14 @@ def _bad_fields(value: Value) -> Iterator[tuple[str, str]]:
         if not _FIELD_CHECKS[kind](given):
             yield name, f"{type(value).__name__}.{name} is {_show(given)}, not {kind}"
         elif name in _BITS and type(given) is int and not 0 <= given < 1 << _BITS[name]:
-            yield name, f"{type(value).__name__}.{name} is {given}, which {_BITS[name]} unsigned bits cannot hold"
+            said = f"{type(value).__name__}.{name} is {show_number(given)}"
+            yield name, f"{said}, which {_BITS[name]} unsigned bits cannot hold"
 
 
 def _show(value: object) -> str:
-    text = repr(value) if isinstance(value, int | float | bool | bytes | str | type(None)) else type(value).__name__
+    if isinstance(value, int | float):
+        return show_number(value)
+    text = repr(value) if isinstance(value, bytes | str | type(None)) else type(value).__name__
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
@@ -189,7 +192,7 @@ def _malformed_header(program: Any) -> Iterator[tuple[Path, str]]:
                 yield ("buffers", i, "hints", name), message
             axis = buffer.hints.coalesce_axis
             if type(axis) is int and not 0 <= axis < 256:
-                yield ("buffers", i, "hints", "coalesce_axis"), f"coalesce axis is {axis}"
+                yield ("buffers", i, "hints", "coalesce_axis"), f"coalesce axis is {show_number(axis)}"
     if program.entry_op_id is not None and not _is_text(program.entry_op_id):
         yield ("entry_op_id",), f"op id is {_show(program.entry_op_id)}, not a string"
     if type(program.exclusive) is not bool:
@@ -258,17 +261,18 @@ def _check_limits(program: Program, limits: Limits, sizes: dict[int, Size], repo
         report.add(DiagCode.V019, "limits", ("buffers",), message)
     deepest = Size(*(max((s[k] for s in roots), default=0) for k in range(len(Size._fields))))
 
-    def too_deep(code: DiagCode, measure: str, limit: int, what: str) -> None:
+    def too_deep(code: DiagCode, measure: str, limit: int, what: str, fix: str) -> None:
         path, span = _first_beyond(program, sizes, measure, limit)
         message = f"{what} are nested {getattr(deepest, measure)} deep, of which {limit} may be"
-        report.add(code, "limits", path, message, span=span)
+        report.add(code, "limits", path, message, fix, span=span)
 
     if deepest.nesting > limits.nesting:
-        too_deep(DiagCode.V018, "nesting", limits.nesting, "statements")
+        too_deep(DiagCode.V018, "nesting", limits.nesting, "statements", "")
     if deepest.expression_depth > limits.expression_depth:
-        too_deep(DiagCode.V033, "expression_depth", limits.expression_depth, "expressions")
+        too_deep(DiagCode.V033, "expression_depth", limits.expression_depth, "expressions", "")
     if not report and deepest.depth > limits.depth:
-        too_deep(DiagCode.V018, "depth", limits.depth, "statements and expressions together")
+        fix = "" if deepest.nesting > deepest.expression_depth else DiagCode.V033.fix
+        too_deep(DiagCode.V018, "depth", limits.depth, "statements and expressions together", fix)
 
 
 def _count(number: int) -> str:

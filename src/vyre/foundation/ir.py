@@ -6,11 +6,13 @@ comparisons in the IR are `a.eq(b)`, `a.ne(b)`, `a < b`.
 
 from __future__ import annotations
 
+import math
 import struct
 from typing import NoReturn
 
 from ..errors import IRTypeError, IRValueError
-from .dtypes import DataType, bool_, f32, f64, i32, u32
+from .arith import f32_to_bits, round_bf16, round_f16
+from .dtypes import DataType, bool_, f16, f32, f64, i32, u32
 from .ops import AtomicOp, BinaryOp, CollectiveOp, OpaqueOp, Ordering, ReduceOp, UnaryOp
 from .value import Value, field
 
@@ -494,7 +496,7 @@ def lit(value: int | float | bool, dtype: DataType | None = None) -> Expr:
     low, high = dtype.limits
     if not low <= value <= high:
         raise IRValueError(
-            f"{value} does not fit {dtype.name}", fix=f"use a value from {low} to {high}, or a wider type"
+            f"{show_number(value)} does not fit {dtype.name}", fix=f"use a value from {low} to {high}, or a wider type"
         )
     if dtype.is_narrow:
         return Cast(dtype, lit(int(value), i32 if dtype.is_signed else u32))
@@ -502,24 +504,39 @@ def lit(value: int | float | bool, dtype: DataType | None = None) -> Expr:
 
 
 def _float_lit(value: int | float | bool, dtype: DataType) -> Expr:
-    number = float(value)
+    try:
+        number = float(value) if dtype == f64 or isinstance(value, float) else _to_odd(value)
+    except OverflowError:
+        raise IRValueError(
+            f"{show_number(value)} does not fit {dtype.name}", fix="use a smaller number, or inf"
+        ) from None
     if dtype == f64:
         return Lit(f64, struct.unpack("<Q", struct.pack("<d", number))[0])
-    if dtype != f32:
-        return Cast(dtype, _float_lit(number, f32))
-    bits = f32_bits(number)
+    if dtype != f32:  # rounded here, so that the cast finds a value that it keeps: two roundings could differ
+        return Cast(dtype, _float_lit(round_f16(number) if dtype == f16 else round_bf16(number), f32))
+    bits = f32_to_bits(number)
     return UnOp(UnaryOp.NEGATE, Lit(f32, 0)) if bits == 0x80000000 else Lit(f32, bits)
+
+
+def _to_odd(number: int) -> float:
+    """An integer as a float whose last bit says whether anything was cut off: rounding it again equals one rounding."""
+    cut = number.bit_length() - 53
+    if cut <= 0:
+        return float(number)
+    kept = abs(number) >> cut
+    return math.ldexp(kept | (kept << cut != abs(number)), cut) * (-1 if number < 0 else 1)
 
 
 def f32_bits(number: float) -> int:
     """Canonical f32 bits of a Python number: rounded once, NaN 0x7FC00000, subnormals to zero of their sign."""
-    if number != number:
-        return 0x7FC00000
-    try:
-        bits = int(struct.unpack("<I", struct.pack("<f", number))[0])
-    except OverflowError:  # beyond the largest f32 after rounding
-        bits = 0xFF800000 if number < 0 else 0x7F800000
-    return bits & 0x80000000 if bits & 0x7F800000 == 0 else bits
+    return f32_to_bits(number)
+
+
+def show_number(number: int | float) -> str:
+    """A number in a message: short, and safe where Python refuses to print that many digits."""
+    if isinstance(number, int) and number.bit_length() > 128:
+        return f"{'-' if number < 0 else ''}(about 2**{number.bit_length() - 1})"
+    return repr(number)
 
 
 def lift(value: Operand, like: Expr | None = None) -> Expr:

@@ -4,7 +4,7 @@ In a kernel the compiler reads them from the source. Outside one, those that com
 expression from expressions (`sqrt(x)` is `UnOp(UnaryOp.SQRT, x)`), which is what generators use; the others refuse.
 
 Where kernels differ from Python: integers wrap at their width, `//` and `%` of negative numbers round toward zero, and
-`and`, `or`, `x if c else y` evaluate everything.
+`and`, `or`, `a < b < c`, `x if c else y` evaluate everything.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from ..errors import IRValueError, TextError
+from ..errors import ArgumentTypeError, IRValueError, TextError
 from .dtypes import DataType, f32, f64, i32, i64, parse_dtype, u32, u64
 from .ir import (
     Assign,
@@ -97,6 +97,10 @@ class Token(NamedTuple):
 
 def parse_program(text: str) -> Program:
     """The program that a text describes; types after `let` names are checked for spelling only."""
+    if not isinstance(text, str):
+        raise ArgumentTypeError(
+            f"the text of a program is a {type(text).__name__}", fix="pass a string, such as str(program)"
+        )
     return _Parser(text).program()
 
 

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 
-from ..errors import DiagCode, InvalidProgram
+from ..errors import ArgumentTypeError, DiagCode, InvalidProgram
 from . import gridsync
 from .analysis import op_ids
 from .dtypes import ARRAY_TAG, bytes_, u32
@@ -68,11 +68,15 @@ def validate(
     fused: bool = False,
     limits: Limits = Limits(),  # noqa: B008 - a frozen value
 ) -> list[Issue]:
-    """Every finding, empty when the program is good; never raises.
+    """Every finding, empty when the program is good; whatever a `Program` holds, this does not raise.
 
     Without `capabilities` the answer holds for any target, so what only some offer is refused. `fused` makes unordered
     plain and atomic access to one buffer an error, because the two halves of a merged program do not know each other.
     """
+    if not isinstance(program, Program):
+        raise ArgumentTypeError(
+            f"a {type(program).__name__} is not a program", fix="pass a vyre.Program, such as kernel.program"
+        )
     key = ("issues", capabilities, allow_shadowing, fused, limits)
     return list(program._cached(key, lambda: _validate(program, capabilities, allow_shadowing, fused, limits)))
 

@@ -6,15 +6,22 @@ The compiler is loaded by the first decoration and NumPy by the first call, so t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any, overload
 
 from ..errors import ArgumentTypeError
 
 if TYPE_CHECKING:
+    from ..driver.execute import DriverPipeline
+    from ..driver.explain import Explanation
+    from ..driver.values import DispatchConfig
     from ..foundation.kernel import KernelSource, Param
     from ..foundation.program import Program
+    from .bind import CallPlan
+    from .call import Call, PendingCall
 
-DEFAULT_BACKEND = "reference"
+Extent = tuple[int, ...] | int | None
+Sizes = Mapping[str, int | tuple[int, ...]] | None
 Workgroup = int | tuple[int, ...]
 
 
@@ -22,16 +29,23 @@ class Kernel:
     """A compute kernel. Call it with NumPy arrays; `.program` is what it means.
 
     Positional arguments are the parameters except `Out`, in order; every parameter also goes by its own name. `sizes`
-    gives the length (or shape) of outputs that follow no input, `domain` the number of invocations, x first, and `grid`
-    the number of workgroups.
+    gives the length (or shape) of outputs that follow no input, `domain` the number of invocations, x first, `grid`
+    the number of workgroups, and `config` the rest of how to run it. `backend` is None or the one that `on` named.
     """
 
-    def __init__(self, function: Callable[..., Any], workgroup: Workgroup, backend: str = DEFAULT_BACKEND) -> None:
+    backend: str | None = None
+
+    def __init__(self, function: Callable[..., Any], workgroup: Workgroup) -> None:
         from ..foundation.kernel import NO_DEFAULT, read_source
 
         self._source = read_source(function, workgroup)
+        self._consts = tuple(p.name for p in self.params if p.role == "const")
+        self._params = {p.name: p for p in self.params}
+        self._buffers = tuple((p.name, p) for p in self.params if p.role not in ("const", "scalar"))
         self._programs: dict[tuple[Any, ...], Program] = {}
-        self.backend = backend
+        self._forms: dict[tuple[object, ...], tuple[str, ...]] = {}
+        self._plans: dict[tuple[object, ...], CallPlan] = {}
+        self._pipelines: dict[tuple[object, ...], DriverPipeline] = {}
         self.__name__ = self._source.name
         self.__qualname__ = getattr(function, "__qualname__", self.__name__)
         self.__doc__ = function.__doc__
@@ -39,6 +53,7 @@ class Kernel:
         self.__wrapped__ = function
         if all(p.default is not NO_DEFAULT for p in self.params if p.role == "const"):
             self.specialize()  # what is wrong with a kernel is said where it is written
+        self._only_program = None if self._consts else self.specialize()
 
     @property
     def params(self) -> tuple[Param, ...]:
@@ -82,7 +97,9 @@ class Kernel:
         return self._programs[key]
 
     def on(self, backend: str) -> Kernel:
-        """The same kernel on this backend, or an error; never on another one."""
+        """The same kernel on this backend ("id" or "id:device"), or an error; never on another one."""
+        if not isinstance(backend, str):
+            raise ArgumentTypeError(f"on() got a {type(backend).__name__}", fix='name a backend: .on("reference")')
         other: Kernel = Kernel.__new__(Kernel)
         other.__dict__.update(self.__dict__, backend=backend)
         return other
@@ -90,18 +107,52 @@ class Kernel:
     def __call__(
         self,
         *args: Any,
-        grid: tuple[int, ...] | int | None = None,
-        domain: tuple[int, ...] | int | None = None,
-        sizes: Mapping[str, int | tuple[int, ...]] | None = None,
+        grid: Extent = None,
+        domain: Extent = None,
+        sizes: Sizes = None,
+        config: DispatchConfig | None = None,
         **named: Any,
     ) -> Any:
-        from .call import call
+        return _call_type()(self, args, named, grid, domain, sizes, config).run()
 
-        return call(self, args, named, grid=grid, domain=domain, sizes=sizes or {})
+    def start(
+        self,
+        *args: Any,
+        grid: Extent = None,
+        domain: Extent = None,
+        sizes: Sizes = None,
+        config: DispatchConfig | None = None,
+        **named: Any,
+    ) -> PendingCall:
+        """Start a call and return at once. `result()` of the handle, or awaiting it, gives what the call returns.
+
+        Inputs may be changed as soon as this returns; outputs given by the caller are written when the result is taken.
+        """
+        return _call_type()(self, args, named, grid, domain, sizes, config).start()
+
+    def explain(
+        self,
+        *args: Any,
+        grid: Extent = None,
+        domain: Extent = None,
+        sizes: Sizes = None,
+        config: DispatchConfig | None = None,
+        **named: Any,
+    ) -> Explanation:
+        """What this call would do, and why. Nothing runs."""
+        return _call_type()(self, args, named, grid, domain, sizes, config).explain()
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{p.name}: {p.role} {p.element or ''}".rstrip() for p in self.params)
         return f"<kernel {self.__name__}({shown}) workgroup={self.workgroup}>"
+
+
+@cache
+def _call_type() -> type[Call]:
+    """What runs a call; it comes with NumPy, and an import statement would cost every call 0.7 us."""
+    from .call import Call
+
+    return Call
 
 
 @overload

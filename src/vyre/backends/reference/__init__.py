@@ -1,20 +1,42 @@
-"""The reference backend: what a program means, as two engines that share one table of operators."""
+"""The reference backend: what a program means, as two engines that share one table of operators.
+
+Importing this package loads neither NumPy nor the engines.
+"""
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ...driver.contract import BackendRegistration, DeviceInfo, VyreBackend
+
 if TYPE_CHECKING:
-    from .backend import RunResult, run
+    from .backend import ReferenceBackend
+    from .engines import RunResult, run
     from .memory import OobReport, Schedule
     from .races import Race
 
-__all__ = ["OobReport", "Race", "RunResult", "Schedule", "run"]
-_HOME = {"OobReport": "memory", "Race": "races", "RunResult": "backend", "Schedule": "memory", "run": "backend"}
+__all__ = ["REGISTRATION", "OobReport", "Race", "ReferenceBackend", "RunResult", "Schedule", "run"]
+_HOME = {
+    "OobReport": "memory", "Race": "races", "ReferenceBackend": "backend", "RunResult": "engines",
+    "Schedule": "memory", "run": "engines",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f".{_HOME[name]}", __name__), name)
+
+
+def open_backend(device: object = None) -> VyreBackend:
+    from .backend import ReferenceBackend
+
+    return ReferenceBackend()
+
+
+def devices() -> tuple[DeviceInfo, ...]:
+    return (DeviceInfo(0, "Python interpreter"),)
+
+
+REGISTRATION = BackendRegistration(id="reference", precedence=900, open=open_backend, devices=devices, kind="oracle")

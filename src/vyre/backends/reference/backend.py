@@ -1,119 +1,215 @@
-"""The entry of the reference backend: check, bind, run one of the two engines, hand back fresh bytes."""
+"""The reference as a backend: plan, bind, run an engine, hand back fresh bytes.
+
+Nothing of the caller's is written before a dispatch has succeeded, so results never depend on shared memory.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ...errors import ArgumentValueError, InvalidProgram, RaceDetected, UnsupportedFeature
-from ...foundation import ir
-from ...foundation.ops import OpaqueOp, UnaryOp
+from ... import __version__
+from ...driver.admission import validate_program_for_backend
+from ...driver.checked import Counter
+from ...driver.contract import (
+    BackendCapability,
+    CompiledPipeline,
+    FuturePending,
+    OutputBuffers,
+    PendingDispatch,
+    VyreBackend,
+)
+from ...driver.plan.grid import LaunchGeometryLimits, check_grid
+from ...driver.plan.launch import plan_dispatch
+from ...driver.plan.outputs import replace_output_buffers_preserving_slots
+from ...driver.values import DEFAULT_CONFIG, U32_MAX, DispatchConfig
+from ...errors import DispatchFailed, VyreError
+from ...foundation.ops import EXPR_IDS, LITERAL_IDS, NODE_IDS
 from ...foundation.program import Program
-from ...foundation.report import Capabilities
-from ...foundation.validate import validate
-from ...foundation.visit import walk
-from . import numpy_engine, scalar
-from .memory import U32_MAX, Grid, Memory, OobReport, Options, Outcome, Schedule
-from .races import Race
+from .engines import execute
+from .memory import Memory, Options
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
+
     from typing_extensions import Buffer
 
-ENGINES = ("auto", "numpy", "scalar")
+CAPABILITY = BackendCapability(
+    ops=frozenset((*NODE_IDS.values(), *EXPR_IDS.values(), *LITERAL_IDS.values())),
+    types=frozenset(("f16", "bf16", "f64", "u64", "i64")),
+    grid_sync=True,  # all workgroups are alive at once; subgroups, indirect grids and f16 are emulated, hence not here
+    max_workgroup_size=(1024, 1024, 64),
+    max_invocations_per_workgroup=1 << 16,
+    max_workgroups_per_dimension=U32_MAX,
+    max_shared_bytes=1 << 30,
+    max_storage_buffer_bytes=U32_MAX * 8,
+    deadline="cooperative",
+    exactness={"f32": "canonical"},
+)
 
 
-@dataclass(frozen=True, slots=True)
-class RunResult:
-    """`outputs` are in the order of `program.host_outputs`, cut to their output ranges."""
+class ReferenceBackend(VyreBackend):
+    """The definition of right, through the same contract as every other backend."""
 
-    outputs: list[bytearray]
-    oob: OobReport = field(default_factory=OobReport)
-    races: tuple[Race, ...] = ()
-    steps: int = 0
+    id = "reference"
+    version = __version__
+    capability = CAPABILITY
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._limits = LaunchGeometryLimits.of(self)
+        self._closed = False
+        self._worker: ThreadPoolExecutor | None = None
+        self._pending: set[Future[OutputBuffers]] = set()
+        self._dispatches = Counter("dispatches", mode="pinning")
+        self._async_dispatches = Counter("async_dispatches", mode="pinning")
+
+    def dispatch(
+        self,
+        program: Program,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig = DEFAULT_CONFIG,
+        *,
+        out: Sequence[Buffer] | None = None,
+    ) -> OutputBuffers:
+        return self.start(program, inputs, config, out)()
+
+    def dispatch_async(
+        self,
+        program: Program,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig = DEFAULT_CONFIG,
+        *,
+        out: Sequence[Buffer] | None = None,
+    ) -> PendingDispatch:
+        return self.submit(self.start(program, inputs, config, out))
+
+    def compile_native(self, program: Program, config: DispatchConfig) -> ReferencePipeline:
+        self._require_open()
+        validate_program_for_backend(self, program, config)
+        return ReferencePipeline(self, program, config)
+
+    def flush(self) -> None:
+        with self._lock:
+            pending = tuple(self._pending)
+        for future in pending:
+            future.exception()  # the failure belongs to whoever holds the handle
+
+    def shutdown(self) -> None:
+        with self._lock:
+            self._closed, worker, self._worker = True, self._worker, None
+        if worker is not None:
+            worker.shutdown()
+
+    def metrics(self) -> Mapping[str, int]:
+        return {c.name: c.value for c in (self._dispatches, self._async_dispatches)}
+
+    def start(
+        self, program: Program, inputs: Sequence[Buffer], config: DispatchConfig, out: Sequence[Buffer] | None
+    ) -> Callable[[], OutputBuffers]:
+        """Check everything and copy the inputs; the rest of the dispatch is left to call, from any thread."""
+        begun = time.monotonic()
+        self._require_open()
+        self._dispatches.add()
+        try:
+            config = validate_program_for_backend(self, program, config)
+            plan = plan_dispatch(program, inputs, config, self._limits, self.id, out=out)
+            workgroup = plan.launch.workgroup  # the plan allows another one only where the program cannot tell
+            if workgroup != program.workgroup_size:
+                program = program._cached(("workgroup", workgroup), lambda: program.replace(workgroup_size=workgroup))
+            memory = Memory.build(program, inputs, plan=plan.bindings)
+        except VyreError as e:
+            _label(e, config)
+            raise
+        deadline = None if config.timeout is None else begun + config.timeout
+        targets = None if out is None else list(out)
+
+        def finish() -> OutputBuffers:
+            try:
+                for _ in range(plan.iterations):
+                    grid = memory.indirect_grid() or plan.launch.grid  # an iteration may change where the next one runs
+                    execute(program, memory, check_grid(grid, workgroup), Options(deadline=deadline))
+            except VyreError as e:
+                _label(e, config)
+                raise
+            results: OutputBuffers = [*memory.outputs()]
+            if targets is None:
+                return results
+            replace_output_buffers_preserving_slots(results, targets)
+            return targets
+
+        return finish
+
+    def submit(self, finish: Callable[[], OutputBuffers]) -> PendingDispatch:
+        """Let the backend's own thread finish a dispatch."""
+        from concurrent.futures import ThreadPoolExecutor  # 10 ms that only asynchronous dispatches pay
+
+        with self._lock:
+            if self._closed:
+                raise _closed()
+            if self._worker is None:
+                self._worker = ThreadPoolExecutor(1, "vyre-reference")
+            future = self._worker.submit(finish)
+            self._async_dispatches.add()
+            self._pending.add(future)
+        future.add_done_callback(self._forget)
+        return FuturePending(future)
+
+    def _forget(self, future: Future[OutputBuffers]) -> None:
+        with self._lock:
+            self._pending.discard(future)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise _closed()
 
 
-def run(
-    program: Program,
-    inputs: Sequence[Buffer],
-    *,
-    grid: Grid,
-    output_elements: Mapping[str, int] | None = None,
-    engine: str = "auto",
-    schedule: Schedule | str = "forward",
-    max_steps: int | None = None,
-    detect_races: bool = False,
-    raise_on_race: bool = False,
-    deadline: float | None = None,
-) -> RunResult:
-    """Run `program` over `grid` workgroups.
+class ReferencePipeline(CompiledPipeline):
+    """A validated program with its backend."""
 
-    Inputs go by slot order and are neither changed nor shared with the outputs. `deadline` is a reading of
-    `time.monotonic()`. The engine "auto" is NumPy where that can do the job, else scalar, which alone knows schedules
-    and races. A program that takes its grid from memory ignores `grid`.
-    """
-    options = Options(Schedule.of(schedule), max_steps, detect_races or raise_on_race, deadline)
-    require_valid(program)
-    memory = Memory.build(program, inputs, output_elements)
-    outcome = _execute(program, memory, _checked_grid(program, memory, grid), options, engine)
-    if raise_on_race and outcome.races:
-        raise RaceDetected(
-            str(outcome.races[0]),
-            fix="put a barrier between the two accesses, use an atomic, or let one invocation own the element",
-            races=len(outcome.races),
-        )
-    return RunResult(memory.outputs(), outcome.oob, outcome.races, outcome.steps)
+    backend_id = ReferenceBackend.id
 
+    def __init__(self, backend: ReferenceBackend, program: Program, config: DispatchConfig) -> None:
+        self.id = f"{self.backend_id}:{program.fingerprint[:16]}"
+        self.backend, self.program, self.config = backend, program, config
+        self._open = True
 
-def require_valid(program: Program) -> None:
-    """Raise unless the program is valid and this backend knows all of it. Asked once per program object."""
-    program._cached("reference.valid", lambda: _require_valid(program))
+    def dispatch(
+        self,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig | None = None,
+        *,
+        out: Sequence[Buffer] | None = None,
+    ) -> OutputBuffers:
+        return self._start(inputs, config, out)()
 
+    def dispatch_async(
+        self,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig | None = None,
+        *,
+        out: Sequence[Buffer] | None = None,
+    ) -> PendingDispatch:
+        return self.backend.submit(self._start(inputs, config, out))
 
-def _require_valid(program: Program) -> bool:
-    for item in walk(program.entry):
-        match item:
-            case ir.Call(op_id=op_id):
-                raise _unsupported(f"a call of {op_id}", "inline the operation before dispatch")
-            case ir.Opaque(kind=kind) | ir.OpaqueNode(kind=kind):
-                raise _unsupported(f"the extension {kind}", "lower it to core operations first")
-            case ir.BinOp(op=OpaqueOp() as op) | ir.UnOp(op=OpaqueOp() as op) | ir.Atomic(op=OpaqueOp() as op):
-                raise _unsupported(f"the operator {op.text}", "lower it to core operations first")
-            case ir.UnOp(op=UnaryOp(transcendental=True) as function):
-                raise _unsupported(function.text, "compute it from + - * / sqrt and fma, or pass a table in a buffer")
-    issues = validate(program, Capabilities.everything())
-    errors = tuple(issue for issue in issues if issue.severity == "error")
-    if errors:
-        more = f" and {len(errors) - 1} more" if len(errors) > 1 else ""
-        raise InvalidProgram(
-            f"{errors[0].code.value}: {errors[0].message}{more}", fix=errors[0].fix, issues=errors, path=errors[0].path
-        )
-    return True
+    def close(self) -> None:
+        self._open = False
+
+    def _start(
+        self, inputs: Sequence[Buffer], config: DispatchConfig | None, out: Sequence[Buffer] | None
+    ) -> Callable[[], OutputBuffers]:
+        if not self._open:
+            raise DispatchFailed("the pipeline is closed", fix="compile the program again", pipeline=self.id)
+        return self.backend.start(self.program, inputs, self.config if config is None else config, out)
 
 
-def _unsupported(what: str, fix: str) -> UnsupportedFeature:
-    return UnsupportedFeature(f"the reference backend does not run {what}", fix=fix, backend="reference")
+def _label(error: VyreError, config: DispatchConfig) -> None:
+    """Let the error say which dispatch it was."""
+    if config.label is not None:
+        error.context.setdefault("label", config.label)
 
 
-def _checked_grid(program: Program, memory: Memory, grid: Grid) -> Grid:
-    x, y, z = memory.indirect_grid() or grid
-    for axis, (groups, size) in enumerate(zip((x, y, z), program.workgroup_size, strict=True)):
-        if groups < 0 or groups * size > U32_MAX + 1:
-            raise ArgumentValueError(
-                f"{groups} workgroups of {size} along axis {axis} have ids that do not fit u32",
-                fix=f"use from 0 to {(U32_MAX + 1) // size} workgroups",
-            )
-    return x, y, z
-
-
-def _execute(program: Program, memory: Memory, grid: Grid, options: Options, engine: str) -> Outcome:
-    if engine not in ENGINES:
-        raise ArgumentValueError(f"{engine!r} is not an engine", fix=f"use one of: {', '.join(ENGINES)}")
-    plain = options.schedule == Schedule() and not options.detect_races
-    if engine == "numpy" and not plain:
-        raise UnsupportedFeature(
-            "the NumPy engine has one schedule and sees no races", fix='use engine="scalar", or "auto"'
-        )
-    if engine == "numpy" or (engine == "auto" and plain and numpy_engine.can_run(program, grid) is None):
-        return numpy_engine.execute(program, memory, grid, options)
-    return scalar.execute(program, memory, grid, options)
+def _closed() -> DispatchFailed:
+    return DispatchFailed("the backend was shut down", fix="acquire it again", backend=ReferenceBackend.id)

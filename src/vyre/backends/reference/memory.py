@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ...errors import ArgumentTypeError, ArgumentValueError, DeviceOutOfMemory, InvalidProgram
+from ...driver.plan.binding import BindingPlan, BindingRole
+from ...driver.plan.outputs import output_binding_layouts
+from ...errors import ArgumentValueError, DeviceOutOfMemory, InvalidProgram
 from ...foundation.program import BufferDecl, Program
 
 if TYPE_CHECKING:
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
 
     from .races import Race
 
-U32_MAX = 0xFFFFFFFF
 Grid = tuple[int, int, int]
 
 
@@ -114,25 +115,24 @@ class Memory:
 
     @classmethod
     def build(
-        cls, program: Program, inputs: Sequence[Buffer], output_elements: Mapping[str, int] | None = None
+        cls,
+        program: Program,
+        inputs: Sequence[Buffer],
+        output_elements: Mapping[str, int] | None = None,
+        *,
+        plan: BindingPlan | None = None,
     ) -> Memory:
         """Copy the inputs (one per `program.host_inputs`, in that order) and zero what the backend allocates."""
-        sizes = _checked_sizes(program, output_elements or {})
-        wanted = program.host_inputs
-        if len(inputs) != len(wanted):
-            names = ", ".join(b.name for b in wanted) or "nothing"
-            raise ArgumentValueError(
-                f"the program takes {len(wanted)} input(s) and was given {len(inputs)}",
-                fix=f"pass one buffer for each of, in this order: {names}",
-            )
-        buffers = {b.name: _copy_input(b, given) for b, given in zip(wanted, inputs, strict=True)}
-        for b in program.bound_buffers:
-            if b.name not in buffers:
-                buffers[b.name] = BufferState.zeros(b, _output_count(b, sizes))
-        memory = cls(program, buffers)
-        for b in program.host_outputs:
-            _checked_range(memory.buffers[b.name])
-        return memory
+        plan = plan or BindingPlan.from_inputs(program, inputs, output_elements)
+        output_binding_layouts(plan)  # which refuses a range that leaves its buffer
+        buffers: dict[str, BufferState] = {}
+        for b in plan.bindings:
+            if b.role is BindingRole.SHARED:
+                continue
+            state = buffers[b.name] = BufferState.zeros(program.buffers[b.buffer_index], b.element_count)
+            if b.input_index is not None:
+                state.data[: b.nbytes] = memoryview(inputs[b.input_index]).tobytes()  # C order, whatever the strides
+        return cls(program, buffers)
 
     def shared(self) -> dict[str, BufferState]:
         """Fresh workgroup memory, zero."""
@@ -140,11 +140,9 @@ class Memory:
 
     def outputs(self) -> list[bytearray]:
         """What the host sees afterwards, in slot order: fresh bytes, cut to each buffer's output range."""
-        found = []
-        for b in self.program.host_outputs:
-            start, end = _checked_range(self.buffers[b.name])
-            found.append(self.buffers[b.name].data[start:end])
-        return found
+        states = [self.buffers[b.name] for b in self.program.host_outputs]
+        ranges = [state.decl.output_byte_range or (0, state.nbytes) for state in states]
+        return [state.data[start:end] for state, (start, end) in zip(states, ranges, strict=True)]
 
     def indirect_grid(self) -> Grid | None:
         """The grid that the program reads from memory, if it does."""
@@ -175,74 +173,3 @@ def element_nbytes(decl: BufferDecl) -> int:
 
 def padded_nbytes(nbytes: int) -> int:
     return max(4, -(-nbytes // 4) * 4)
-
-
-def _checked_sizes(program: Program, sizes: Mapping[str, int]) -> Mapping[str, int]:
-    allocated = {b.name: b for b in program.bound_buffers if b.backend_allocated}
-    for name, n in sizes.items():
-        if name not in allocated:
-            known = ", ".join(allocated) or "none"
-            raise ArgumentValueError(
-                f"{name!r} is not an output whose size the caller chooses", fix=f"name one of: {known}"
-            )
-        if type(n) is not int or not 0 <= n <= U32_MAX:
-            raise ArgumentValueError(
-                f"{n!r} is not a length for {name!r}", fix=f"use a whole number of elements from 0 to {U32_MAX}"
-            )
-        if allocated[name].count not in (0, n):
-            raise ArgumentValueError(
-                f"{name!r} has {allocated[name].count} elements and the caller asks for {n}",
-                fix=f'drop {name!r} from sizes, or write sizes={{"{name}": {allocated[name].count}}}',
-            )
-    return sizes
-
-
-def _copy_input(decl: BufferDecl, given: Buffer) -> BufferState:
-    size = element_nbytes(decl)
-    try:
-        data = bytearray(memoryview(given))  # C order, whatever the strides
-    except TypeError as e:
-        raise ArgumentTypeError(
-            f"input {decl.name!r} is {type(given).__name__}, which holds no bytes",
-            fix="pass bytes, a bytearray, a NumPy array, or another object with the buffer protocol",
-        ) from e
-    nbytes = len(data)
-    if decl.nbytes is not None and nbytes != decl.nbytes:
-        raise ArgumentValueError(
-            f"input {decl.name!r} has {nbytes} bytes and needs {decl.nbytes}",
-            fix=f"pass exactly {decl.count} elements of {decl.element.name}",
-        )
-    if nbytes % size:
-        raise ArgumentValueError(
-            f"input {decl.name!r} has {nbytes} bytes, no multiple of {size}",
-            fix=f"pass whole elements of {decl.element.name}",
-        )
-    if nbytes // size > U32_MAX:
-        raise ArgumentValueError(
-            f"input {decl.name!r} has more elements than an index reaches", fix=f"pass at most {U32_MAX} elements"
-        )
-    data.extend(bytes(padded_nbytes(nbytes) - nbytes))
-    return BufferState(decl, data, nbytes // size)
-
-
-def _output_count(decl: BufferDecl, sizes: Mapping[str, int]) -> int:
-    if decl.count:
-        return decl.count
-    if decl.name in sizes:
-        return sizes[decl.name]
-    if decl.output_byte_range is not None:
-        return -(-decl.output_byte_range[1] // element_nbytes(decl))
-    raise ArgumentValueError(
-        f"nothing says how long output {decl.name!r} is", fix=f'say it at the call: sizes={{"{decl.name}": n}}'
-    )
-
-
-def _checked_range(state: BufferState) -> tuple[int, int]:
-    """The bytes that the host sees."""
-    start, end = state.decl.output_byte_range or (0, state.nbytes)
-    if not 0 <= start <= end <= state.nbytes:
-        raise ArgumentValueError(
-            f"the output range {start}:{end} of {state.decl.name!r} leaves its {state.nbytes} bytes",
-            fix=f"bind at least {end} bytes, or change output_byte_range",
-        )
-    return start, end

@@ -17,9 +17,9 @@ from ..ir import Load, lit
 from ..lang import Annotation, const, element_type
 from ..program import Access, Program
 from ..value import Value
-from .exprs import Const, Frame, Local, outside_value
 from .source import FunctionSource
 from .stmts import StatementCompiler
+from .values import Const, Frame, Local, outside_value
 from .words import FOREIGN_TYPES
 
 RESERVED = ("grid", "domain", "sizes", "config")
@@ -93,6 +93,8 @@ class KernelSource(FunctionSource):
             raise self.error(arg, f"`{name}` is a keyword of every kernel call", "choose another name")
         if not name.isascii():
             raise self.error(arg, f"the parameter name `{name}` is not ASCII", "use letters, digits and underscores")
+        if arg.annotation is None and name in ("self", "cls"):
+            raise self.error(arg, "a kernel is no method", f"move it out of the class, or drop {name}")
         if arg.annotation is None:
             raise self.error(
                 arg, f"the parameter `{name}` has no annotation", f"write {name}: In[f32], or {name}: f32 for a number"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
-from types import BuiltinFunctionType
+from types import BuiltinFunctionType, FunctionType
 
 from .. import lang
 from ..dtypes import DataType, bool_, can_cast, f32, i32, u32
@@ -26,9 +26,10 @@ from ..ir import (
 from ..lang import DeviceFunction, Intrinsic, element_type
 from ..ops import AtomicOp, BinaryOp, ReduceOp, UnaryOp
 from ..program import Access
-from .exprs import Const, ExpressionCompiler, Nothing, Number, Outside, Result, Scalar, Typed, show
-from .source import Place
-from .words import BUILTIN_FIXES, FOREIGN_TYPES
+from .exprs import LONG_CHAIN, ExpressionCompiler
+from .source import FunctionSource, Place
+from .values import Const, Nothing, Number, Outside, Result, Scalar, Typed, show
+from .words import BUILTIN_FIXES, FOREIGN_FUNCTIONS, FOREIGN_TYPES
 
 
 class CallCompiler(ExpressionCompiler):
@@ -68,8 +69,11 @@ class CallCompiler(ExpressionCompiler):
                 raise self.fail(arg, "`*` arguments are not part of kernels", f"write {name}({signature})")
         most = len(signature.split(", ")) if signature else 0
         if not most - optional <= len(node.args) <= most:
-            count = f"{most} argument{'s' * (most != 1)}"
-            raise self.fail(node, f"{name}() takes {count}, not {len(node.args)}", f"write {name}({signature})")
+            least = ", ".join(signature.split(", ")[: most - optional])
+            count = f"{most - optional} or {most}" if optional else f"{most}"
+            forms = f"{name}({least}) or {name}({signature})" if optional else f"{name}({signature})"
+            many = "s" * (most != 1)
+            raise self.fail(node, f"{name}() takes {count} argument{many}, not {len(node.args)}", f"write {forms}")
         return node.args
 
     def cast(self, t: DataType, arg: ast.expr, node: Place) -> Typed:
@@ -78,8 +82,13 @@ class CallCompiler(ExpressionCompiler):
             return Typed(self.literal(self._converted(value.value, t, node), t, node), t)
         steps = cast_steps(value.dtype, t)
         if steps is None:
-            fix = f"go through a 32-bit integer: {t}(u32({show(arg)}))"
-            raise self.fail(node, f"no conversion from {value.dtype} to {t}", fix)
+            word = f"f32(u32({show(arg)}))" if t.name in ("f16", "bf16") else f"u32({show(arg)})"
+            raise self.fail(
+                node, f"no conversion from {value.dtype} to {t}", f"go through a 32-bit integer: {t}({word})"
+            )
+        if rounds_twice(value.dtype, t):
+            fix = f"say so: {t}(f32({show(arg)}))"
+            raise self.fail(node, f"from {value.dtype} to {t} the value would be rounded twice", fix)
         expr = value.expr
         for step in steps:
             expr = Cast(step, expr)
@@ -118,8 +127,10 @@ class CallCompiler(ExpressionCompiler):
         (first, *rest), t = self.alike(values, list(nodes), node, f"{op.text}()")
         self.refuse_narrow(t, node, nodes[0], f"{op.text}()")
         result = Typed(first, t)
-        for expr in rest:
+        for k, expr in enumerate(rest, 1):
             result = self.checked(BinOp(op, result.expr, expr), (t, t), node)
+            if k % LONG_CHAIN == 0 and k < len(rest):
+                result = self.keep(result)
         return result
 
     def _intrinsic(self, fn: Intrinsic, node: ast.Call) -> Result:
@@ -146,12 +157,12 @@ class CallCompiler(ExpressionCompiler):
         hint, self.hint = self.hint, ""  # the atomic's local becomes the name it is assigned to
         buffer = self.buffer(args[0])
         t = buffer.element
+        if t.name not in ("u32", "i32"):
+            raise self.fail(args[0], f"{fn.name}() on a buffer of {t}", "declare the buffer InOut[u32] or InOut[i32]")
         if buffer.decl.access not in (Access.READ_WRITE, Access.WORKGROUP):
             raise self.fail(
                 args[0], f"`{buffer.name}` cannot be read and written", f"declare it InOut[{t}] for {fn.name}()"
             )
-        if t.name not in ("u32", "i32"):
-            raise self.fail(args[0], f"{fn.name}() on a buffer of {t}", "declare the buffer u32 or i32")
         position, *rest = self.scalars(*args[1:])
         index = self.index(position, args[1], buffer.decl.count)
         exprs = [self.fit(v, t, n, f"`{buffer.name}`") for v, n in zip(rest, args[2:], strict=True)]
@@ -177,7 +188,7 @@ class CallCompiler(ExpressionCompiler):
                     chosen = Typed(lit(bool(chosen.value)), bool_)
                 if chosen.dtype not in (bool_, u32):
                     raise self.fail(args[0], f"the condition is {chosen.dtype}", f"write {show(args[0])} != 0")
-                return self.choice(chosen, arms, args[1:], node)
+                return self.choice([chosen.expr], arms, args[1:], node)
             case "fma":
                 values = [self.typed(v, n, f32) for v, n in zip(self.scalars(*args), args, strict=True)]
                 a, b, c = values
@@ -227,6 +238,17 @@ def cast_steps(source: DataType, target: DataType) -> list[DataType] | None:
     return None
 
 
+def rounds_twice(source: DataType, target: DataType) -> bool:
+    """Whether the way through f32 may differ from one rounding.
+
+    Integers to f16 round once: below 2^24 f32 holds them all, and from 65520 on both ways give infinity. Integers of 16
+    bits and the other half floats are values of f32.
+    """
+    if target.name == "bf16":
+        return source.name in ("f64", "u32", "i32")
+    return target.name == "f16" and source.name == "f64"
+
+
 def _middle(t: DataType) -> DataType | None:
     if t.is_narrow:
         return i32 if t.is_signed else u32
@@ -235,10 +257,17 @@ def _middle(t: DataType) -> DataType | None:
 
 def _unknown_call(what: object, name: str) -> tuple[str, str]:
     short = name.rpartition(".")[2]
+    word = FOREIGN_FUNCTIONS.get(short, short)
     if isinstance(what, type | BuiltinFunctionType) and what in BUILTIN_FIXES:
         return f"{name}() is not part of kernels", BUILTIN_FIXES[what]
     if isinstance(what, type) and what.__name__ in FOREIGN_TYPES:
         return f"`{name}` is not a type of kernels", f"write {FOREIGN_TYPES[what.__name__]}(x)"
-    if isinstance(getattr(lang, short, None), Intrinsic):
-        return f"`{name}` is not the kernel's own {short}", f"call vyre.{short}"
-    return f"`{name}` cannot be called in a kernel", "decorate it with @vyre.device, or use the functions of vyre"
+    if isinstance(getattr(lang, word, None), Intrinsic):
+        return f"`{name}` is not the kernel's own {word}", f"call vyre.{word}"
+    if word in ("abs", "max", "min"):
+        return f"`{name}` is not the kernel's own {word}", f"use Python's {word}"
+    if isinstance(getattr(what, "_source", None), FunctionSource):
+        return f"`{name}` is a kernel, and kernels cannot call kernels", "make a @vyre.device function that both call"
+    if isinstance(what, FunctionType) and not (what.__module__ or "").startswith("numpy"):
+        return f"`{name}` cannot be called in a kernel", "decorate it with @vyre.device, or use the functions of vyre"
+    return f"`{name}` cannot be called in a kernel", "use the functions of vyre, or compute it before the kernel"

@@ -8,16 +8,14 @@ the same expression could change is first bound to a local.
 from __future__ import annotations
 
 import ast
-import math
 import operator
 from collections.abc import Callable
-from numbers import Integral, Real
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...errors import KernelError
 from ..build import Buffer, Builder
-from ..dtypes import DataType, bool_, f32, i32, u32
+from ..dtypes import DataType, bool_, i32, u32
 from ..ir import (
     BinOp,
     BufLen,
@@ -31,58 +29,34 @@ from ..ir import (
     UnOp,
     Var,
     WorkgroupId,
-    f32_bits,
     lit,
+    show_number,
 )
 from ..lang import DeviceFunction, Ids, Intrinsic, element_type
 from ..ops import AtomicOp, BinaryOp, UnaryOp
 from ..program import Access
 from ..typing import infer
 from ..visit import walk_exprs
-from .source import MISSING, FunctionSource, Place, dotted_name
-from .words import REFUSED_EXPRESSIONS
-
-Number = int | float | bool
-
-
-class Const(NamedTuple):
-    """A number known while compiling, not typed yet."""
-
-    value: Number
-
-
-class Typed(NamedTuple):
-    """A value of the running kernel."""
-
-    expr: Expr
-    dtype: DataType
-
-
-class Outside(NamedTuple):
-    """Something of the surrounding Python program that is no number."""
-
-    what: object
-    name: str
-
-
-class Nothing(NamedTuple):
-    """The result of a call that has none."""
-
-    call: str
-
-
-class Local(NamedTuple):
-    """A name of the function. `fixed` says why it may not be assigned, if so."""
-
-    var: Expr
-    dtype: DataType
-    line: int
-    fixed: str = ""
-
-
-Scalar = Const | Typed
-Result = Const | Typed | Buffer | Outside | Nothing
-Binding = Local | Const | Buffer
+from .source import MISSING, Place, dotted_name
+from .values import (
+    Const,
+    Frame,
+    Local,
+    Nothing,
+    Number,
+    Outside,
+    Result,
+    Scalar,
+    Typed,
+    adapts,
+    common_type,
+    default_type,
+    float_fits,
+    misplaced,
+    outside_value,
+    refusal,
+    show,
+)
 
 BINARY: dict[type[ast.operator], tuple[str, BinaryOp, Callable[[Any, Any], Any]]] = {
     ast.Add: ("+", BinaryOp.ADD, operator.add),
@@ -113,19 +87,6 @@ MAX_FOLDED_BITS = 256
 """Integers known while compiling stay below this; no type holds more than 64 bits."""
 
 
-class Frame:
-    """One function being compiled: the kernel, or a helper at one place where it is inlined."""
-
-    def __init__(self, source: FunctionSource) -> None:
-        self.source = source
-        self.scopes: list[dict[str, Binding]] = [{}]
-        self.ended: dict[str, int] = {}  # names of blocks that are over -> line where the block starts
-        self.depth = 0  # branches and loops around the current statement
-
-    def find(self, name: str) -> Binding | None:
-        return next((scope[name] for scope in reversed(self.scopes) if name in scope), None)
-
-
 class ExpressionCompiler:
     """Compiles expressions of the current frame into the builder's open block."""
 
@@ -135,6 +96,7 @@ class ExpressionCompiler:
         self.hint = ""  # the name that the value being compiled is assigned to
         self.wanted: DataType | None = None  # the type that `1 if c else 0` takes where it stands
         self.temporaries: set[str] = set()  # locals that hold one value and belong to nobody
+        self._acting: dict[ast.expr, bool] = {}
 
     def fail(self, node: Place | Span, message: str, fix: str) -> KernelError:
         return self.frame.source.error(node, message, fix)
@@ -165,7 +127,7 @@ class ExpressionCompiler:
                 return self._ternary(node, wanted)
             case ast.Call():
                 return self._call(node)
-        raise self.fail(node, *_refusal(node))
+        raise self.fail(node, *refusal(node))
 
     def scalar(self, node: ast.expr) -> Scalar:
         """The value of an expression that must have one."""
@@ -183,7 +145,7 @@ class ExpressionCompiler:
             case Nothing(call=call):
                 raise self.fail(node, f"{call} has no value", "call it as a statement of its own")
             case Outside(what=what, name=name):
-                raise self.fail(node, *_misplaced(what, name))
+                raise self.fail(node, *misplaced(what, name))
 
     def scalars(self, *nodes: ast.expr) -> list[Scalar]:
         """Several values from left to right, each as it was when its turn came."""
@@ -212,11 +174,14 @@ class ExpressionCompiler:
 
     def _acts(self, node: ast.expr) -> bool:
         """Whether evaluating it may change memory."""
-        calls = (n for n in ast.walk(node) if isinstance(n, ast.Call))
-        called = (self.outside(dotted_name(call.func)) for call in calls)
-        return any(
-            isinstance(f, DeviceFunction) or (isinstance(f, Intrinsic) and isinstance(f.op, AtomicOp)) for f in called
-        )
+        if node not in self._acting:
+            calls = (n for n in ast.walk(node) if isinstance(n, ast.Call))
+            called = (self.outside(dotted_name(call.func)) for call in calls)
+            self._acting[node] = any(
+                isinstance(f, DeviceFunction) or (isinstance(f, Intrinsic) and isinstance(f.op, AtomicOp))
+                for f in called
+            )
+        return self._acting[node]
 
     def _observes(self, expr: Expr) -> bool:
         """Whether memory that somebody may change is part of it."""
@@ -238,11 +203,11 @@ class ExpressionCompiler:
         if binding is not None:
             return binding
         if name in self.frame.ended:
-            raise self.fail(
-                node,
-                f"`{name}` is assigned only inside the block that starts at line {self.frame.ended[name]}",
-                f"assign `{name}` before that block, or copy it to a name that is",
-            )
+            line, was = self.frame.ended[name]
+            fix = f"write `{name} = ...` above line {line}, so that it has a value on every path"
+            if isinstance(was, Const) or (isinstance(was, Local) and was.fixed):
+                fix = f"copy it in the loop to a name that is assigned above line {line}"
+            raise self.fail(node, f"`{name}` is assigned only inside the block that starts at line {line}", fix)
         if name in self.frame.source.locals:
             raise self.fail(node, f"`{name}` is used before it is assigned", f"assign `{name}` above this line")
         found = self.outside(name)
@@ -269,7 +234,9 @@ class ExpressionCompiler:
                 return Typed(getattr(base.what, node.attr), u32)
             raise self.fail(node, f"`{base.name}` has no axis `{node.attr}`", "use .x, .y or .z")
         if isinstance(base, Outside) and isinstance(base.what, ModuleType | type):
-            raise self.fail(node, f"`{base.name}` has no `{node.attr}`", "correct the spelling")
+            own = isinstance(base.what, ModuleType) and node.attr in ("abs", "len", "max", "min", "range")
+            fix = f"use Python's {node.attr}" if own else "correct the spelling"
+            raise self.fail(node, f"`{base.name}` has no `{node.attr}`", fix)
         raise self.fail(
             node,
             f"`.{node.attr}` is an attribute that kernels cannot read",
@@ -286,12 +253,14 @@ class ExpressionCompiler:
         if t == bool_ or isinstance(number, bool):
             if t == bool_ and isinstance(number, bool):
                 return lit(number, t)
-            kind, fix = ("bool", "1 or 0") if isinstance(number, bool) else (f"{number!r}", "True or False")
+            kind, fix = ("bool", "1 or 0") if isinstance(number, bool) else (show_number(number), "True or False")
             raise self.fail(node, f"{kind} meets a value of type {t}", f"write {fix}, or convert with {t}(...)")
         if t.is_float:
-            if not _float_fits(number, t):
-                raise self.fail(node, f"{number!r} does not fit {t}", "use a smaller number, or a wider type")
-            return lit(float(number), t)
+            if not float_fits(number, t):
+                raise self.fail(
+                    node, f"{show_number(number)} does not fit {t}", "use a smaller number, or a wider type"
+                )
+            return lit(number, t)
         if isinstance(number, float):
             raise self.fail(
                 node,
@@ -300,7 +269,10 @@ class ExpressionCompiler:
             )
         low, high = t.limits
         if not low <= number <= high:
-            raise self.fail(node, f"{number} does not fit {t}", f"use {low} to {high}, or convert to a wider type")
+            fix = f"use {low} to {high}, or convert to a wider type"
+            if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Invert) and not t.is_signed:
+                fix = f"write ~{t}({show(node.operand)})"
+            raise self.fail(node, f"{show_number(number)} does not fit {t}", fix)
         return lit(number, t)
 
     def typed(self, value: Scalar, node: Place, like: DataType | None = None) -> Typed:
@@ -310,7 +282,9 @@ class ExpressionCompiler:
         t = like or default_type(value.value)
         if like is None and t.is_int and not t.limits[0] <= value.value <= t.limits[1]:
             wide = "i64" if value.value < 0 else "u64"
-            raise self.fail(node, f"{value.value} does not fit {t}", f"write {wide}({value.value})")
+            fits = -(1 << 63) <= value.value < 1 << 64
+            fix = f"write {wide}({value.value})" if fits else "use a number that 64 bits can hold"
+            raise self.fail(node, f"{show_number(value.value)} does not fit {t}", fix)
         return Typed(self.literal(value.value, t, node), t)
 
     def fit(self, value: Scalar, t: DataType, node: Place, what: str) -> Expr:
@@ -325,11 +299,14 @@ class ExpressionCompiler:
     ) -> tuple[list[Expr], DataType]:
         """Values of one type: plain numbers take the type of the others."""
         types = [v.dtype for v in values if isinstance(v, Typed)]
-        t = types[0] if types else _common_type([v.value for v in values if isinstance(v, Const)])
+        t = types[0] if types else common_type([v.value for v in values if isinstance(v, Const)])
         for other in types:
             if other != t:
-                at = next(n for n, v in zip(nodes, values, strict=True) if isinstance(v, Typed) and v.dtype == other)
-                raise self.fail(whole, f"{what} of {t} and {other}", f"convert one side, for example {t}({show(at)})")
+                goal, lost = (other, t) if other.is_float and not t.is_float else (t, other)
+                at = next(n for n, v in zip(nodes, values, strict=True) if isinstance(v, Typed) and v.dtype == lost)
+                raise self.fail(
+                    whole, f"{what} of {t} and {other}", f"convert one side, for example {goal}({show(at)})"
+                )
         return [self.typed(v, n, t).expr for v, n in zip(values, nodes, strict=True)], t
 
     def index(self, value: Scalar, node: ast.expr, count: int = 0) -> Expr:
@@ -338,10 +315,11 @@ class ExpressionCompiler:
             number = value.value
             if isinstance(number, bool) or not isinstance(number, int):
                 raise self.fail(node, f"the index {number!r} is not a whole number", "index with u32 values")
+            shown = show_number(number)
             if number < 0:
-                raise self.fail(node, f"the index {number} is negative", "count from the front: x[len(x) - 1]")
+                raise self.fail(node, f"the index {shown} is negative", "count from the front: x[len(x) - 1]")
             if count and number >= count:
-                raise self.fail(node, f"the index {number} lies outside the {count} elements", f"use 0 to {count - 1}")
+                raise self.fail(node, f"the index {shown} lies outside the {count} elements", f"use 0 to {count - 1}")
             return self.literal(number, u32, node)
         if value.dtype != u32:
             raise self.fail(node, f"the index is {value.dtype}", f"write u32({show(node)})")
@@ -396,6 +374,9 @@ class ExpressionCompiler:
         symbol, ir_op, _ = BINARY[type(op)]
         if ir_op.rule == "shift":
             return self._shift(ir_op, a, b, node, at_a, at_b)
+        if bool_ in (v.dtype for v in (a, b) if isinstance(v, Typed)) and any(map(_is_plain_number, (a, b))):
+            sides = [f"u32({show(n)})" if isinstance(v, Typed) else show(n) for v, n in ((a, at_a), (b, at_b))]
+            raise self.fail(node, f"`{symbol}` of a bool and a number", f"write {f' {symbol} '.join(sides)}")
         (left, right), t = self.alike([a, b], [at_a, at_b], node, f"`{symbol}`")
         self.refuse_narrow(t, node, at_a if isinstance(a, Typed) else at_b, f"`{symbol}`")
         if ir_op is BinaryOp.DIV and t != bool_ and t.is_float != (symbol == "/"):
@@ -409,14 +390,20 @@ class ExpressionCompiler:
     def refuse_narrow(self, t: DataType, node: Place, operand: Place, what: str) -> None:
         if t.is_narrow:
             wide = i32 if t.is_signed else u32
-            raise self.fail(node, f"{what} of {t}, which only stores", f"widen it: {wide}({show(operand)})")
+            fix = f"widen it: {wide}({show(operand)})"
+            if isinstance(node, ast.AugAssign):
+                target, symbol = show(node.target), BINARY[type(node.op)][0]
+                fix = f"write {target} = {t}({wide}({target}) {symbol} {show(node.value)})"
+            raise self.fail(node, f"{what} of {t}, which only stores", fix)
 
     def _shift(self, op: BinaryOp, a: Scalar, b: Scalar, node: Place, at_a: ast.expr, at_b: ast.expr) -> Typed:
         left = self.typed(a, at_a)
         self.refuse_narrow(left.dtype, node, at_a, f"`{op.text}`")
         width = left.dtype.bits or 32
         if isinstance(b, Const) and not (isinstance(b.value, int) and 0 <= b.value < width):
-            raise self.fail(at_b, f"shift by {b.value!r} of a {width}-bit value", f"shift by 0 to {width - 1}")
+            raise self.fail(
+                at_b, f"shift by {show_number(b.value)} of a {width}-bit value", f"shift by 0 to {width - 1}"
+            )
         right = self.typed(b, at_b, u32)
         if right.dtype != u32:
             raise self.fail(at_b, f"the shift count is {right.dtype}", f"write u32({show(at_b)})")
@@ -494,10 +481,9 @@ class ExpressionCompiler:
             found.append(settled.expr)
         if not found:
             return Const(conjunction)
-        result = found[0] if len(found) > 1 or found[0].type_hint == bool_ else found[0].ne(0)
-        for right in found[1:]:
-            result = BinOp(BinaryOp.AND if conjunction else BinaryOp.OR, result, right)
-        return Typed(result, bool_)
+        if len(found) == 1 and found[0].type_hint != bool_:
+            return Typed(found[0].ne(0), bool_)
+        return Typed(_balanced(BinaryOp.AND if conjunction else BinaryOp.OR, found), bool_)
 
     def _compare(self, node: ast.Compare) -> Scalar:
         for op in node.ops:
@@ -506,8 +492,18 @@ class ExpressionCompiler:
                 fix = "compare with == or !=" if word.startswith("is") else "compare with each value: x == 1 or x == 2"
                 raise self.fail(node, f"`{word}` is not an operator of kernels", fix)
         nodes = [node.left, *node.comparators]
-        values = self.scalars(*nodes)
-        result: Expr | None = None
+        values: list[Scalar] = []
+        for k, part in enumerate(nodes):
+            effects = self.effects
+            value = self.settled(self.scalar(part), *nodes[k + 1 :])
+            if k > 1 and self.effects != effects:
+                raise self.fail(
+                    part,
+                    "a later part of a chained comparison has an effect, and runs always",
+                    "use a nested if instead",
+                )
+            values.append(self.once(value) if isinstance(value, Typed) and 0 < k < len(node.ops) else value)
+        found: list[Expr] = []
         for k, op in enumerate(node.ops):
             ir_op, fold = COMPARE[type(op)]
             a, b = values[k], values[k + 1]
@@ -516,45 +512,75 @@ class ExpressionCompiler:
                     return Const(False)
                 continue
             (left, right), t = self.alike([a, b], nodes[k : k + 2], node, f"`{ir_op.text}`")
-            one = self.checked(BinOp(ir_op, left, right), (t, t), node).expr
-            result = one if result is None else BinOp(BinaryOp.AND, result, one)
-        return Const(True) if result is None else Typed(result, bool_)
+            found.append(self.checked(BinOp(ir_op, left, right), (t, t), node).expr)
+        return Typed(_balanced(BinaryOp.AND, found), bool_) if found else Const(True)
 
     def _ternary(self, node: ast.IfExp, wanted: DataType | None) -> Scalar:
-        condition = self.truth(node.test)
-        if isinstance(condition, Const):
-            self.wanted = wanted
-            return self.scalar(node.body if condition.value else node.orelse)
-        chosen = self.settled(condition, node.body, node.orelse)
-        assert isinstance(chosen, Typed)
+        """`a if c else b if d else ...`, eager like `and` and `or`."""
+        conditions: list[Expr] = []
         arms: list[Scalar] = []
-        for arm, later in ((node.body, [node.orelse]), (node.orelse, [])):
-            effects = self.effects
-            self.wanted = wanted
-            arms.append(self.settled(self.scalar(arm), *later))
-            if self.effects != effects:
-                raise self.fail(arm, "an arm of a conditional expression has an effect", "use an if statement instead")
-        numbers = [arm for arm in arms if isinstance(arm, Const)]
-        if wanted is not None and len(numbers) == 2 and all(adapts(n, wanted) for n in numbers):
-            arms[0] = self.typed(arms[0], node.body, wanted)
-        return self.choice(chosen, arms, [node.body, node.orelse], node)
+        nodes: list[ast.expr] = []
+        rest: ast.expr = node
+        effects = 0
 
-    def choice(self, condition: Typed, arms: list[Scalar], nodes: list[ast.expr], node: Place) -> Typed:
-        (a, b), t = self.alike(arms, nodes, node, "a choice")
-        return Typed(Select(condition.expr, a, b), t)
+        def refuse_effects(at: ast.expr) -> None:
+            if conditions and self.effects != effects:
+                raise self.fail(at, "an arm of a conditional expression has an effect", "use an if statement instead")
+
+        while isinstance(rest, ast.IfExp):
+            condition = self.truth(rest.test)
+            refuse_effects(rest.test)
+            effects = self.effects
+            if isinstance(condition, Const):
+                rest = rest.body if condition.value else rest.orelse
+                continue
+            chosen = self.settled(condition, rest.body, rest.orelse)
+            assert isinstance(chosen, Typed)
+            conditions.append(chosen.expr)
+            self.wanted = wanted
+            arms.append(self.settled(self.scalar(rest.body), rest.orelse))
+            nodes.append(rest.body)
+            refuse_effects(rest.body)
+            rest = rest.orelse
+        self.wanted = wanted
+        arms.append(self.scalar(rest))
+        nodes.append(rest)
+        refuse_effects(rest)
+        if not conditions:
+            return arms[0]
+        if wanted is not None and all(isinstance(arm, Const) and adapts(arm, wanted) for arm in arms):
+            arms[0] = self.typed(arms[0], nodes[0], wanted)
+        return self.choice(conditions, arms, nodes, node)
+
+    def choice(self, conditions: list[Expr], arms: list[Scalar], nodes: list[ast.expr], node: Place) -> Typed:
+        """The arm of the first condition that holds, or the last arm."""
+        (*exprs, result), t = self.alike(arms, nodes, node, "a choice")
+        for k, (condition, expr) in enumerate(zip(reversed(conditions), reversed(exprs), strict=True), 1):
+            result = Select(condition, expr, result)
+            if k % LONG_CHAIN == 0 and k < len(conditions):
+                result = self.keep(Typed(result, t)).expr
+        return Typed(result, t)
 
     # -- buffers
 
-    def buffer(self, node: ast.expr) -> Buffer:
+    def buffer(self, node: ast.expr, indexed: bool = False) -> Buffer:
         """The buffer that an expression names."""
         found = self.value(node)
         if isinstance(found, Buffer):
             return found
-        raise self.fail(
-            node,
-            f"`{show(node)}` is not a buffer",
-            f"name a buffer: a parameter such as {show(node)}: In[f32], or shared()",
-        )
+        name = show(node)
+        fix = f"name a buffer: a parameter such as {name}: In[f32], or shared()"
+        if indexed and isinstance(found, Outside) and isinstance(found.what, Ids):
+            fix = f"write {name}.x, {name}.y or {name}.z"
+        elif indexed and isinstance(found, Typed | Const):
+            fix = f"it is one value: write {name} without an index"
+        elif isinstance(found, Outside) and not callable(found.what):
+            raise self.fail(
+                node,
+                f"`{name}` is a {type(found.what).__name__}, not a buffer",
+                f"pass it as a parameter: {name}: In[f32]",
+            )
+        raise self.fail(node, f"`{name}` is not a buffer", fix)
 
     def indexed(self, node: ast.Subscript) -> Buffer:
         """The buffer of `x[...]`, with the forms of indexing that kernels lack refused."""
@@ -562,7 +588,7 @@ class ExpressionCompiler:
             raise self.fail(node, "slices are not part of kernels", "index one element, in a loop if need be")
         if isinstance(node.slice, ast.Tuple):
             raise self.fail(node, "buffers are flat", "compute one index: x[row * width + column]")
-        return self.buffer(node.value)
+        return self.buffer(node.value, indexed=True)
 
     def _load(self, node: ast.Subscript) -> Typed:
         buffer = self.indexed(node)
@@ -589,76 +615,14 @@ class ExpressionCompiler:
         raise NotImplementedError
 
 
-# ---- plain functions ------------------------------------------------------------------------------------------------
+def _is_plain_number(value: Scalar) -> bool:
+    return isinstance(value, Const) and not isinstance(value.value, bool)
 
 
-def show(node: Place | Span) -> str:
-    """Short source text for a Fix."""
-    text = ast.unparse(node) if isinstance(node, ast.AST) else ""
-    return text if 0 < len(text) <= 40 else "..."
-
-
-def default_type(number: Number) -> DataType:
-    """The type of a number that meets no other: bool, f32, u32, or i32 when negative."""
-    if isinstance(number, bool):
-        return bool_
-    return f32 if isinstance(number, float) else u32 if number >= 0 else i32
-
-
-def adapts(value: Scalar, t: DataType) -> bool:
-    """Whether a plain number takes the type `t`."""
-    if isinstance(value, Typed):
-        return True
-    if isinstance(value.value, bool) or t == bool_:
-        return isinstance(value.value, bool) and t == bool_
-    return t.is_float or isinstance(value.value, int)
-
-
-def _common_type(numbers: list[Number]) -> DataType:
-    types = [default_type(n) for n in numbers]
-    return next((t for t in (f32, i32, u32) if t in types), bool_)
-
-
-def _float_fits(number: Number, t: DataType) -> bool:
-    try:
-        wide = float(number)
-    except OverflowError:
-        return False
-    if not math.isfinite(wide) or t.name == "f64":
-        return True
-    if t.name == "f16":
-        return abs(wide) < 65520.0  # the midpoint above the largest f16
-    return f32_bits(wide) & 0x7FFFFFFF != 0x7F800000
-
-
-def outside_value(found: object, name: str) -> Result:
-    if isinstance(found, bool):
-        return Const(found)
-    if isinstance(found, Integral):
-        return Const(int(found))
-    if isinstance(found, Real):
-        return Const(float(found))
-    return Outside(found, name)
-
-
-def _refusal(node: ast.expr) -> tuple[str, str]:
-    if isinstance(node, ast.Constant):
-        kind = type(node.value).__name__
-        return f"a {kind} is not a value of kernels", "use numbers, True and False"
-    return REFUSED_EXPRESSIONS.get(
-        type(node).__name__,
-        (f"{type(node).__name__} is not part of kernels", "use numbers, names, operators and calls"),
-    )
-
-
-def _misplaced(what: object, name: str) -> tuple[str, str]:
-    """Why an outside thing is no value, and what to write."""
-    if element_type(what) is not None:
-        return f"`{name}` is a type, not a value", f"convert with {name}(x)"
-    if isinstance(what, Ids):
-        return f"`{name}` has three axes", f"write {name}.x"
-    if isinstance(what, Intrinsic):
-        return f"`{name}` is a function, not a value", f"call it: {name}({what.signature})"
-    if isinstance(what, ModuleType) or callable(what):
-        return f"`{name}` is not a number", "use numbers and functions of vyre"
-    return f"`{name}` is a {type(what).__name__}, not a number", "pass it as a parameter, for example In[f32]"
+def _balanced(op: BinaryOp, parts: list[Expr]) -> Expr:
+    """`parts` under an operator that is the same however they are grouped: in their order, and no deeper than need
+    be."""
+    while len(parts) > 1:
+        pairs = [parts[k : k + 2] for k in range(0, len(parts), 2)]
+        parts = [BinOp(op, *pair) if len(pair) == 2 else pair[0] for pair in pairs]
+    return parts[0]

@@ -13,11 +13,11 @@ from typing import NamedTuple
 from ...errors import KernelError
 from ..build import Buffer, Builder
 from ..dtypes import DataType, bool_, f32, i32, u32
-from ..ir import Let, Node, Var, lit
+from ..ir import Expr, Let, Lit, Node, Var, lit
 from ..lang import Annotation, DeviceFunction, const, element_type
 from .calls import CallCompiler
-from .exprs import Binding, Const, Frame, Local, Nothing, Result, Scalar, Typed, default_type, outside_value, show
 from .source import FunctionSource, Place
+from .values import Binding, Const, Frame, Local, Nothing, Result, Scalar, Typed, default_type, outside_value, show
 
 WIDENED = ((u32, i32), (u32, f32), (i32, f32))
 """Types of plain numbers, and what they become together with other plain numbers."""
@@ -46,6 +46,7 @@ class Inlining(Frame):
         self.result: Scalar | None = None
         self.bare: ast.Return | None = None  # a return without a value
         self.var: Var | None = None  # holds the result where several returns meet
+        self.live: Var | None = None  # false once something returned, where that is tested
         self.guessed = False  # whether its type is only the default of a plain number
 
 
@@ -76,9 +77,15 @@ class HelperCompiler(CallCompiler):
             return
         if self.loops:
             raise self.fail(node, "a helper returns from inside a loop", "assign the result to a name, and break")
+        if frame.live is not None:
+            self.b.assign(frame.live, Lit(bool_, 0))
         if node.value is None:
             frame.bare = node
             return
+        if isinstance(node.value, ast.Tuple):
+            raise self.fail(
+                node.value, "a helper returns one value", "write one helper per value, or store to a buffer"
+            )
         self.wanted = frame.declared
         value = self.scalar(node.value)
         if frame.declared is not None:
@@ -94,7 +101,7 @@ class HelperCompiler(CallCompiler):
         t = self.typed(value, node.value, so_far)
         if frame.var is None:
             frame.var = Var(self.b.fresh(frame.source.name), dtype=t.dtype)
-            self.b.insert(frame.mark, Let(frame.var.name, lit(False if t.dtype == bool_ else 0, t.dtype)))
+            self.b.insert(frame.mark, Let(frame.var.name, zero(t.dtype)))
             frame.result = Typed(frame.var, t.dtype)
             frame.guessed = isinstance(value, Const) and frame.preferred is None
         assert isinstance(frame.result, Typed)
@@ -125,6 +132,7 @@ class HelperCompiler(CallCompiler):
         preferred: DataType | None = None
         while True:
             frame = Inlining(device, outer, mark)
+            frame.conditional = caller.depth > 0 or caller.conditional
             frame.scopes[0].update(names)
             frame.declared, frame.preferred = _result_type(source), preferred
             self.frame, self.loops = frame, []
@@ -214,6 +222,11 @@ class HelperCompiler(CallCompiler):
             raise self.fail(at, f"`{name}` has to be known while compiling", "pass a number or a const parameter")
         value = self.typed(given, at) if t is None else Typed(self.fit(given, t, at, f"`{name}`"), t)
         return Local(self.b.let(name, value.expr), value.dtype, source.line(arg))
+
+
+def zero(t: DataType) -> Expr:
+    """What a local holds until a branch gives it a value."""
+    return lit(False if t == bool_ else 0, t)
 
 
 def _result_type(source: FunctionSource) -> DataType | None:

@@ -12,7 +12,7 @@ import linecache
 from collections.abc import Callable, Iterator
 from inspect import getblock
 from tokenize import TokenError
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from ...errors import ArgumentTypeError, KernelError, VyreError
@@ -60,13 +60,27 @@ class FunctionSource:
             raise self.error(found, "a kernel cannot be async", "write a plain def")
         if not isinstance(found, ast.FunctionDef) or found.name != self.name:
             raise self._without_source("the source at the line of the function is something else")
+        self._refuse_edited(module)
         return found
+
+    def _refuse_edited(self, module: ast.Module) -> None:
+        """The file is read anew, and may no longer be what Python compiled: its names and numbers would differ."""
+        try:
+            whole = compile(module, self.filename, "exec", dont_inherit=True)
+        except (SyntaxError, RecursionError):  # `nonlocal` makes no sense out of its surroundings
+            return
+        ran = self.fn.__code__
+        for code in whole.co_consts:
+            if isinstance(code, CodeType) and code.co_name == self.name:
+                same = code.co_varnames[: _arguments(code)] == ran.co_varnames[: _arguments(ran)]
+                if not same or _names_and_numbers(code) - _names_and_numbers(ran):  # tools that check may add some
+                    raise self._without_source("the file has changed since the function was imported")
 
     def _without_source(self, message: str) -> KernelError:
         text = self.lines[self.first_line - 1] if self.first_line <= len(self.lines) else None
         return KernelError(
             message,
-            fix="define the function with def in a file or a notebook cell, and import it again after editing",
+            fix="define the function with def in a file or a notebook cell, and reload the module after editing",
             filename=self.filename,
             lineno=self.first_line,
             offset=None,
@@ -163,6 +177,17 @@ class FunctionSource:
         if name in self.fn.__globals__:
             return self.fn.__globals__[name]
         return getattr(builtins, name, MISSING)
+
+
+def _arguments(code: CodeType) -> int:
+    return code.co_argcount + code.co_kwonlyargcount
+
+
+def _names_and_numbers(code: CodeType) -> set[object]:
+    """What compiling the same source again finds again, whatever surrounds it."""
+    names = {*code.co_names, *code.co_varnames, *code.co_freevars, *code.co_cellvars}
+    plain = {name for name in names if not name.startswith("__")}  # in a class these are rewritten
+    return plain | {(type(c), c) for c in code.co_consts if type(c) in (int, float)}
 
 
 def dotted_name(node: ast.AST) -> str | None:

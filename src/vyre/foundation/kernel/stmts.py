@@ -1,60 +1,36 @@
 """Statements of the kernel language.
 
-The IR has neither `while` nor `break`. `while c: body` becomes
-
-    go = true; loop { if go { go = c; if go { body } } }
-
-`break` clears `go`, `continue` clears a flag of the iteration, and what follows either in its block is guarded by the
-flag. Every engine leaves a loop whose whole body is `if go`.
+A local of the IR ends with its block, and a name of Python does not: a name that every way through an `if` assigns,
+and that is read behind it, is declared in front of it. Flat source stays flat: long chains of `elif`, and of guards
+such as `if c: break`, go on behind a flag instead of one level deeper each.
 """
 
 from __future__ import annotations
 
 import ast
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 
 from ..build import Buffer
-from ..dtypes import DataType, bool_, i32, u32
-from ..ir import Cast, Expr, Lit, Select, Var, lit
-from ..lang import DeviceFunction, Intrinsic, shared, static_range
-from .exprs import (
-    Binding,
-    Const,
-    Local,
-    Nothing,
-    Outside,
-    Scalar,
-    Typed,
-    adapts,
-    show,
-)
-from .inline import Flags, HelperCompiler, Inlining
+from ..dtypes import DataType, bool_, u32
+from ..ir import Expr, Let, Lit, Var, show_number
+from ..lang import DeviceFunction, Intrinsic, shared
+from .flow import Names, always_returns, arms, assigned, assigned_in_every, is_elif, jumps, read_first, returns
+from .inline import Inlining, zero
+from .loops import LoopCompiler
 from .source import Place, dotted_name
+from .values import Const, Join, Local, Nothing, Outside, Scalar, Typed, adapts, show
 from .words import REFUSED_STATEMENTS
 
-MAX_UNROLLED = 65_536
-"""Iterations of one static_range; more is a mistake, or belongs in a range."""
+MANY_ARMS, MANY_GUARDS = 16, 8
+"""Arms of one `if`, and guards in one block, that may nest."""
 
 
-class StatementCompiler(HelperCompiler):
+class StatementCompiler(LoopCompiler):
     """Compiles the statements of a kernel into its builder."""
 
     # -- blocks
-
-    @contextmanager
-    def scope(self, line: int) -> Iterator[dict[str, Binding]]:
-        """The block that starts at `line`: names assigned inside end with it."""
-        frame = self.frame
-        names: dict[str, Binding] = {}
-        frame.scopes.append(names)
-        frame.depth += 1
-        yield names
-        frame.scopes.pop()
-        frame.depth -= 1
-        frame.ended.update(dict.fromkeys(names, line))
 
     def block(self, body: Iterable[ast.stmt]) -> bool:
         """Compiles statements in order; True when no path leads past them."""
@@ -63,49 +39,117 @@ class StatementCompiler(HelperCompiler):
             node = todo.popleft()
             self.b.span = self.frame.source.span(node)
             if isinstance(node, ast.If):
-                self._header(node, node.test)
+                self.header(node, node.test)
                 condition = self.truth(node.test)
                 if isinstance(condition, Const):  # decided while compiling: the other side is never looked at
                     todo.extendleft(reversed(node.body if condition.value else node.orelse))
                     continue
-                if isinstance(self.frame, Inlining) and _returns(node):
-                    return self._returning_if(node, condition, list(todo))
-                self._if(node, condition, node.body, node.orelse)
+                if isinstance(self.frame, Inlining) and returns(node):
+                    return self._returning_if(self.frame, node, condition, list(todo))
+                self._if(node, condition, todo)
             else:
                 self.statement(node)
             if isinstance(node, ast.Return | ast.Break | ast.Continue):
                 return True  # Python accepts dead code; the IR does not
             flags = self.loops[-1] if self.loops else None
-            if todo and flags and flags.guard is not None and _jumps(node):
-                with self.b.if_(flags.guard):
-                    return self.block(todo)
+            if todo and flags and flags.guard is not None and jumps(node):
+                return self._guarded(flags.guard, list(todo), jumps)
         return False
 
-    def _header(self, node: ast.stmt, last: ast.expr) -> None:
-        self.b.span = self.frame.source.span(node, last)
+    def _guarded(self, flag: Var, rest: list[ast.stmt], leaves: Callable[[ast.stmt], bool]) -> bool:
+        """What follows a statement that may jump: it runs while the flag that the jump clears is set."""
+        frame = self.frame
+        if sum(map(leaves, rest)) < MANY_GUARDS:
+            with self.b.if_(flag):
+                frame.depth += 1
+                ends = self.block(rest)
+                frame.depth -= 1
+            return ends
+        ends = False
+        while rest and not ends:
+            size = next((k for k, node in enumerate(rest, 1) if leaves(node)), len(rest))
+            part, rest = rest[:size], rest[size:]
+            with self._joined(assigned(part), rest), self.b.if_(flag), self.scope(frame.source.line(part[0])):
+                ends = self.block(part)
+        return ends
 
-    def _if(self, node: ast.If, condition: Typed, then: list[ast.stmt], orelse: list[ast.stmt]) -> bool:
-        line = self.frame.source.line(node)
-        with self.b.if_(condition.expr), self.scope(line):
-            ends = self.block(then)
-        if not orelse:
-            return False
-        with self.b.else_(), self.scope(line):
-            return self.block(orelse) and ends
+    @contextmanager
+    def _joined(self, names: Names | None, rest: Iterable[ast.stmt]) -> Iterator[None]:
+        """Of the names that the coming blocks assign on every path, those that `rest` reads stay."""
+        frame, after, mark = self.frame, list(rest), self.b.mark()
+        kept = [
+            name
+            for name in sorted(names or ())
+            if frame.find(name) is None and (name in frame.joins or read_first(after, name))
+        ]
+        here = {name: Join(mark) for name in kept if name not in frame.joins}
+        frame.joins |= here
+        yield
+        for name in kept:
+            local = frame.joins[name].local
+            if local is not None:
+                frame.scopes[-1][name] = local
+        for name in here:
+            del frame.joins[name]
 
-    def _returning_if(self, node: ast.If, condition: Typed, rest: list[ast.stmt]) -> bool:
-        """In a helper, what follows an if that returns belongs to its other side."""
-        then_ends, else_ends = _always_returns(node.body), _always_returns(node.orelse)
-        if not (then_ends or else_ends):
-            at = next(n for n in ast.walk(node) if isinstance(n, ast.Return))
-            raise self.fail(
-                at,
-                "this return leaves a helper on some paths of a branch only",
-                "end every path of the branch with return",
-            )
-        then = node.body if then_ends else [*node.body, *rest]
-        orelse = node.orelse if else_ends else [*node.orelse, *rest]
-        return self._if(node, condition, then, orelse)
+    def _if(self, node: ast.If, condition: Typed, rest: Iterable[ast.stmt]) -> bool:
+        with self._joined(assigned_in_every(arms(node)), rest):
+            return self._chain(node, condition)
+
+    def _chain(self, node: ast.If, condition: Typed) -> bool:
+        """`if`, `elif`, ..., `else`. A long chain breaks off, and goes on where a flag says that no arm was taken."""
+        line, ends, depth = self.frame.source.line(node), True, 0
+        mark, more = self.b.mark(), None
+        with ExitStack() as stack:
+            while True:
+                with self.b.if_(condition.expr), self.scope(line):
+                    ends = self.block(node.body) and ends
+                orelse = node.orelse
+                if not orelse:
+                    return False
+                depth += 1
+                stack.enter_context(self.b.else_())
+                if depth == MANY_ARMS and is_elif(orelse):
+                    if more is None:
+                        more = Var(self.b.fresh("more"), dtype=bool_)
+                        self.b.insert(mark, Let(more.name, Lit(bool_, 0)))
+                    self.b.assign(more, Lit(bool_, 1))
+                    stack.close()
+                    stack.enter_context(self.b.if_(more))
+                    self.b.assign(more, Lit(bool_, 0))
+                    depth = 0
+                following: Scalar = Const(True)
+                while is_elif(orelse) and isinstance(following, Const):
+                    (inner,) = orelse
+                    assert isinstance(inner, ast.If)
+                    self.header(inner, inner.test)
+                    following = self.truth(inner.test)
+                    if isinstance(following, Const):
+                        orelse = inner.body if following.value else inner.orelse
+                    else:
+                        node, condition = inner, following
+                if isinstance(following, Const):
+                    with self.scope(line):
+                        return self.block(orelse) and ends
+
+    def _returning_if(self, frame: Inlining, node: ast.If, condition: Typed, rest: list[ast.stmt]) -> bool:
+        """In a helper, what follows an if that returns belongs to its other side, or runs while nothing returned."""
+        then_ends, else_ends = always_returns(node.body), always_returns(node.orelse)
+        flat = len(arms(node)) <= MANY_ARMS and sum(map(returns, rest)) < MANY_GUARDS
+        if flat and (then_ends or else_ends or not rest):
+            line = frame.source.line(node)
+            with self.b.if_(condition.expr), self.scope(line):
+                ends = self.block(node.body if then_ends else [*node.body, *rest])
+            orelse = node.orelse if else_ends else [*node.orelse, *rest]
+            if not orelse:
+                return False
+            with self.b.else_(), self.scope(line):
+                return self.block(orelse) and ends
+        if frame.live is None:
+            frame.live = Var(self.b.fresh("live"), dtype=bool_)
+            self.b.insert(frame.mark, Let(frame.live.name, Lit(bool_, 1)))
+        ends = self._if(node, condition, rest)
+        return self._guarded(frame.live, rest, returns) if rest and not ends else ends
 
     def statement(self, node: ast.stmt) -> None:
         match node:
@@ -120,13 +164,13 @@ class StatementCompiler(HelperCompiler):
             case ast.Expr():
                 self._expression(node)
             case ast.For():
-                self._for(node)
+                self.for_(node)
             case ast.While():
-                self._while(node)
+                self.while_(node)
             case ast.Return():
                 self.leave(node)
             case ast.Break() | ast.Continue():
-                self._jump(node)
+                self.jump(node)
             case ast.Pass():
                 pass
             case _:
@@ -158,7 +202,7 @@ class StatementCompiler(HelperCompiler):
                     self._shared(target, value)
                     return
                 self.hint = target.id if isinstance(called, Intrinsic) else ""
-                binding = self.frame.find(target.id)
+                binding = self.frame.known(target.id)
                 self.wanted = binding.dtype if isinstance(binding, Local) else None
                 found = self.scalar(value)
                 self.hint = ""
@@ -176,7 +220,7 @@ class StatementCompiler(HelperCompiler):
     def bind(self, target: ast.Name, value: Scalar, at: ast.expr, declared: DataType | None = None) -> None:
         """Give a name a value: a new local the first time, an assignment later."""
         name, line = target.id, self.frame.source.line(target)
-        binding = self.frame.find(name)
+        binding = self.frame.known(name)
         if isinstance(binding, Local) and not binding.fixed:
             assert isinstance(binding.var, Var)
             found = self.typed(value, at, binding.dtype) if adapts(value, binding.dtype) else self.typed(value, at)
@@ -188,6 +232,8 @@ class StatementCompiler(HelperCompiler):
                     f"write {binding.dtype}({show(at)}), or use another name",
                 )
             self.b.assign(binding.var, found.expr)
+            if self.frame.find(name) is None:  # another arm of the same if declared it
+                self.frame.scopes[-1][name] = binding
             return
         if binding is not None:
             what = binding.fixed if isinstance(binding, Local) else "a buffer"
@@ -197,7 +243,13 @@ class StatementCompiler(HelperCompiler):
             found = Typed(self.fit(value, declared, at, f"`{name}`"), declared)
         else:
             found = self.typed(value, at)
-        if isinstance(found.expr, Var) and found.expr.name in self.temporaries:
+        join = self.frame.joins.get(name)
+        if join is not None:
+            var = Var(self.b.fresh(name), dtype=found.dtype)
+            self.b.insert(join.mark, Let(var.name, zero(found.dtype)))
+            self.b.assign(var, found.expr)
+            join.local = Local(var, found.dtype, line)
+        elif isinstance(found.expr, Var) and found.expr.name in self.temporaries:
             self.temporaries.discard(found.expr.name)
             var = found.expr
         else:
@@ -284,215 +336,18 @@ class StatementCompiler(HelperCompiler):
     def _shared(self, target: ast.Name, call: ast.Call) -> None:
         dtype, count = self.arguments(call, "shared", shared.signature)
         t, size = self.dtype(dtype), self.scalar(count)
-        if not isinstance(size, Const) or isinstance(size.value, bool | float):
+        if not isinstance(size, Const):
             raise self.fail(
                 count, "the size of shared memory is not known while compiling", "use a number or a const parameter"
             )
-        if size.value < 1:
-            raise self.fail(count, f"shared memory of {size.value} elements", "make it at least 1")
-        if self.frame.depth:
-            raise self.fail(call, "shared memory is declared inside a branch or loop", "declare it at the top")
+        if isinstance(size.value, bool | float):
+            raise self.fail(count, f"{size.value!r} is not a whole number", "give the number of elements")
+        if not 1 <= size.value <= u32.limits[1]:
+            fix = "make it at least 1" if size.value < 1 else "make it as small as the workgroup needs"
+            raise self.fail(count, f"shared memory of {show_number(size.value)} elements", fix)
+        if self.frame.depth or self.frame.conditional:
+            fix = "call the helper at the top" if self.frame.conditional else "declare it at the top"
+            raise self.fail(call, "shared memory is declared inside a branch or loop", fix)
         if self.frame.find(target.id) is not None:
             raise self.fail(target, f"`{target.id}` has another meaning already", "use another name")
         self.frame.scopes[-1][target.id] = self.b.shared(target.id, t, size.value)
-
-    # -- loops
-
-    def _jump(self, node: ast.Break | ast.Continue) -> None:
-        flags = self.loops[-1]  # Python itself refuses break outside a loop
-        if isinstance(node, ast.Break) and flags.go is not None:
-            self.b.assign(flags.go, Lit(bool_, 0))
-        if flags.step is not None:
-            self.b.assign(flags.step, Lit(bool_, 0))
-
-    @contextmanager
-    def _iteration(self, node: ast.For | ast.While, go: Var | None) -> Iterator[dict[str, Binding]]:
-        """One pass through a loop's body, with the flags that its jumps need."""
-        step = self.b.let("step", Lit(bool_, 1)) if any(_jumps(n, ast.Continue) for n in node.body) else None
-        self.loops.append(Flags(go, step))
-        with self.scope(self.frame.source.line(node)) as names:
-            yield names
-        self.loops.pop()
-
-    def _while(self, node: ast.While) -> None:
-        self._no_else(node)
-        self._header(node, node.test)
-        self.effects += 1  # it may not end: never run one that Python would not run
-        with self.b.while_flag() as go:
-            self.frame.depth += 1
-            self.b.assign(go, self.as_bool(self.truth(node.test)))
-            with self.b.if_(go), self._iteration(node, go):
-                self.block(node.body)
-            self.frame.depth -= 1
-
-    def _for(self, node: ast.For) -> None:
-        self._no_else(node)
-        self._header(node, node.iter)
-        if not isinstance(node.target, ast.Name):
-            raise self.fail(node.target, "a loop has one variable", "write for i in range(n)")
-        binding = self.frame.find(node.target.id)
-        if binding is not None:
-            raise self.fail(node.target, f"`{node.target.id}` has another meaning already", "use another name")
-        called = self.outside(dotted_name(node.iter.func)) if isinstance(node.iter, ast.Call) else None
-        if not isinstance(node.iter, ast.Call) or (called is not range and called is not static_range):
-            raise self.fail(node.iter, "loops run over range() or static_range()", "write for i in range(len(x))")
-        if node.iter.keywords or not 1 <= len(node.iter.args) <= 3:
-            raise self.fail(node.iter, "a range takes one to three numbers", "write range(start, stop, step)")
-        breaks = any(_jumps(n, ast.Break) for n in node.body)
-        go = self.b.let("go", Lit(bool_, 1)) if breaks else None
-        if called is static_range:
-            self._unrolled(node, node.target, node.iter, go)
-        else:
-            self._counted(node, node.target, node.iter, go)
-
-    def _unrolled(self, node: ast.For, target: ast.Name, call: ast.Call, go: Var | None) -> None:
-        numbers: list[int] = []
-        for arg, value in zip(call.args, self.scalars(*call.args), strict=True):
-            if not isinstance(value, Const) or isinstance(value.value, bool | float):
-                raise self.fail(
-                    arg, "static_range() needs whole numbers known while compiling", "use range(), or a const parameter"
-                )
-            numbers.append(value.value)
-        turns = self._python_range(numbers, call)
-        if len(turns) > MAX_UNROLLED:
-            raise self.fail(call, f"static_range() of {len(turns)} turns", "use range()")
-        span = self.b.span
-        for number in turns:
-            self.b.span = span
-            with self._while_set(go), self._iteration(node, go) as names:
-                names[target.id] = Const(number)
-                self.block(node.body)
-
-    def _while_set(self, go: Var | None) -> AbstractContextManager[None]:
-        """The block of one turn: the loop is over once its flag is clear."""
-        return nullcontext() if go is None else self.b.if_(go)
-
-    def _python_range(self, numbers: list[int], call: ast.Call) -> range:
-        if len(numbers) == 3 and numbers[2] == 0:
-            raise self.fail(call.args[2], "a range with step 0 does not move", "use another step")
-        return range(*numbers)
-
-    def _counted(self, node: ast.For, target: ast.Name, call: ast.Call, go: Var | None) -> None:
-        start, stop, make = self._trips(call)
-        with self.b.loop(target.id if make is None else "turn", start, stop) as turn, self._while_set(go):
-            item = Typed(turn, u32) if make is None else make.at(turn)
-            var = turn if make is None else self.b.let(target.id, item.expr)
-            with self._iteration(node, go) as names:
-                names[target.id] = Local(var, item.dtype, self.frame.source.line(target), "a loop variable")
-                self.block(node.body)
-
-    def _trips(self, call: ast.Call) -> tuple[Expr, Expr, _Item | None]:
-        """Bounds of a loop, and how its variable follows from the turn (None: it is the turn)."""
-        values = self.scalars(*call.args)
-        if all(isinstance(v, Const) for v in values):
-            return self._known_trips(values, call)
-        low, high, step = [[Const(0), *values, Const(1)], [*values, Const(1)], values][len(values) - 1]
-        at_low, at_high, at_step = call.args[0], call.args[min(1, len(values) - 1)], call.args[-1]
-        t = next(v.dtype for v in (low, high, step) if isinstance(v, Typed))
-        for v, at in ((low, at_low), (high, at_high), (step, at_step)):
-            if isinstance(v, Typed) and (v.dtype != t or t not in (u32, i32)):
-                want = t if t in (u32, i32) else u32
-                raise self.fail(at, f"this bound of the range is {v.dtype}", f"write {want}({show(at)})")
-        if isinstance(step, Const) and (isinstance(step.value, bool | float) or step.value == 0):
-            raise self.fail(
-                at_step, f"a range with step {step.value!r} does not move", "use a whole number that is not 0"
-            )
-        to_zero = (
-            t == u32 and isinstance(high, Const) and high.value == -1 and isinstance(step, Const) and step.value < 0
-        )
-        first = self.typed(low, at_low, t)
-        last = None if to_zero else self.typed(high, at_high, t)
-        if isinstance(step, Const):
-            if t == u32 and step.value == 1:
-                assert last is not None
-                return first.expr, last.expr, None
-            first = first if isinstance(first.expr, Lit) else self.keep(first, "start")
-            span = self._span_of(first.expr, None if last is None else self.once(last).expr, t, step.value < 0)
-            turns = span if abs(step.value) == 1 else self._ceil_div(span, lit(abs(int(step.value)), u32))
-            return lit(0), turns, _Item(first.expr, lit(abs(int(step.value)), u32), step.value < 0, t)
-        return self._dynamic_trips(first, last, self.keep(step, "step"), t)
-
-    def _known_trips(self, values: Sequence[Scalar], call: ast.Call) -> tuple[Expr, Expr, _Item | None]:
-        numbers: list[int] = []
-        for v, at in zip(values, call.args, strict=True):
-            assert isinstance(v, Const)
-            if isinstance(v.value, bool | float):
-                raise self.fail(at, f"{v.value!r} is not a whole number", "use whole numbers in range()")
-            numbers.append(v.value)
-        turns = self._python_range(numbers, call)
-        t = i32 if turns and min(turns[0], turns[-1]) < 0 else u32
-        start = turns.start if turns else 0
-        if t == u32 and turns.step == 1:
-            return self.literal(start, u32, call), self.literal(start + len(turns), u32, call), None
-        first = self.literal(start, t, call)
-        size = self.literal(abs(turns.step), u32, call)
-        return lit(0), self.literal(len(turns), u32, call), _Item(first, size, turns.step < 0, t)
-
-    def _span_of(self, first: Expr, last: Expr | None, t: DataType, down: bool) -> Expr:
-        """How far the range reaches, as u32; 0 when it is empty."""
-        if last is None:  # down to 0 and including it: what Python writes as a stop of -1
-            return first + 1
-        ends = (first, last) if down else (last, first)
-        a, b = ends if t == u32 else (Cast(u32, ends[0]), Cast(u32, ends[1]))
-        return Select(first > last if down else first < last, a - b, lit(0))
-
-    def _dynamic_trips(
-        self, first: Typed, last: Typed | None, step: Typed, t: DataType
-    ) -> tuple[Expr, Expr, _Item | None]:
-        assert last is not None
-        low, high = self.keep(first, "start").expr, self.once(last).expr
-        up = self._span_of(low, high, t, down=False)
-        if t == u32:
-            turns: Expr = Select(step.expr.eq(0), lit(0), self._ceil_div(up, step.expr))
-        else:
-            down = self._span_of(low, high, t, down=True)
-            size = Cast(u32, Select(step.expr < 0, -step.expr, step.expr))
-            turns = Select(step.expr.eq(0), lit(0), self._ceil_div(Select(step.expr < 0, down, up), size))
-        size_bits = step.expr if t == u32 else Cast(u32, step.expr)
-        return lit(0), turns, _Item(low, size_bits, False, t)
-
-    def _ceil_div(self, span: Expr, size: Expr) -> Expr:
-        whole = self.keep(Typed(span, u32), "span").expr
-        return Select(whole.eq(0), lit(0), (whole - 1) // size + 1)
-
-    def _no_else(self, node: ast.For | ast.While) -> None:
-        if node.orelse:
-            raise self.fail(
-                node.orelse[0], "`else` of a loop is not part of kernels", "set a flag before break, and test it"
-            )
-
-
-class _Item(NamedTuple):
-    """The variable of a loop that does not count from its start by 1: first + turn * size, or first - turn * size."""
-
-    first: Expr
-    size: Expr
-    down: bool
-    dtype: DataType
-
-    def at(self, turn: Expr) -> Typed:
-        offset = turn if self.size == lit(1) else turn * self.size
-        if isinstance(self.first, Lit) and self.first.bits == 0 and not self.down:
-            return Typed(offset if self.dtype == u32 else Cast(i32, offset), self.dtype)
-        if self.dtype == u32:
-            return Typed(self.first - offset if self.down else self.first + offset, u32)
-        whole = Cast(u32, self.first)
-        return Typed(Cast(i32, whole - offset if self.down else whole + offset), i32)
-
-
-def _jumps(node: ast.stmt, *kinds: type[ast.stmt]) -> bool:
-    """Whether a statement may leave the iteration around it; loops inside keep their own jumps."""
-    if isinstance(node, ast.If):
-        return any(_jumps(n, *kinds) for n in (*node.body, *node.orelse))
-    return isinstance(node, kinds or (ast.Break, ast.Continue))
-
-
-def _always_returns(body: list[ast.stmt]) -> bool:
-    last = body[-1] if body else None
-    if isinstance(last, ast.If):
-        return _always_returns(last.body) and _always_returns(last.orelse)
-    return isinstance(last, ast.Return)
-
-
-def _returns(node: ast.stmt) -> bool:
-    return any(isinstance(n, ast.Return) for n in ast.walk(node))

@@ -61,3 +61,9 @@ FOREIGN_TYPES: dict[str, str] = {
     "float": "f32",
 }  # fmt: skip
 """What others call our types."""
+FOREIGN_FUNCTIONS: dict[str, str] = {
+    "isnan": "is_nan", "isinf": "is_inf", "isfinite": "is_finite", "where": "select", "rint": "round", "fabs": "abs",
+    "absolute": "abs", "maximum": "max", "minimum": "min", "fmax": "max", "fmin": "min", "arcsin": "asin",
+    "arccos": "acos", "arctan": "atan", "bitwise_count": "popcount",
+}  # fmt: skip
+"""What others call our functions."""

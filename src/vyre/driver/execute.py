@@ -1,0 +1,473 @@
+"""The one funnel: every dispatch of a compiled pipeline passes here, is planned once per shape, and is counted.
+
+A pipeline keeps one lane per config. A lane settles everything that does not depend on the call: the config, whether
+the program may run, which code serves it. For input lengths it has seen, a warm call counts and
+dispatches.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ..errors import ArgumentTypeError, DeviceLost, DispatchFailed, VyreError
+from .admission import admit, settle_config
+from .contract import CompiledPipeline, OutputBuffers, PendingDispatch, VyreBackend
+from .plan import LaunchGeometryLimits, plan_dispatch
+from .plan.outputs import enforce_actual_output_budget
+from .values import DEFAULT_CONFIG, DispatchConfig, ResidentHandle, Resource, TimedDispatchResult
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from ..foundation.program import Program
+    from .explain import Explanation
+    from .pipeline.cache import Entry, PipelineCache
+    from .pipeline.key import PipelineCacheKey
+
+Run: TypeAlias = "Callable[[Sequence[Buffer], Sequence[Buffer] | None], OutputBuffers]"
+_MAX_LANES = 64
+"""Configs that a pipeline remembers; a caller who makes a new one for each call stays within it."""
+_MAX_SHAPES = 1024
+"""Combinations of input lengths that a lane remembers."""
+
+
+# ---- counters -------------------------------------------------------------------------------------------------------
+
+_COUNTERS = (
+    "plain_dispatches",
+    "timed_dispatches",
+    "async_dispatches",
+    "resident_dispatches",
+    "batches",
+    "failed_dispatches",
+    "input_bytes",
+    "output_bytes",
+    "lanes_opened",
+    "shapes_planned",
+    "recompiled_lanes",
+)
+(
+    _PLAIN, _TIMED, _ASYNC, _RESIDENT, _BATCHES, _FAILED, _INPUT_BYTES, _OUTPUT_BYTES, _LANES, _SHAPES, _RECOMPILED,
+) = range(len(_COUNTERS))  # fmt: skip
+_MAX_LABELS = 256
+_lock = threading.RLock()  # a thread may end, and fold its counts, wherever the collector happens to run
+
+
+class _Counts:
+    """Plain ints that only one thread writes, so that counting takes no lock."""
+
+    __slots__ = ("labels", "numbers")
+
+    def __init__(self) -> None:
+        self.numbers = [0] * len(_COUNTERS)
+        self.labels: dict[str, int] = {}
+
+    def label(self, label: str, times: int = 1) -> None:
+        """Count under a label. When there are too many, the rarest gives way; what it had goes to no label."""
+        labels = self.labels
+        if label not in labels and len(labels) >= _MAX_LABELS:
+            rarest = min(filter(None, labels), key=labels.__getitem__)
+            labels[""] = labels.get("", 0) + labels.pop(rarest)
+        labels[label] = labels.get(label, 0) + times
+
+
+class _Tally(threading.local):
+    """This thread's counts, which outlive it in `_ended`."""
+
+    def __init__(self) -> None:
+        mine = _Counts()
+        self.counts, self.numbers, self.labels = mine, mine.numbers, mine.labels
+        self._life = _Life()  # dies with the thread
+        weakref.finalize(self._life, _fold, mine).atexit = False
+        with _lock:
+            _live.append(mine)
+
+
+class _Life:
+    __slots__ = ("__weakref__",)
+
+
+def _fold(counts: _Counts) -> None:
+    with _lock:
+        _live[:] = [other for other in _live if other is not counts]
+        for k, n in enumerate(counts.numbers):
+            _ended.numbers[k] += n
+        for label, n in counts.labels.items():
+            _ended.label(label, n)
+
+
+_live: list[_Counts] = []
+_ended = _Counts()
+_tally = _Tally()
+
+
+def counters() -> dict[str, int]:
+    """What the funnel did in this process, over all threads."""
+    with _lock:
+        columns = zip(*(c.numbers for c in (_ended, *_live)), strict=True)
+        return dict(zip(_COUNTERS, map(sum, columns), strict=True))
+
+
+def label_counters() -> dict[str, int]:
+    """Dispatches by `DispatchConfig.label`. A thread keeps its 256 most frequent; the rest are under an empty label."""
+    found: Counter[str] = Counter()
+    with _lock:
+        for counts in (_ended, *_live):
+            found.update(dict(counts.labels))  # a copy: its thread goes on counting
+    return dict(found)
+
+
+@contextmanager
+def named(label: str | None) -> Iterator[None]:
+    """Errors from inside say which dispatch it was."""
+    try:
+        yield
+    except VyreError as e:
+        if label is not None:
+            e.context.setdefault("label", label)
+        raise
+
+
+# ---- lanes ----------------------------------------------------------------------------------------------------------
+
+
+class _Lane:
+    """A pipeline under one config. `run(inputs, out)` is the warm path."""
+
+    __slots__ = ("_cache", "_limits", "_plans", "backend", "config", "entry", "program", "run")
+
+    def __init__(
+        self, backend: VyreBackend, program: Program, config: DispatchConfig, entry: Entry, cache: PipelineCache
+    ) -> None:
+        self.backend, self.program, self.config, self.entry, self._cache = backend, program, config, entry, cache
+        self._limits = LaunchGeometryLimits.of(backend)
+        self._plans: dict[object, tuple[int, int]] = {}
+        self.run = self._build_run()
+        _tally.numbers[_LANES] += 1
+
+    def _build_run(self) -> Run:
+        """The warm path as one closure: nothing is built, formatted, locked or looked up by name."""
+        cache, epoch, plans, plan = self._cache, self.entry.epoch, self._plans, self._plan
+        dispatch, config = self.entry.native.dispatch, self.config
+        label, limit, tally = config.label, config.max_output_bytes, _tally
+
+        def run(inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> OutputBuffers:
+            if cache.epoch != epoch:
+                raise self._stale()
+            try:
+                len(inputs)  # an iterator would be used up by looking at it
+                lengths: Any = tuple([len(b) if type(b) is bytes else memoryview(b).nbytes for b in inputs])
+                if out is not None:
+                    lengths = lengths, tuple([memoryview(b).nbytes for b in out])
+                taken, made = plans[lengths]
+            except (KeyError, TypeError):
+                taken, made = plan(inputs, out)
+            counts = tally.numbers
+            counts[_PLAIN] += 1
+            counts[_INPUT_BYTES] += taken
+            counts[_OUTPUT_BYTES] += made
+            if label is not None:
+                try:
+                    tally.labels[label] += 1
+                except KeyError:
+                    tally.counts.label(label)
+            try:
+                outputs = dispatch(inputs, config, out=out)
+                if limit is not None and sum([memoryview(b).nbytes for b in outputs]) > limit:
+                    enforce_actual_output_budget(config, outputs)
+            except VyreError as e:
+                counts[_FAILED] += 1
+                if label is not None:
+                    e.context.setdefault("label", label)
+                raise
+            return outputs
+
+        return run
+
+    def _plan(self, inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> tuple[int, int]:
+        """Check a new shape; bytes taken and made. A plan whose grid lies in memory is good for one call only."""
+        with named(self.config.label):
+            for what, given in (("inputs", inputs), ("out", () if out is None else out)):
+                if not isinstance(given, Sequence):
+                    raise ArgumentTypeError(
+                        f"{what} is {type(given).__name__}, not a list", fix=f"pass {what} as a list of buffers"
+                    )
+            plan = plan_dispatch(self.program, inputs, self.config, self._limits, self.backend.id, out=out)
+        sizes = sum(memoryview(b).nbytes for b in inputs), plan.output_bytes
+        _tally.numbers[_SHAPES] += 1
+        if not plan.indirect:
+            lengths = tuple(memoryview(b).nbytes for b in inputs)
+            while len(self._plans) >= _MAX_SHAPES:
+                self._plans.pop(next(iter(self._plans)), None)
+            if out is None:
+                self._plans[lengths] = sizes
+            elif all(_is_buffer(b) for b in out):
+                self._plans[lengths, tuple(memoryview(b).nbytes for b in out)] = sizes
+        return sizes
+
+    def prepare(self, branch: int, inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> None:
+        """What `run` does before it dispatches, for the calls that are not hot."""
+        self.require_current()
+        taken, made = self._plan(inputs, out)
+        self.count(branch)
+        _tally.numbers[_INPUT_BYTES] += taken
+        _tally.numbers[_OUTPUT_BYTES] += made
+
+    def count(self, branch: int) -> None:
+        _tally.numbers[branch] += 1
+        if self.config.label is not None:
+            _tally.counts.label(self.config.label)
+
+    def require_current(self) -> None:
+        if self._cache.epoch != self.entry.epoch:
+            raise self._stale()
+
+    def _stale(self) -> DeviceLost:
+        context = {} if self.config.label is None else {"label": self.config.label}
+        return DeviceLost(
+            "the backend was shut down or recovered after this pipeline was compiled",
+            fix="compile the program again, after acquiring the backend again if it was shut down",
+            backend=self.backend.id,
+            pipeline=self.entry.native.id,
+            **context,
+        )
+
+
+def _is_buffer(data: object) -> bool:
+    try:
+        memoryview(data)  # type: ignore[arg-type]
+    except TypeError:
+        return False
+    return True
+
+
+# ---- pipelines ------------------------------------------------------------------------------------------------------
+
+
+class DriverPipeline(CompiledPipeline):
+    """A handle to compiled code, with the config its dispatches use by default.
+
+    A dispatch that brings no config, or one equal to the default, uses the pipeline's own; any other replaces it. One
+    that needs other code (another error budget or workgroup, a deadline) gets it through the cache.
+    """
+
+    def __init__(
+        self,
+        backend: VyreBackend,
+        program: Program,
+        config: DispatchConfig,
+        key: PipelineCacheKey,
+        entry: Entry,
+        cache: PipelineCache,
+        find: Callable[[DispatchConfig], Entry],
+    ) -> None:
+        """`find` gives the compiled code for a settled config."""
+        self.backend, self.program, self.config, self.key = backend, program, config, key
+        self.backend_id, self.id = backend.id, entry.native.id
+        self._entry, self._cache, self._find = entry, cache, find
+        self._lock = threading.Lock()
+        self._closed = False
+        self._runs: dict[int, Run] = {}  # by the identity of a config that `_held` keeps alive
+        self._held: dict[int, tuple[DispatchConfig | None, _Lane]] = {}
+        self._lanes: dict[DispatchConfig, _Lane] = {}
+
+    @property
+    def native(self) -> CompiledPipeline:
+        """What the backend compiled, or the passthrough to it."""
+        return self._entry.native
+
+    def dispatch(
+        self,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig | None = None,
+        *,
+        out: Sequence[Buffer] | None = None,
+    ) -> OutputBuffers:
+        run = self._runs.get(id(config))
+        if run is None:
+            run = self.lane(config).run
+        return run(inputs, out)
+
+    def dispatch_timed(
+        self,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig | None = None,
+        *,
+        out: Sequence[Buffer] | None = None,
+    ) -> TimedDispatchResult:
+        lane = self.lane(config)
+        lane.prepare(_TIMED, inputs, out)
+        with _counting_failures(lane):
+            result = lane.entry.native.dispatch_timed(inputs, lane.config, out=out)
+            enforce_actual_output_budget(lane.config, result.outputs)
+        return result
+
+    def dispatch_async(
+        self,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig | None = None,
+        *,
+        out: Sequence[Buffer] | None = None,
+    ) -> PendingDispatch:
+        lane = self.lane(config)
+        lane.prepare(_ASYNC, inputs, out)
+        with _counting_failures(lane):
+            return _LanePending(lane.entry.native.dispatch_async(inputs, lane.config, out=out), lane)
+
+    def dispatch_batch(
+        self,
+        batches: Sequence[Sequence[Buffer]],
+        config: DispatchConfig | None = None,
+        *,
+        out: Sequence[Sequence[Buffer]] | None = None,
+    ) -> list[OutputBuffers]:
+        return run_batch(self, batches, config, out=out)
+
+    def dispatch_resident(
+        self, resources: Sequence[Resource], config: DispatchConfig | None = None
+    ) -> list[ResidentHandle]:
+        lane = self.lane(config)
+        lane.require_current()
+        lane.count(_RESIDENT)
+        with _counting_failures(lane):
+            return lane.entry.native.dispatch_resident(resources, lane.config)
+
+    def explain(self, inputs: Sequence[Buffer], config: DispatchConfig | None = None) -> Explanation:
+        """What a dispatch would do, and why. Nothing runs."""
+        return explain(self, inputs, config)
+
+    def close(self) -> None:
+        """Let go of the compiled code, which others may still use. Later dispatches of this handle are refused."""
+        with self._lock:
+            self._closed = True
+            for table in (self._runs, self._held, self._lanes):
+                table.clear()
+
+    # -- lanes
+
+    def settle(self, config: DispatchConfig | None) -> DispatchConfig:
+        """The config that a dispatch with this one really uses."""
+        if config is None or config == DEFAULT_CONFIG:
+            return self.config
+        if not isinstance(config, DispatchConfig):
+            raise ArgumentTypeError(f"config is {type(config).__name__}", fix="pass DispatchConfig(...), or nothing")
+        return settle_config(config, self.backend)
+
+    def lane(self, config: DispatchConfig | None) -> _Lane:
+        """The lane of a config, by identity and else by value."""
+        held = self._held.get(id(config))
+        if held is not None:
+            return held[1]
+        if self._closed:
+            raise DispatchFailed("the pipeline is closed", fix="compile the program again", pipeline=self.id)
+        with named(getattr(config, "label", None)):
+            settled = self.settle(config)
+            lane = self._lanes.get(settled) or self._open(settled)
+        with self._lock:
+            if not self._closed:
+                _bounded(self._lanes, settled, lane)
+                self._held[id(config)] = config, lane
+                self._runs[id(config)] = lane.run
+                while len(self._held) > _MAX_LANES:
+                    oldest = next(iter(self._held))
+                    del self._runs[oldest], self._held[oldest]  # in this order: an identity must not outlive its config
+        return lane
+
+    def _open(self, config: DispatchConfig) -> _Lane:
+        admit(self.program, self.backend, config)
+        entry = self._find(config)
+        if entry is not self._entry:
+            _tally.numbers[_RECOMPILED] += 1
+        return _Lane(self.backend, self.program, config, entry, self._cache)
+
+
+def _bounded(table: dict[DispatchConfig, _Lane], key: DispatchConfig, lane: _Lane) -> None:
+    table[key] = lane
+    while len(table) > _MAX_LANES:
+        del table[next(iter(table))]
+
+
+class _LanePending(PendingDispatch):
+    """A started dispatch: its result is held to the config of its lane, and its code stays open until then."""
+
+    def __init__(self, pending: PendingDispatch, lane: _Lane) -> None:
+        super().__init__()
+        self._pending, self._lane = pending, lane
+
+    def is_ready(self) -> bool:
+        return self._pending.is_ready()
+
+    def _wait(self, timeout: float | None) -> OutputBuffers:
+        with named(self._lane.config.label):
+            outputs = self._pending.result(timeout)
+            enforce_actual_output_budget(self._lane.config, outputs)
+        return outputs
+
+
+@contextmanager
+def _counting_failures(lane: _Lane) -> Iterator[None]:
+    try:
+        with named(lane.config.label):
+            yield
+    except VyreError:
+        _tally.numbers[_FAILED] += 1
+        raise
+
+
+# ---- the funnel's own words -----------------------------------------------------------------------------------------
+
+
+def run_one(
+    pipeline: CompiledPipeline,
+    inputs: Sequence[Buffer],
+    config: DispatchConfig | None = None,
+    *,
+    out: Sequence[Buffer] | None = None,
+) -> OutputBuffers:
+    """Dispatch once."""
+    return pipeline.dispatch(inputs, config, out=out)
+
+
+def run_batch(
+    pipeline: CompiledPipeline,
+    batches: Sequence[Sequence[Buffer]],
+    config: DispatchConfig | None = None,
+    *,
+    out: Sequence[Sequence[Buffer]] | None = None,
+) -> list[OutputBuffers]:
+    """Dispatch once for each of several inputs, in order. Limits of the config hold for each dispatch.
+
+    An error says at which of them it happened, as `batch_index`; the ones before it have run.
+    """
+    if not isinstance(pipeline, DriverPipeline):
+        return pipeline.dispatch_batch(batches, config, out=out)
+    if out is not None and len(out) != len(batches):
+        return CompiledPipeline.dispatch_batch(pipeline, batches, config, out=out)  # which refuses
+    run = pipeline.lane(config).run
+    _tally.numbers[_BATCHES] += 1
+    results: list[OutputBuffers] = []
+    for k, inputs in enumerate(batches):
+        try:
+            results.append(run(inputs, None if out is None else out[k]))
+        except VyreError as e:
+            e.context.setdefault("batch_index", k)
+            raise
+    return results
+
+
+def explain(
+    target: DriverPipeline | Program,
+    inputs: Sequence[Buffer],
+    config: DispatchConfig | None = None,
+    *,
+    backend: VyreBackend | None = None,
+) -> Explanation:
+    """What a dispatch of a pipeline, or of a program on a backend, would do, and why. Nothing runs or is compiled."""
+    from .explain import explain_dispatch  # only those who ask pay for it
+
+    return explain_dispatch(target, inputs, config, backend)

@@ -1,0 +1,174 @@
+"""What a dispatch would do, with every decision and its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ArgumentTypeError
+from ..foundation.program import Program
+from .admission import admit, settle_config
+from .contract import VyreBackend
+from .execute import DriverPipeline, named
+from .pipeline.compiler import PassthroughPipeline, key_of, pipelines_of
+from .plan import DispatchPlan, LaunchGeometryLimits, plan_dispatch
+from .values import DEFAULT_CONFIG, DispatchConfig
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from .pipeline.key import PipelineCacheKey
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One choice on the way to the device."""
+
+    what: str
+    choice: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.choice} ({self.reason})"
+
+
+@dataclass(frozen=True, slots=True)
+class BoundBuffer:
+    slot: int
+    name: str
+    role: str
+    element: str
+    elements: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A planned dispatch. `str()` is for people, `to_dict()` for JSON."""
+
+    backend: str
+    program: str
+    pipeline: str | None
+    key: dict[str, Any]
+    bindings: tuple[BoundBuffer, ...]
+    workgroup: tuple[int, int, int]
+    grid: tuple[int, int, int]
+    invocations: int
+    param_words: tuple[int, ...]
+    output_bytes: int
+    decisions: tuple[Decision, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        buffers = [
+            f"  slot {b.slot:<3} {b.name:<16} {b.role:<13} {b.elements} x {b.element}, {b.nbytes} bytes"
+            for b in self.bindings
+        ]
+        lines = [
+            f"program {self.program[:16]} on {self.backend}, pipeline {self.pipeline or 'not compiled yet'}",
+            f"grid {_dims(self.grid)} of workgroup {_dims(self.workgroup)}, {self.invocations} invocations",
+            "buffers:",
+            *(buffers or ["  none"]),
+            "key:",
+            *(f"  {name} = {value}" for name, value in self.key.items()),
+            "decisions:",
+            *(f"  {decision}" for decision in self.decisions),
+        ]
+        return "\n".join(lines)
+
+
+def explain_dispatch(
+    target: object, inputs: Sequence[Buffer], config: DispatchConfig | None, backend: VyreBackend | None
+) -> Explanation:
+    """Plan a dispatch of a pipeline, or of a program on a backend. Nothing runs, and nothing is compiled."""
+    handle = target if isinstance(target, DriverPipeline) else None
+    program = handle.program if handle is not None else target
+    backend = handle.backend if handle is not None else backend
+    if not isinstance(program, Program) or backend is None:
+        raise ArgumentTypeError(
+            "there is no dispatch to explain", fix="pass a compiled pipeline, or a program and backend=acquire(...)"
+        )
+    with named(getattr(config, "label", None)):
+        settled = settle_config(config or DEFAULT_CONFIG, backend) if handle is None else handle.settle(config)
+        admit(program, backend, settled)
+        plan = plan_dispatch(program, inputs, settled, LaunchGeometryLimits.of(backend), backend.id)
+        key = key_of(backend, program, settled)
+    native = handle.native if handle is not None and key == handle.key else None  # another config, another code
+    return Explanation(
+        backend.id,
+        program.fingerprint,
+        None if native is None else native.id,
+        key.facts(),
+        tuple(
+            BoundBuffer(b.binding, b.name, b.role.value, b.element.name, b.element_count, b.nbytes)
+            for b in plan.bindings.bindings
+        ),
+        plan.launch.workgroup,
+        plan.launch.grid,
+        prod(plan.launch.workgroup) * prod(plan.launch.grid),
+        plan.launch.param_words,
+        plan.output_bytes,
+        (
+            Decision("backend", backend.id, "the pipeline was compiled for it" if handle else "the caller chose it"),
+            _config_decision(handle, settled),
+            *_code_decisions(backend, key, native),
+            _workgroup_decision(plan, settled),
+            _grid_decision(plan, settled),
+            Decision("launch", "plain", f"backend {backend.id} offers no recorded, persistent or overlapped launches"),
+            _deadline_decision(backend, settled),
+        ),
+    )
+
+
+def _config_decision(handle: DriverPipeline | None, settled: DispatchConfig) -> Decision:
+    if handle is not None and settled is handle.config:
+        return Decision("config", "compile time", "the call brings none, or one equal to the default")
+    if settled == DEFAULT_CONFIG:
+        return Decision("config", "default", "nothing is asked for")
+    return Decision("config", "this call", "it differs from the default")
+
+
+def _code_decisions(backend: VyreBackend, key: PipelineCacheKey, native: object) -> tuple[Decision, ...]:
+    cache = pipelines_of(backend)
+    if native is None and key not in cache:
+        return (
+            Decision("code", "to be compiled", "no pipeline has this key"),
+            Decision("cache", "miss", str(cache.evidence(key))),
+        )
+    if native is None:
+        return (Decision("cache", "memory", "a pipeline with this key was compiled before"),)
+    if isinstance(native, PassthroughPipeline):
+        code = Decision("code", "passthrough", f"backend {backend.id} compiles nothing ahead")
+    else:
+        code = Decision("code", "native", f"backend {backend.id} compiled it")
+    kept = "still in memory" if key in cache else "no longer in memory; this pipeline keeps it"
+    return code, Decision("cache", "held", kept)
+
+
+def _workgroup_decision(plan: DispatchPlan, config: DispatchConfig) -> Decision:
+    why = "the program declares it" if config.workgroup_override is None else "workgroup_override"
+    return Decision("workgroup", _dims(plan.launch.workgroup), why)
+
+
+def _grid_decision(plan: DispatchPlan, config: DispatchConfig) -> Decision:
+    if plan.indirect:
+        why = "the program takes it from an input"
+    elif config.grid_override is not None:
+        why = "grid_override"
+    else:
+        why = f"covers {plan.launch.element_count} elements"
+    return Decision("grid", _dims(plan.launch.grid), why)
+
+
+def _deadline_decision(backend: VyreBackend, config: DispatchConfig) -> Decision:
+    if config.timeout is None:
+        return Decision("deadline", "none", "no timeout is set")
+    return Decision("deadline", f"{config.timeout:g} s", f"kept by backend {backend.id} as: {backend.deadline}")
+
+
+def _dims(dims: tuple[int, int, int]) -> str:
+    return "x".join(map(str, dims))

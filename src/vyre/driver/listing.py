@@ -1,0 +1,209 @@
+"""One backend by its name: what the name says costs nothing, everything else loads the record behind it.
+
+The contract is imported where a record is met: listing names does without, and that halves its time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..errors import BackendUnavailable, VyreError
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
+
+    from .contract import BackendRegistration, DeviceInfo, VyreBackend
+    from .probe import Probe
+
+KINDS = ("device", "host", "oracle", "distributed")
+
+
+class BackendListing:
+    """A backend by its name. Everything but `id` and `precedence` loads its record, and that alone."""
+
+    def __init__(self, id: str, precedence: int, load: Callable[[], Any], package: Distribution | None = None) -> None:
+        self.id, self.precedence = id, precedence
+        self._load, self.package = load, package
+        self._record: BackendRegistration | None = None
+        self._problem: str | None = None
+
+    @classmethod
+    def of(cls, registration: BackendRegistration) -> BackendListing:
+        """A record that is already here."""
+        return cls(registration.id, registration.precedence, lambda: registration)
+
+    def __repr__(self) -> str:
+        return f"BackendListing({self.id!r}, {self.precedence})"
+
+    @property
+    def provider(self) -> str:
+        """Package and version, or `this process`."""
+        return "this process" if self.package is None else package_label(self.package)
+
+    @property
+    def registration(self) -> BackendRegistration:
+        """The record; a broken one raises."""
+        if (problem := self.problem()) is not None:
+            raise unusable(self.id, problem)
+        assert self._record is not None
+        return self._record
+
+    def problem(self) -> str | None:
+        """What is wrong with the record, found by loading it; None when it is sound."""
+        if self._record is None and self._problem is None:
+            try:
+                record = self._load()
+            except Exception as e:
+                self._problem = f"loading its record failed: {type(e).__name__}: {e}"
+            else:
+                self._problem = self._disagreement(record)
+                self._record = record if self._problem is None else None
+        return self._problem
+
+    def _disagreement(self, record: object) -> str | None:
+        from .contract import BackendRegistration
+
+        if not isinstance(record, BackendRegistration):
+            return f"its entry point leads to {type(record).__name__}, not to a BackendRegistration"
+        if (record.id, record.precedence) != (self.id, self.precedence):
+            return (
+                f"it is listed as {self.id}.{self.precedence} and its record says {record.id}.{record.precedence}; "
+                "the two must agree"
+            )
+        return None if record.kind in KINDS else f"its kind {record.kind!r} is not one of: {', '.join(KINDS)}"
+
+    def unavailable(self) -> str | None:
+        """Why it would not open, or None. Asks the backend, not our memory of it."""
+        if (problem := self.problem()) is not None:
+            return problem
+        try:
+            return self.registration.unavailable()
+        except Exception as e:
+            return f"asking it failed: {type(e).__name__}: {e}"
+
+    def devices(self) -> tuple[DeviceInfo, ...]:
+        """The devices, best first. A backend that names none has one."""
+        from .contract import DeviceInfo
+
+        record = self.registration
+        if record.devices is None:
+            return (DeviceInfo(0, self.id),)
+        try:
+            return tuple(record.devices())
+        except Exception as e:
+            raise self.refused(f"backend {self.id} cannot name its devices", e) from e
+
+    def open(self, device: str | int | None = None) -> VyreBackend:
+        """The backend on a device: its index, part of its name, or None for the best."""
+        record = self.registration
+        if why := self.unavailable():
+            raise BackendUnavailable(
+                f"backend {self.id} is not available: {why}",
+                fix="mend that, or choose another backend",
+                backend=self.id,
+            )
+        wanted = None if device is None else self.find(device)
+        device_args = () if wanted is None or record.devices is None else (wanted.index,)
+        try:
+            return self._checked(record.open(*device_args))
+        except VyreError:
+            raise
+        except Exception as e:
+            raise self.refused(f"backend {self.id} did not open", e) from e
+
+    def _checked(self, opened: object) -> VyreBackend:
+        from .contract import VyreBackend
+
+        if isinstance(opened, VyreBackend) and opened.id == self.id:
+            return opened
+        what = f"the backend {opened.id!r}" if isinstance(opened, VyreBackend) else type(opened).__name__
+        raise BackendUnavailable(
+            f"opening backend {self.id} gave {what}",
+            fix="correct open() in its registration: it returns a VyreBackend with that id",
+            backend=self.id,
+        )
+
+    def refused(self, what: str, cause: Exception) -> BackendUnavailable:
+        return BackendUnavailable(
+            f"{what}: {type(cause).__name__}: {cause}",
+            fix=f"report it to the author of the backend ({self.provider}), or use another",
+            backend=self.id,
+        )
+
+    def find(self, device: str | int) -> DeviceInfo:
+        """The device with this index, this name, or the only one whose name holds this text."""
+        known, text = self.devices(), str(device)
+        if text.isdecimal():  # never part of a name: device 9 is not the board called 4090
+            found = [d for d in known if d.index == int(text)]
+        else:
+            found = [d for d in known if d.name.casefold() == text.casefold()]
+            found = found or [d for d in known if text.casefold() in d.name.casefold()]
+        if len(found) == 1:
+            return found[0]
+        choices = ", ".join(f"{self.id}:{d.index} ({d.name})" for d in known)
+        raise BackendUnavailable(
+            f"{text!r} fits {len(found)} devices of backend {self.id}"
+            if found
+            else f"backend {self.id} has no device {text!r}",
+            fix=f"use one of: {choices}" if known else "connect a device; the backend sees none",
+            backend=self.id,
+        )
+
+    def probe(self) -> Probe:
+        """Whether it would open, and its devices; from memory where the record says how to tell that it still holds."""
+        from . import probe
+
+        record = self.registration
+        try:
+            key = None if record.probe_key is None else f"{_version()}; {self.provider}; {record.probe_key()}"
+        except Exception:
+            key = None  # a backend that cannot say what its answer depends on is asked every time
+        found = None if key is None else probe.recall(self.id, key)
+        if found is None:
+            try:
+                why = self.unavailable()
+                found = probe.Probe(why) if why is not None else probe.Probe(None, self.devices())
+            except BackendUnavailable as e:
+                found = probe.Probe(str(e))
+            if key is not None:
+                probe.remember(self.id, key, found)
+        return found
+
+    def forget(self) -> None:
+        """Drop what is remembered of it: it turned out to be wrong."""
+        if self.registration.probe_key is not None:
+            from . import probe
+
+            probe.forget(self.id)
+
+
+def unusable(id: str, why: str) -> BackendUnavailable:
+    """The error of whoever asks for a backend that is there and cannot be used."""
+    return BackendUnavailable(
+        f"backend {id} is disabled: {why}",
+        fix="correct or uninstall the package that provides it; other backends are not affected",
+        backend=id,
+    )
+
+
+def package_name(package: Distribution) -> str | None:
+    try:
+        return re.sub(r"[-_.]+", "-", package.metadata["Name"]).lower()
+    except Exception:
+        return None  # a package without readable metadata
+
+
+def package_label(package: Distribution) -> str:
+    name = package_name(package)
+    return "a package without metadata" if name is None else f"{name} {package.version}"
+
+
+def _version() -> str:
+    from importlib import metadata
+
+    try:
+        return f"vyre {metadata.version('vyre')}"
+    except metadata.PackageNotFoundError:
+        return "vyre"

@@ -1,0 +1,71 @@
+"""Compile a program once, find it again, and know why when it was not found."""
+
+from __future__ import annotations
+
+from .cache import (
+    DEFAULT_PIPELINE_CACHE_BYTES,
+    DEFAULT_PIPELINE_CACHE_ENTRIES,
+    PipelineCache,
+    PipelineCacheAudit,
+    PipelineCacheAuditReport,
+    PipelineCacheSnapshot,
+    PipelineStore,
+    pipeline_cache_limits_from_env,
+)
+from .compiler import (
+    CompiledPipelineBuild,
+    PassthroughPipeline,
+    PipelinePrewarmReport,
+    PipelineReproManifest,
+    attach_store,
+    compile,
+    compile_with_telemetry,
+    pipelines_of,
+    prewarm,
+)
+from .key import (
+    CURRENT_PIPELINE_CACHE_KEY_VERSION,
+    LoweringOptions,
+    PipelineCacheIdentity,
+    PipelineCacheKey,
+    PipelineCacheMissEvidence,
+    PipelineCacheMissReason,
+    PipelineDeviceFingerprint,
+    PipelineFeatureFlags,
+    dispatch_policy_cache_digest,
+    dispatch_policy_cache_string,
+    hex_encode,
+    hex_short,
+)
+
+__all__ = [
+    "CURRENT_PIPELINE_CACHE_KEY_VERSION",
+    "DEFAULT_PIPELINE_CACHE_BYTES",
+    "DEFAULT_PIPELINE_CACHE_ENTRIES",
+    "CompiledPipelineBuild",
+    "LoweringOptions",
+    "PassthroughPipeline",
+    "PipelineCache",
+    "PipelineCacheAudit",
+    "PipelineCacheAuditReport",
+    "PipelineCacheIdentity",
+    "PipelineCacheKey",
+    "PipelineCacheMissEvidence",
+    "PipelineCacheMissReason",
+    "PipelineCacheSnapshot",
+    "PipelineDeviceFingerprint",
+    "PipelineFeatureFlags",
+    "PipelinePrewarmReport",
+    "PipelineReproManifest",
+    "PipelineStore",
+    "attach_store",
+    "compile",
+    "compile_with_telemetry",
+    "dispatch_policy_cache_digest",
+    "dispatch_policy_cache_string",
+    "hex_encode",
+    "hex_short",
+    "pipeline_cache_limits_from_env",
+    "pipelines_of",
+    "prewarm",
+]

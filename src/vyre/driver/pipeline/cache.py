@@ -1,0 +1,303 @@
+"""The memory tier: what one backend has compiled, found by key. One flight per key, least recently used goes first."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from ...errors import ArgumentValueError, KernelCompileFailed, UnsupportedFeature, VyreError
+from ..contract import CompiledPipeline
+from .key import PipelineCacheKey, PipelineCacheMissEvidence, PipelineCacheMissReason, PipelineDeviceFingerprint
+
+if TYPE_CHECKING:
+    from ..contract import BackendCapability, VyreBackend
+
+T = TypeVar("T")
+DEFAULT_PIPELINE_CACHE_ENTRIES = 256
+DEFAULT_PIPELINE_CACHE_BYTES = 256 << 20
+_REMEMBERED_KEYS = 256
+"""Keys kept, also of what was thrown out, to explain a miss; and failures kept, not to compile them again."""
+_LASTING = (KernelCompileFailed, UnsupportedFeature)
+"""Failures that the same key meets again. Others (no memory, a lost device) may pass."""
+
+
+class PipelineStore(Protocol):
+    """A tier below memory. It answers with exactly the bytes that were saved for an equal key, or with None."""
+
+    def load(self, key: PipelineCacheKey) -> bytes | None: ...
+    def save(self, key: PipelineCacheKey, payload: bytes) -> None: ...
+
+
+def pipeline_cache_limits_from_env() -> tuple[int, int]:
+    """Entries and bytes that a backend's memory tier may hold."""
+    return (
+        _positive("VYRE_PIPELINE_CACHE_ENTRIES", DEFAULT_PIPELINE_CACHE_ENTRIES),
+        _positive("VYRE_PIPELINE_CACHE_BYTES", DEFAULT_PIPELINE_CACHE_BYTES),
+    )
+
+
+def _positive(variable: str, default: int) -> int:
+    text = os.environ.get(variable)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise ArgumentValueError(
+            f"{variable}={text!r} is not a positive whole number", fix=f"set {variable}={default}, or unset it"
+        )
+    return int(text)
+
+
+# ---- counting -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineCacheSnapshot:
+    """Counts since the cache was made, and what it holds now."""
+
+    hits: int = 0
+    misses: int = 0
+    evictions: int = 0
+    entries: int = 0
+    nbytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineCacheAuditReport:
+    hits: int
+    misses: int
+    unknowns: int
+    hit_rate_bps: int | None
+    below_alarm_threshold: bool
+
+
+@dataclass(slots=True)
+class PipelineCacheAudit:
+    """Observed lookups and their hit rate in basis points. What is unknown counts neither way."""
+
+    hits: int = 0
+    misses: int = 0
+    unknowns: int = 0
+
+    def observe(self, hit: bool | None) -> None:
+        if hit is None:
+            self.unknowns += 1
+        elif hit:
+            self.hits += 1
+        else:
+            self.misses += 1
+
+    def snapshot(self, alarm_bps: int = 0) -> PipelineCacheAuditReport:
+        """`alarm_bps` 0 never alarms; a rate equal to it does not either."""
+        known = self.hits + self.misses
+        rate = self.hits * 10_000 // known if known else None
+        return PipelineCacheAuditReport(
+            self.hits, self.misses, self.unknowns, rate, rate is not None and rate < alarm_bps
+        )
+
+
+# ---- the cache ------------------------------------------------------------------------------------------------------
+
+
+class Entry:
+    """One compiled pipeline, shared by the cache and every handle to it; closed when the last of them lets go."""
+
+    __slots__ = ("__weakref__", "epoch", "native", "nbytes", "tier")
+
+    def __init__(self, native: CompiledPipeline, nbytes: int, tier: str, epoch: int) -> None:
+        self.native = native
+        self.nbytes = nbytes
+        self.tier = tier
+        self.epoch = epoch
+        if type(native).close is not CompiledPipeline.close:
+            weakref.finalize(self, native.close).atexit = False  # a device library may be gone by then
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An entry and how it was found: in `memory`, from the `store`, or `compiled` now, with the reason of the miss."""
+
+    entry: Entry
+    tier: str
+    evidence: PipelineCacheMissEvidence | None = None
+
+    @property
+    def hit(self) -> bool:
+        return self.tier != "compiled"
+
+
+class _Flight:
+    """One compilation that several threads wait for."""
+
+    def __init__(self, epoch: int, evidence: PipelineCacheMissEvidence) -> None:
+        self.owner = threading.get_ident()
+        self.epoch = epoch
+        self.evidence = evidence
+        self.landed = threading.Event()
+        self.entry: Entry | None = None
+        self.error: Exception | None = None
+
+
+def fresh(error: Exception) -> Exception:
+    """An equal error that nobody else holds: whoever catches it may add to its context."""
+    if isinstance(error, VyreError):
+        error = copy(error)
+        error.context = dict(error.context)
+    return error
+
+
+def _remember(table: OrderedDict[PipelineCacheKey, T], key: PipelineCacheKey, value: T) -> None:
+    table[key] = value
+    table.move_to_end(key)
+    while len(table) > _REMEMBERED_KEYS:
+        table.popitem(last=False)
+
+
+class PipelineCache:
+    """The pipelines of one backend instance.
+
+    `epoch` counts how often everything was forgotten: a pipeline of an earlier epoch belongs to a device state that is
+    no more.
+    """
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.store: PipelineStore | None = None
+        self.audit = PipelineCacheAudit()
+        self.reasons: Counter[PipelineCacheMissReason] = Counter()
+        self.evictions = 0
+        self.store_errors = 0
+        self._lock = threading.RLock()
+        self._entries: OrderedDict[PipelineCacheKey, Entry] = OrderedDict()
+        self._nbytes = 0
+        self._failures: OrderedDict[PipelineCacheKey, VyreError] = OrderedDict()
+        self._flights: dict[PipelineCacheKey, _Flight] = {}
+        self._seen: OrderedDict[PipelineCacheKey, None] = OrderedDict()
+        self._device: tuple[BackendCapability, PipelineDeviceFingerprint] | None = None
+
+    def get(self, key: PipelineCacheKey, make: Callable[[int], Entry]) -> Found:
+        """The entry of a key, made by `make(epoch)` if nobody has it; others who ask meanwhile wait for it.
+
+        A lasting failure is remembered and raised again; what else goes wrong is raised to everyone who waited.
+        """
+        limits = pipeline_cache_limits_from_env()
+        while True:
+            with self._lock:
+                if (entry := self._entries.get(key)) is not None:
+                    self._entries.move_to_end(key)
+                    self.audit.observe(True)
+                    return Found(entry, "memory")
+                if (failure := self._failures.get(key)) is not None:
+                    self._failures.move_to_end(key)
+                    raise fresh(failure)
+                flight = self._flights.get(key)
+                if ours := flight is None:
+                    flight = self._flights[key] = _Flight(self.epoch, self.evidence(key))
+                    _remember(self._seen, key, None)
+            if ours:
+                return self._fly(key, flight, make, limits)
+            if flight.owner == threading.get_ident():
+                raise KernelCompileFailed(
+                    "compiling the program asks for the same program compiled",
+                    fix="let compile_native compile what it was given without the pipeline cache",
+                    backend=key.backend_id,
+                )
+            flight.landed.wait()
+            if flight.error is not None:
+                raise fresh(flight.error)
+            if flight.entry is not None:
+                with self._lock:
+                    self.audit.observe(True)
+                return Found(flight.entry, "memory")
+            # the thread that compiled was interrupted: somebody else takes over
+
+    def _fly(
+        self, key: PipelineCacheKey, flight: _Flight, make: Callable[[int], Entry], limits: tuple[int, int]
+    ) -> Found:
+        """Compile for everyone who waits."""
+        try:
+            entry = flight.entry = make(flight.epoch)
+        except Exception as e:
+            flight.error = fresh(e)  # it holds no frames
+            raise
+        finally:
+            with self._lock:
+                del self._flights[key]
+                gone = self._land(key, flight, limits)
+            flight.landed.set()
+            del gone  # closing what nobody holds may take other locks, so not under ours
+        return Found(entry, entry.tier, flight.evidence)
+
+    def _land(self, key: PipelineCacheKey, flight: _Flight, limits: tuple[int, int]) -> list[Entry]:
+        """Keep what came of a flight; what had to go for it."""
+        self.reasons[flight.evidence.reason] += 1
+        self.audit.observe(flight.entry is not None and flight.entry.tier != "compiled")
+        if flight.epoch != self.epoch:
+            return []  # the device state it was made for is gone
+        if flight.entry is not None:
+            return self._keep(key, flight.entry, limits)
+        if isinstance(flight.error, _LASTING):
+            _remember(self._failures, key, flight.error)
+        return []
+
+    def _keep(self, key: PipelineCacheKey, entry: Entry, limits: tuple[int, int]) -> list[Entry]:
+        self._entries[key] = entry
+        self._nbytes += entry.nbytes
+        max_entries, max_bytes = limits
+        gone = []
+        while len(self._entries) > max_entries or self._nbytes > max_bytes:
+            gone.append(self._entries.popitem(last=False)[1])
+            self._nbytes -= gone[-1].nbytes
+        self.evictions += len(gone)
+        return gone
+
+    def evidence(self, key: PipelineCacheKey) -> PipelineCacheMissEvidence:
+        """Why `key` is not in memory, from the keys that were asked for before."""
+        with self._lock:
+            return PipelineCacheMissEvidence.from_keys(self._seen, key)
+
+    def __contains__(self, key: PipelineCacheKey) -> bool:
+        return key in self._entries
+
+    def clear(self) -> None:
+        """Forget everything. Pipelines that are held elsewhere refuse from now on; counts stay."""
+        with self._lock:
+            self.epoch += 1
+            gone, self._entries = self._entries, OrderedDict()
+            self._failures.clear()
+            self._nbytes = 0
+            self._device = None
+        del gone
+
+    def device_of(self, backend: VyreBackend) -> PipelineDeviceFingerprint:
+        """The fingerprint of the backend's device, computed again only when its capability record is another one."""
+        capability, known = backend.capability, self._device
+        if known is None or known[0] is not capability:
+            known = self._device = capability, PipelineDeviceFingerprint.of(backend)
+        return known[1]
+
+    def snapshot(self) -> PipelineCacheSnapshot:
+        with self._lock:
+            return PipelineCacheSnapshot(
+                self.audit.hits, self.audit.misses, self.evictions, len(self._entries), self._nbytes
+            )
+
+    def metrics(self) -> dict[str, int]:
+        """Counters under stable names."""
+        now = self.snapshot()
+        return {
+            "vyre_pipeline_cache_hits_total": now.hits,
+            "vyre_pipeline_cache_misses_total": now.misses,
+            "vyre_pipeline_cache_evictions_total": now.evictions,
+            "vyre_pipeline_cache_store_errors_total": self.store_errors,
+            "vyre_pipeline_cache_entries": now.entries,
+            "vyre_pipeline_cache_bytes": now.nbytes,
+        } | {
+            f"vyre_pipeline_cache_miss_{reason.metric_suffix}_total": self.reasons[reason]
+            for reason in PipelineCacheMissReason
+        }

@@ -1,0 +1,372 @@
+"""What makes two compiled pipelines the same: every input of the compiler, each under its own name.
+
+A backend sees, when it compiles, only what is in the key (`LoweringOptions.config`), so that nothing can reach the
+code without reaching the key.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from enum import IntFlag, StrEnum
+from typing import TYPE_CHECKING, Any
+
+from ...errors import ArgumentValueError
+from ...foundation.blake3 import blake3
+from ..values import U32_MAX, Dims, DispatchConfig, PersistentThreadMode, SpeculationMode
+
+if TYPE_CHECKING:
+    from ...foundation.program import Program
+    from ..contract import VyreBackend
+    from ..plan.specialize import SpecMap
+
+CURRENT_PIPELINE_CACHE_KEY_VERSION = 1
+NO_SPECS = 0
+"""Hash of a program without specialization constants."""
+
+
+def hex_encode(data: bytes) -> str:
+    """
+    >>> hex_encode(bytes([0x00, 0xFF, 0x1A, 0x0F]))
+    '00ff1a0f'
+    """
+    return data.hex()
+
+
+def hex_short(data: bytes) -> str:
+    """The first eight bytes, as 16 digits."""
+    return data[:8].hex()
+
+
+def digest_of(domain: str, *parts: object) -> bytes:
+    """blake3 over parts that keep their borders: ("ab", "c") and ("a", "bc") differ, and so do 1 and "1"."""
+    framed = bytearray()
+    for part in (domain, *parts):
+        tag, data = (b"b", part) if isinstance(part, bytes) else (type(part).__name__.encode(), str(part).encode())
+        for piece in (tag, data):
+            framed += len(piece).to_bytes(8, "little") + piece
+    return blake3(bytes(framed))
+
+
+# ---- the parts of a key ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LoweringOptions:
+    """The fields of a config that change code. `deadline`: the code looks at the clock; a dispatch says how long."""
+
+    ulp_budget: int = 0
+    workgroup_override: Dims | None = None
+    deadline: bool = False
+    cooperative: bool = False
+    speculation: str = SpeculationMode.AUTO.value
+    persistent_thread: str = PersistentThreadMode.AUTO.value
+
+    @classmethod
+    def of(cls, config: DispatchConfig) -> LoweringOptions:
+        return cls(
+            config.ulp_budget or 0,
+            config.workgroup_override,
+            config.timeout is not None,
+            config.cooperative,
+            (config.speculation or SpeculationMode.AUTO).value,
+            (config.persistent_thread or PersistentThreadMode.AUTO).value,
+        )
+
+    def config(self) -> DispatchConfig:
+        """The config a backend compiles with: these fields and no others. A deadline is open-ended."""
+        return DispatchConfig(
+            ulp_budget=self.ulp_budget or None,
+            workgroup_override=self.workgroup_override,
+            timeout=math.inf if self.deadline else None,
+            cooperative=self.cooperative,
+            speculation=None if self.speculation == SpeculationMode.AUTO else SpeculationMode(self.speculation),
+            persistent_thread=None
+            if self.persistent_thread == PersistentThreadMode.AUTO
+            else PersistentThreadMode(self.persistent_thread),
+        )
+
+    def __str__(self) -> str:
+        """
+        >>> str(LoweringOptions(ulp_budget=1, workgroup_override=(64, 1, 1)))
+        'ulp=1:wg=64x1x1:deadline=no:cooperative=no:speculation=auto:persistent=auto'
+        """
+        workgroup = "own" if self.workgroup_override is None else "x".join(map(str, self.workgroup_override))
+        return (
+            f"ulp={self.ulp_budget}:wg={workgroup}:deadline={_yes(self.deadline)}:"
+            f"cooperative={_yes(self.cooperative)}:speculation={self.speculation}:persistent={self.persistent_thread}"
+        )
+
+
+def _yes(flag: bool) -> str:
+    return "yes" if flag else "no"
+
+
+def dispatch_policy_cache_string(config: DispatchConfig) -> str:
+    """What of a config reaches the code, as text."""
+    return str(LoweringOptions.of(config))
+
+
+def dispatch_policy_cache_digest(config: DispatchConfig) -> bytes:
+    return digest_of("vyre.pipeline.policy", dispatch_policy_cache_string(config))
+
+
+class PipelineFeatureFlags(IntFlag):
+    """Device features that compiled code may use."""
+
+    SUBGROUP_OPS = 1 << 0
+    F16 = 1 << 1
+    BF16 = 1 << 2
+    TENSOR_CORES = 1 << 3
+    ASYNC_COMPUTE = 1 << 4
+    PUSH_CONSTANTS = 1 << 5
+    INDIRECT_DISPATCH = 1 << 6
+    SPECULATIVE = 1 << 7
+    PERSISTENT_THREAD = 1 << 8
+
+    @classmethod
+    def empty(cls) -> PipelineFeatureFlags:
+        return cls(0)
+
+    @classmethod
+    def of(cls, backend: VyreBackend, options: LoweringOptions) -> PipelineFeatureFlags:
+        """What the device has and the config does not forbid."""
+        has = {
+            cls.SUBGROUP_OPS: backend.supports_subgroup_ops,
+            cls.F16: backend.supports_f16,
+            cls.BF16: backend.supports_bf16,
+            cls.TENSOR_CORES: backend.supports_tensor_cores,
+            cls.ASYNC_COMPUTE: backend.supports_async_compute,
+            cls.PUSH_CONSTANTS: bool(backend.capability.extras.get("push_constants")),
+            cls.INDIRECT_DISPATCH: backend.supports_indirect_dispatch,
+            cls.SPECULATIVE: backend.supports_speculation and options.speculation != SpeculationMode.DISABLE,
+            cls.PERSISTENT_THREAD: backend.supports_persistent_threads
+            and options.persistent_thread != PersistentThreadMode.DISABLE,
+        }
+        flags = cls(0)
+        for flag, present in has.items():
+            if present:
+                flags |= flag
+        return flags
+
+    def contains(self, other: PipelineFeatureFlags) -> bool:
+        """Whether every bit of `other` is set here; nothing is contained in everything."""
+        return self & other == other
+
+    def union(self, other: PipelineFeatureFlags) -> PipelineFeatureFlags:
+        return self | other
+
+    @property
+    def bits(self) -> int:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineDeviceFingerprint:
+    """One device with its driver. Vendor and device numbers are 0 where the target has none."""
+
+    vendor: int
+    device: int
+    driver_digest: bytes
+
+    @classmethod
+    def from_parts(cls, vendor: int, device: int, revision: str, revision_extra: str = "") -> PipelineDeviceFingerprint:
+        for name, number in (("vendor", vendor), ("device", device)):
+            if not 0 <= number <= U32_MAX:
+                raise ArgumentValueError(f"{name}={number} does not fit u32", fix="pass the 32-bit id, or 0")
+        return cls(vendor, device, digest_of("vyre.pipeline.driver", revision, revision_extra))
+
+    @classmethod
+    def of(cls, backend: VyreBackend) -> PipelineDeviceFingerprint:
+        """From everything the backend says about its device, with the exactness record of its probe."""
+        profile = backend.device_profile()
+        facts = {f.name: getattr(profile, f.name) for f in fields(profile)}
+        extras = backend.capability.extras
+        return cls.from_parts(
+            int(extras.get("vendor_id", 0)),
+            int(extras.get("device_id", 0)),
+            backend.capability.digest(),
+            ";".join(f"{name}={facts[name]!r}" for name in sorted(facts)),
+        )
+
+    def digest(self) -> bytes:
+        return digest_of("vyre.pipeline.device", self.vendor, self.device, self.driver_digest)
+
+    def cache_key(self, program_digest: bytes) -> bytes:
+        """A program's digest on this device."""
+        return digest_of("vyre.pipeline.program-on-device", program_digest, self.digest())
+
+
+def toolchain_of(backend: VyreBackend) -> str:
+    """Whose compiler: this package and the backend, each with its version."""
+    package = __name__.partition(".")[0]
+    return f"{package} {sys.modules[package].__version__}; {backend.id} {backend.version}"
+
+
+# ---- the key --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineCacheKey:
+    """Names one compiled pipeline. Made by `of`, which stamps the version; equal when every field is."""
+
+    version: int
+    backend_id: str
+    toolchain: str
+    device: PipelineDeviceFingerprint
+    feature_flags: PipelineFeatureFlags
+    program: str
+    specs: int
+    options: LoweringOptions
+
+    @classmethod
+    def of(
+        cls,
+        backend: VyreBackend,
+        program: Program,
+        config: DispatchConfig,
+        *,
+        device: PipelineDeviceFingerprint | None = None,
+        specs: SpecMap | None = None,
+    ) -> PipelineCacheKey:
+        """`device` spares asking the backend again; `specs` are constants that are compiled in."""
+        options = LoweringOptions.of(config)
+        return cls(
+            version=CURRENT_PIPELINE_CACHE_KEY_VERSION,
+            backend_id=backend.id,
+            toolchain=toolchain_of(backend),
+            device=PipelineDeviceFingerprint.of(backend) if device is None else device,
+            feature_flags=PipelineFeatureFlags.of(backend, options),
+            program=program.fingerprint,
+            specs=specs.cache_hash() if specs else NO_SPECS,
+            options=options,
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """Field -> plain value, the options spread out: what is hashed, stored and compared."""
+        flat = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "options"}
+        flat["device"] = hex_encode(self.device.digest())
+        flat["feature_flags"] = int(self.feature_flags)
+        return flat | {f.name: getattr(self.options, f.name) for f in fields(self.options)}
+
+    def digest(self) -> bytes:
+        return digest_of("vyre.pipeline.key", *(part for pair in self.facts().items() for part in pair))
+
+    def differs(self, other: PipelineCacheKey) -> tuple[str, ...]:
+        """Names of the fields in which two keys differ."""
+        mine, theirs = self.facts(), other.facts()
+        return tuple(name for name in mine if mine[name] != theirs[name])
+
+    @property
+    def identity(self) -> PipelineCacheIdentity:
+        runtime = digest_of(
+            "vyre.pipeline.runtime",
+            self.version,
+            self.backend_id,
+            self.toolchain,
+            self.device.digest(),
+            int(self.feature_flags),
+        )
+        return PipelineCacheIdentity.from_parts(
+            digest_of("vyre.pipeline.program", self.program, self.specs),
+            digest_of("vyre.pipeline.policy", str(self.options)),
+            runtime,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineCacheIdentity:
+    """A key in three digests: which program, under which policy, on which device and toolchain."""
+
+    digest: bytes
+    program_digest: bytes
+    policy_digest: bytes
+    device_fingerprint: bytes
+
+    @classmethod
+    def from_parts(
+        cls, program_digest: bytes, policy_digest: bytes, device_fingerprint: bytes
+    ) -> PipelineCacheIdentity:
+        whole = digest_of("vyre.pipeline.identity", program_digest, policy_digest, device_fingerprint)
+        return cls(whole, program_digest, policy_digest, device_fingerprint)
+
+    @classmethod
+    def from_program(
+        cls, program: Program, config: DispatchConfig, device: PipelineDeviceFingerprint
+    ) -> PipelineCacheIdentity:
+        return cls.from_parts(bytes.fromhex(program.fingerprint), dispatch_policy_cache_digest(config), device.digest())
+
+
+# ---- misses ---------------------------------------------------------------------------------------------------------
+
+
+class PipelineCacheMissReason(StrEnum):
+    """Why something was not found; the value ends the name of its counter."""
+
+    EMPTY_CACHE = "empty_cache"
+    PROGRAM_CHANGED = "program_changed"
+    DISPATCH_POLICY_CHANGED = "dispatch_policy_changed"
+    DEVICE_OR_RUNTIME_CHANGED = "device_or_runtime_changed"
+    KEY_ABSENT = "key_absent"
+
+    @property
+    def metric_suffix(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineCacheMissEvidence:
+    """How close earlier keys came, and in what the nearest one differs. Earlier keys include those thrown out."""
+
+    total_entries: int = 0
+    same_program_entries: int = 0
+    same_program_and_policy_entries: int = 0
+    same_program_policy_and_device_entries: int = 0
+    nearest: PipelineCacheKey | None = None
+    differing: tuple[str, ...] = ()
+
+    @classmethod
+    def from_identities(
+        cls, cached: Iterable[PipelineCacheIdentity], requested: PipelineCacheIdentity
+    ) -> PipelineCacheMissEvidence:
+        total, program, policy, device = 0, 0, 0, 0
+        for identity in cached:
+            total += 1
+            if identity.program_digest != requested.program_digest:
+                continue
+            program += 1
+            if identity.policy_digest != requested.policy_digest:
+                continue
+            policy += 1
+            device += identity.device_fingerprint == requested.device_fingerprint
+        return cls(total, program, policy, device)
+
+    @classmethod
+    def from_keys(cls, earlier: Iterable[PipelineCacheKey], wanted: PipelineCacheKey) -> PipelineCacheMissEvidence:
+        """As `from_identities`, with the nearest key: the fewest fields differ, the latest of equals."""
+        keys = list(earlier)
+        counted = cls.from_identities((key.identity for key in keys), wanted.identity)
+        if not keys:
+            return counted
+        nearest = min(reversed(keys), key=lambda key: len(wanted.differs(key)))
+        return replace(counted, nearest=nearest, differing=wanted.differs(nearest))
+
+    @property
+    def reason(self) -> PipelineCacheMissReason:
+        if not self.total_entries:
+            return PipelineCacheMissReason.EMPTY_CACHE
+        if not self.same_program_entries:
+            return PipelineCacheMissReason.PROGRAM_CHANGED
+        if not self.same_program_and_policy_entries:
+            return PipelineCacheMissReason.DISPATCH_POLICY_CHANGED
+        if not self.same_program_policy_and_device_entries:
+            return PipelineCacheMissReason.DEVICE_OR_RUNTIME_CHANGED
+        return PipelineCacheMissReason.KEY_ABSENT
+
+    def __str__(self) -> str:
+        if self.nearest is None:
+            return self.reason.value
+        changed = ", ".join(self.differing) or "nothing: it was compiled before and thrown out"
+        return f"{self.reason.value}; the nearest earlier key differs in {changed}"

@@ -1,0 +1,192 @@
+"""Values fixed before code is made: named constants of a pipeline, and the keys that tell two sets of them apart."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ...errors import ArgumentTypeError, ArgumentValueError
+from ...foundation.blake3 import blake3
+from ...foundation.canon import vsa_fingerprint
+from ...foundation.dtypes import SIMPLE, DataType, bool_, f32, i32, u32
+from ...foundation.wire.write import Writer
+
+if TYPE_CHECKING:
+    from ...foundation.program import Program
+    from ..values import Dims
+
+_KINDS = ("u32", "i32", "f32", "bool", "dtype")
+_FNV_OFFSET, _FNV_PRIME, _U64 = 0xCBF29CE484222325, 0x100000001B3, (1 << 64) - 1
+_NAN_BITS = 0x7FC00000
+_DIGEST_BIT = 1 << 55
+"""Set in the bits of a type with parameters, so that no digest equals a wire tag."""
+_ARTIFACT_DOMAIN = b"vyre.specialization.artifact"
+
+
+@dataclass(frozen=True, slots=True)
+class SpecValue:
+    """A constant: the bits of a number, or a type. Two are equal exactly when code made for one serves the other."""
+
+    kind: str
+    bits: int
+    type: DataType | None = None
+
+    @classmethod
+    def of(cls, value: int | float | bool | DataType, dtype: DataType | None = None) -> SpecValue:
+        """A type, or a number as u32, i32, f32 or bool; by default after its Python type and sign.
+
+        >>> SpecValue.of(-1).kind, SpecValue.of(1.5).kind, SpecValue.of(u32).kind
+        ('i32', 'f32', 'dtype')
+        """
+        if isinstance(value, DataType):
+            return cls("dtype", _dtype_bits(value), value)
+        if isinstance(value, bool):
+            dtype = dtype or bool_
+        elif not isinstance(value, int | float):
+            raise ArgumentTypeError(f"{value!r} is not a constant", fix="pass a number, a bool or a type")
+        dtype = dtype or (f32 if isinstance(value, float) else u32 if value >= 0 else i32)
+        if dtype == f32:
+            return cls("f32", _f32_bits(value))
+        if dtype not in (u32, i32, bool_):
+            raise ArgumentTypeError(f"there are no {dtype} constants", fix="use u32, i32, f32 or bool")
+        low, high = dtype.limits
+        if not isinstance(value, int) or not low <= value <= high:
+            raise ArgumentValueError(
+                f"{value!r} is not a constant of type {dtype}", fix=f"use a whole number from {low} to {high}"
+            )
+        return cls(dtype.name, value & 0xFFFFFFFF)
+
+    @property
+    def value(self) -> int | float | bool | DataType:
+        """What it was made of, rounded to its type."""
+        match self.kind:
+            case "dtype":
+                assert self.type is not None
+                return self.type
+            case "f32":
+                return float(struct.unpack("<f", struct.pack("<I", self.bits))[0])
+            case "bool":
+                return self.bits == 1
+            case "i32" if self.bits >> 31:
+                return self.bits - (1 << 32)
+        return self.bits
+
+    def as_pipeline_f64(self) -> float:
+        """The number that stands for it where constants are numbers; a type is its wire tag."""
+        value = self.value
+        return float(value.tag if isinstance(value, DataType) else value)
+
+    def cache_hash(self) -> int:
+        """64 bits: the kind in the lowest byte, the bits above it."""
+        return _KINDS.index(self.kind) | self.bits << 8
+
+
+class SpecMap(Mapping[str, SpecValue]):
+    """Constants by name, in the order of their names. Frozen; numbers and types may be passed as they are.
+
+    >>> SpecMap({"unroll": 4, "scale": 0.5}).to_numeric_constants()
+    {'scale': 0.5, 'unroll': 4.0}
+    """
+
+    __slots__ = ("_hash", "_values")
+
+    def __init__(self, values: Mapping[str, Any] | None = None) -> None:
+        given = values or {}
+        self._values = {
+            name: value if isinstance(value, SpecValue) else SpecValue.of(value)
+            for name, value in sorted(given.items())
+        }
+        self._hash = _fnv(self._values)
+
+    def __getitem__(self, name: str) -> SpecValue:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return f"SpecMap({self._values!r})"
+
+    def is_empty(self) -> bool:
+        return not self._values
+
+    def insert(self, name: str, value: Any) -> SpecMap:
+        """The same constants with one added or changed."""
+        return SpecMap({**self._values, name: value})
+
+    def to_numeric_constants(self) -> dict[str, float]:
+        return {name: value.as_pipeline_f64() for name, value in self._values.items()}
+
+    def cache_hash(self) -> int:
+        """64 bits over names, each with its length, and values."""
+        return self._hash
+
+
+@dataclass(frozen=True, slots=True)
+class SpecCacheKey:
+    """What a specialised pipeline is found by."""
+
+    shader_hash: int
+    binding_sig: int
+    workgroup_size: Dims
+    spec_hash: int
+
+    @classmethod
+    def new(cls, shader_hash: int, binding_sig: int, workgroup_size: Dims, specs: SpecMap) -> SpecCacheKey:
+        return cls(shader_hash, binding_sig, workgroup_size, specs.cache_hash())
+
+
+def program_vsa_fingerprint(program: Program) -> tuple[int, ...]:
+    """The program's fingerprint as eight little-endian words."""
+    return vsa_fingerprint(program)
+
+
+def vsa_specialization_key(program: Program, spec_hash: int) -> int:
+    """128 bits: the first two words of the program's fingerprint, then the hash of its constants."""
+    low, high, *_ = program_vsa_fingerprint(program)
+    return (low | high << 32) << 64 | spec_hash
+
+
+def versioned_specialization_artifact_key(version: int, spec_hash: str, backend_fingerprint: str) -> str:
+    """64 hex digits that name what was built for these constants on this backend."""
+    parts = [_ARTIFACT_DOMAIN, struct.pack("<I", version)]
+    for text in (spec_hash, backend_fingerprint):
+        raw = text.encode()
+        parts += [struct.pack("<Q", len(raw)), raw]
+    return blake3(b"".join(parts)).hex()
+
+
+def _dtype_bits(dtype: DataType) -> int:
+    if dtype in SIMPLE.values():
+        return dtype.tag
+    wire = Writer(6)
+    wire.dtype(dtype, 1)
+    return int.from_bytes(blake3(bytes(wire.out))[:7], "little") | _DIGEST_BIT
+
+
+def _f32_bits(value: float) -> int:
+    """The sign of a zero counts; every NaN is the same one."""
+    if math.isnan(value):
+        return _NAN_BITS
+    try:
+        return int(struct.unpack("<I", struct.pack("<f", value))[0])
+    except OverflowError as e:
+        raise ArgumentValueError(f"{value} is not a constant of type f32", fix="use a value in the range of f32") from e
+
+
+def _fnv(values: Mapping[str, SpecValue]) -> int:
+    found = _FNV_OFFSET
+    for name, value in values.items():
+        raw = name.encode()
+        for byte in struct.pack("<I", len(raw)) + raw + struct.pack("<Q", value.cache_hash()):
+            found = (found ^ byte) * _FNV_PRIME & _U64
+    return found

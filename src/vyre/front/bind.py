@@ -1,0 +1,247 @@
+"""What does a kernel call mean? Arguments by parameter, the shapes of its outputs, its grid and its config.
+
+All of it follows from names, dtypes, shapes and options, and is worked out once per combination of those. What differs
+between two such calls (addresses, strides, values) is looked at in `call`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..driver.plan.grid import check_grid, grid_for_domain
+from ..driver.values import DEFAULT_CONFIG, Dims, DispatchConfig
+from ..errors import ArgumentTypeError, ArgumentValueError
+from ..foundation.kernel import Param
+from .arrays import ARRAY_DTYPES, WORD, Array, as_array, check_writable
+
+if TYPE_CHECKING:
+    from ..foundation.program import Program
+    from .kernel import Kernel
+
+Shape = tuple[int, ...]
+Extent = tuple[int, ...] | int | None
+
+
+def name_arguments(kernel: Kernel, positional: int, named: tuple[str, ...]) -> tuple[str, ...]:
+    """The parameter of each argument of a call with so many positional arguments and these keywords."""
+    by_name = kernel._params
+    in_order = [p for p in kernel.params if p.role not in ("out", "const")]
+    usage = f"call {kernel.__name__}({', '.join(p.name for p in in_order)})"
+    if positional > len(in_order):
+        raise ArgumentTypeError(
+            f"{kernel.__name__} takes {len(in_order)} positional arguments and {positional} were given",
+            fix=f"{usage}; pass outputs and compile-time parameters by name",
+        )
+    names = tuple(p.name for p in in_order[:positional])
+    for name in named:
+        if name not in by_name:
+            raise ArgumentTypeError(
+                f"{kernel.__name__} has no parameter {name}", fix=f"use one of: {', '.join(by_name)}"
+            )
+        if name in names:
+            raise ArgumentTypeError(f"{name} is given twice", fix=usage)
+    missing = [p.name for p in in_order if p.name not in names and p.name not in named]
+    if missing:
+        raise ArgumentTypeError(f"{kernel.__name__} needs {', '.join(missing)}", fix=usage)
+    return names + named
+
+
+def check_array(param: Param, value: Any) -> Array:
+    """The argument of a buffer parameter, as an array over the caller's memory."""
+    assert param.element is not None
+    if param.role in ("out", "inout"):
+        array = check_writable(param.name, value, param.element)
+    else:
+        array = as_array(param.name, value, param.element)
+    if param.count and array.size != param.count:
+        raise ArgumentValueError(
+            f"{param.name} has {array.size} elements and the kernel declares {param.count}",
+            fix=f"pass {param.count} elements, or declare it without a count",
+        )
+    return array
+
+
+class Options:
+    """`grid=`, `domain=`, `sizes=` and `config=` of a call, in one form."""
+
+    __slots__ = ("config", "extent", "grid", "sizes")
+
+    def __init__(
+        self, grid: Extent, domain: Extent, sizes: Mapping[str, Any] | None, config: DispatchConfig | None
+    ) -> None:
+        self.grid = None if grid is None else axes("grid", grid)
+        self.extent = None if domain is None else axes("domain", domain)
+        self.sizes = {name: shape(name, value) for name, value in sizes.items()} if sizes else {}
+        if config is not None and not isinstance(config, DispatchConfig):
+            raise ArgumentTypeError(
+                f"config is a {type(config).__name__}", fix="pass config=vyre.DispatchConfig(timeout=1.0)"
+            )
+        self.config = DEFAULT_CONFIG if config is None else config
+        asked = [
+            name
+            for name, value in (("grid", grid), ("domain", domain), ("config.grid_override", self.config.grid_override))
+            if value is not None
+        ]
+        if len(asked) > 1:
+            raise ArgumentTypeError(
+                f"{' and '.join(asked)} are both given", fix="pass domain= (invocations) or grid= (workgroups)"
+            )
+        for name, count in (self.config.output_elements or {}).items():
+            if name in self.sizes:
+                raise ArgumentTypeError(
+                    f"the size of {name} is given in sizes and in config.output_elements", fix="drop one of the two"
+                )
+            self.sizes[name] = (count,)
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return self.grid, self.extent, tuple(self.sizes.items()), self.config
+
+
+class OutputPlan:
+    """One result, and the array that carries it. `nbytes` is its length in the dispatch, where a bool is a word."""
+
+    __slots__ = ("dtype", "element", "is_bool", "name", "nbytes", "role", "shape")
+
+    def __init__(self, param: Param, array: Array | None, shape: Shape) -> None:
+        assert param.element is not None
+        self.name, self.role, self.element, self.shape = param.name, param.role, param.element, shape
+        self.dtype = ARRAY_DTYPES[param.element.name] if array is None else array.dtype
+        self.is_bool = self.dtype == np.bool_
+        self.nbytes = math.prod(shape) * (WORD if self.is_bool else self.dtype).itemsize
+
+    def fresh(self) -> Any:
+        """New memory that a backend writes this result into."""
+        return np.empty(self.shape, WORD if self.is_bool else self.dtype) if self.nbytes else bytearray()
+
+
+class CallPlan:
+    """Everything about a call that does not depend on where its arrays are.
+
+    `inputs` has the name of each input in slot order, with its type if it is a number; `outputs` are in slot order too.
+    `request` is the caller's config and `config` has the grid as well; calls that differ in size alone share it, and so
+    the driver's warm path. `read_only` counts the arrays that no result is written into. `idle` means that the grid has
+    no workgroup: outputs are zero and nothing runs.
+    """
+
+    __slots__ = ("config", "counts", "idle", "inputs", "outputs", "program", "read_only", "request")
+
+    def __init__(self, kernel: Kernel, program: Program, arrays: Mapping[str, Array], options: Options) -> None:
+        self.program = program
+        self.request = options.config
+        params = kernel._params
+        shapes = output_shapes(kernel, arrays, options)
+        self.inputs = tuple(
+            (b.name, b.element if params[b.name].role == "scalar" else None) for b in program.host_inputs
+        )
+        self.outputs = tuple(
+            OutputPlan(params[b.name], arrays.get(b.name), shapes[b.name] if b.name in shapes else arrays[b.name].shape)
+            for b in program.host_outputs
+        )
+        self.read_only = sum(p.role in ("in", "uniform") for p in kernel.params)
+        self.counts = {p.name: math.prod(shapes[p.name]) for p in kernel.params if p.role == "out" and not p.count}
+        workgroup = options.config.workgroup_override or program.workgroup_size
+        grid = choose_grid(kernel, arrays, shapes, options, workgroup)
+        self.idle = grid is not None and 0 in grid and self.request.grid_override is None  # that one the driver refuses
+        self.config = self.request if grid == self.request.grid_override else self.request.with_(grid_override=grid)
+
+    def sized_config(self) -> DispatchConfig:
+        """The config for a dispatch that brings no output buffers, whose lengths would say the same."""
+        return self.config.with_(output_elements=self.counts) if self.counts else self.config
+
+
+def output_shapes(kernel: Kernel, arrays: Mapping[str, Array], options: Options) -> dict[str, Shape]:
+    """Shape of every output: `sizes`, then the array given for it, then what the inputs agree on, then the domain."""
+    outs = {p.name: p for p in kernel.params if p.role == "out"}
+    for name in options.sizes:
+        if name not in outs:
+            raise ArgumentTypeError(
+                f"{kernel.__name__} has no output {name} to size", fix=f"use one of: {', '.join(outs) or 'none'}"
+            )
+    found: dict[str, Shape] = {}
+    for name, p in outs.items():
+        asked = options.sizes.get(name)
+        if asked is not None and name in arrays and math.prod(asked) != arrays[name].size:
+            raise ArgumentValueError(
+                f"{name} has {arrays[name].size} elements and sizes asks for {math.prod(asked)}",
+                fix=f'drop sizes={{"{name}": ...}}, or pass an array of that length',
+            )
+        if asked is not None and p.count and math.prod(asked) != p.count:
+            raise ArgumentValueError(
+                f"{name} is declared with {p.count} elements and sizes asks for {math.prod(asked)}",
+                fix=f'drop sizes={{"{name}": ...}}',
+            )
+        if name in arrays:
+            found[name] = arrays[name].shape
+        elif asked is not None:
+            found[name] = asked
+        elif p.count:
+            found[name] = (p.count,)
+        else:
+            found[name] = _common_shape(name, kernel.params, arrays, options.extent)
+    return found
+
+
+def _common_shape(name: str, params: tuple[Param, ...], arrays: Mapping[str, Array], domain: Shape | None) -> Shape:
+    sized: dict[str, Shape] = {
+        p.name: arrays[p.name].shape for p in params if p.role in ("in", "inout") and not p.count
+    }
+    shapes = set(sized.values())
+    if len(shapes) == 1:
+        return shapes.pop()
+    if not shapes and domain is not None:
+        return domain[::-1]
+    if not shapes:
+        raise ArgumentValueError(f"nothing says how long {name} is", fix=f'pass sizes={{"{name}": n}} or {name}=array')
+    listed = ", ".join(f"{n} {shape}" for n, shape in sized.items())
+    raise ArgumentValueError(
+        f"the length of {name} is not clear: the inputs differ ({listed})", fix=f'pass sizes={{"{name}": n}}'
+    )
+
+
+def choose_grid(
+    kernel: Kernel, arrays: Mapping[str, Array], shapes: Mapping[str, Shape], options: Options, workgroup: Dims
+) -> Dims | None:
+    """The grid that the caller or the first result's shape asks for; None leaves one dimension to the driver."""
+    if options.config.grid_override is not None:
+        return options.config.grid_override
+    if options.grid is not None:
+        x, y, z = (*options.grid, 1, 1)[:3]
+        return check_grid((x, y, z), workgroup)
+    domain = options.extent
+    rank = 3 if workgroup[2] > 1 else 2 if workgroup[1] > 1 else 1
+    if domain is None and rank == 1:
+        return None
+    if domain is None:
+        results = [shapes[p.name] for p in kernel.params if p.role == "out"]
+        results += [arrays[p.name].shape for p in kernel.params if p.role == "inout"]
+        found = results[0] if results else ()
+        if not rank <= len(found) <= 3:
+            raise ArgumentValueError(
+                f"{kernel.__name__} has a {rank}-D workgroup and its result has shape {found}",
+                fix="pass domain=(width, height) or grid=(x, y, z), or a result of that rank",
+            )
+        domain = found[::-1]
+    return grid_for_domain(domain, workgroup)
+
+
+def axes(name: str, value: Extent) -> Shape:
+    """One to three whole numbers, x first."""
+    found = shape(name, value)
+    if not 1 <= len(found) <= 3:
+        raise ArgumentValueError(f"{name} has {len(found)} axes", fix=f"pass {name}=(x,), (x, y) or (x, y, z)")
+    return found
+
+
+def shape(name: str, value: Any) -> Shape:
+    """Whole numbers of 0 or more."""
+    found = value if isinstance(value, tuple | list) else (value,)
+    if not all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in found):
+        raise ArgumentTypeError(f"{name}={value!r} is not a size", fix="pass a whole number or a tuple of them")
+    if any(n < 0 for n in found):
+        raise ArgumentValueError(f"{name}={value!r} is negative", fix="pass sizes of 0 or more")
+    return tuple(int(n) for n in found)

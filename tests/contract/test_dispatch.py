@@ -1,0 +1,564 @@
+"""What every backend does with a dispatch: the bytes, whose memory they are in, and each field of the config."""
+
+import asyncio
+import random
+import threading
+import time
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from vyre.backends.reference import run
+from vyre.conform.generate import random_program
+from vyre.driver import execute
+from vyre.driver import pipeline as pipelines
+from vyre.driver.admission import settle_config, why_not
+from vyre.driver.contract import CompiledPipeline, PendingDispatch
+from vyre.driver.values import DispatchConfig, PersistentThreadMode, SpeculationMode, TimedDispatchResult
+from vyre.errors import (
+    BackendError,
+    DeadlineExceeded,
+    DispatchFailed,
+    InvalidProgram,
+    Trap,
+    UnsupportedFeature,
+    VyreError,
+)
+from vyre.foundation.dtypes import u32
+from vyre.foundation.ir import IndirectDispatch, InvocationId, Store, lit
+from vyre.foundation.program import Program, read, write_only
+
+from .doubles import MockBackend
+from .programs import ADD, COUNT, LANE, LONG, NEIGHBOUR, NUMBER, PLANE, SPLIT, TRAP, unwords, words
+
+THREE = DispatchConfig(output_elements={"out": 3})
+FOUR = DispatchConfig(output_elements={"out": 4})
+
+
+def compiled(backend, program, config=FOUR):
+    return pipelines.compile(backend, program, config)
+
+
+def both_ways(backend, program, inputs, config):
+    """The same dispatch through the backend and through a compiled pipeline."""
+    direct = [bytes(o) for o in backend.dispatch(program, inputs, config)]
+    with pipelines.compile(backend, program, config) as pipeline:
+        assert [bytes(o) for o in pipeline.dispatch(inputs)] == direct
+        assert [bytes(o) for o in pipeline.dispatch(inputs, config)] == direct
+    return direct
+
+
+# ---- bytes ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.row("A-CP-6")
+def test_a_dispatch_gives_outputs_in_slot_order(backend):
+    x = words(0x00010002, 0xFFFF0000, 7)
+    config = DispatchConfig(output_elements={"low": 3, "high": 3})
+    assert both_ways(backend, SPLIT, [x], config) == [words(2, 0, 7), words(1, 0xFFFF, 0)]
+
+
+@pytest.mark.row("A-CP-6")
+def test_workgroup_memory_and_barriers_work(backend):
+    config = DispatchConfig(output_elements={"out": 8})
+    (out,) = both_ways(backend, NEIGHBOUR, [words(*range(8))], config)
+    assert unwords(out) == [1, 2, 3, 0, 5, 6, 7, 4]
+
+
+def test_inputs_may_be_any_buffer_and_are_not_changed(backend):
+    values = [1, 2, 3, 4]
+    forms = [words(*values), bytearray(words(*values)), memoryview(words(*values)), np.array(values, np.uint32)]
+    forms.append(np.array([1, 9, 2, 9, 3, 9, 4, 9], np.uint32)[::2])
+    for a in forms:
+        before = bytes(memoryview(a))
+        (out,) = backend.dispatch(ADD, [a, words(10, 20, 30, 40)], FOUR)
+        assert unwords(out) == [11, 22, 33, 44]
+        assert bytes(memoryview(a)) == before
+
+
+def test_an_inout_buffer_of_the_caller_is_left_alone(backend):
+    n = bytearray(words(1, 2))
+    (out,) = backend.dispatch(COUNT, [n])
+    assert unwords(out) == [2, 3]
+    assert unwords(n) == [1, 2]
+
+
+def test_results_do_not_share_memory_with_anything(backend):
+    first = backend.dispatch(NUMBER, [], FOUR)[0]
+    second = backend.dispatch(NUMBER, [], FOUR)[0]
+    memoryview(first).cast("B")[0] = 99
+    assert unwords(second) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("length", [0, 1, 3, 4, 5, 1000])
+def test_lengths_that_do_not_fill_a_workgroup_are_fine(backend, length):
+    a, b = np.arange(length, dtype=np.uint32), np.full(length, 7, np.uint32)
+    (out,) = backend.dispatch(ADD, [a, b], DispatchConfig(output_elements={"out": length}))
+    assert np.array_equal(np.frombuffer(out, np.uint32), a + b)
+
+
+def test_borrowed_and_timed_dispatch_give_the_same_bytes(backend):
+    inputs = [words(1, 2, 3, 4), words(5, 6, 7, 8)]
+    expected = [words(6, 8, 10, 12)]
+    assert backend.dispatch_borrowed(ADD, inputs, FOUR) == expected
+    timed = backend.dispatch_timed(ADD, inputs, FOUR)
+    assert isinstance(timed, TimedDispatchResult)
+    assert timed.outputs == expected
+    assert timed.wall_ns > 0
+    pipeline = compiled(backend, ADD)
+    assert pipeline.dispatch_timed(inputs).outputs == expected
+    assert pipeline.dispatch_async(inputs).result() == expected
+    assert pipeline.dispatch_batch([inputs, inputs]) == [expected, expected]
+
+
+def test_a_failed_dispatch_does_not_spoil_the_next(backend):
+    with pytest.raises(Trap, match="seven"):
+        backend.dispatch(TRAP, [words(0)])
+    assert backend.dispatch(COUNT, [words(1)]) == [words(2)]
+
+
+RANDOM_PROGRAMS = 100
+BLOCK = 20
+
+
+@pytest.mark.row("A-CP-6")
+@pytest.mark.parametrize("block", range(RANDOM_PROGRAMS // BLOCK))
+def test_random_programs_mean_what_the_reference_says(backend, block):
+    for seed in range(block * BLOCK, (block + 1) * BLOCK):
+        case = random_program(random.Random(seed), max_statements=10)
+        if why := why_not(case.program, backend):
+            assert backend.id != "reference", why
+            continue
+        config = DispatchConfig(grid_override=case.grid, output_elements=case.output_elements)
+        expected = run(
+            case.program, case.inputs, grid=case.grid, output_elements=case.output_elements, engine="scalar"
+        ).outputs
+        try:
+            assert both_ways(backend, case.program, case.inputs, config) == expected
+        except Exception as e:
+            e.add_note(f"seed {seed}, grid {case.grid}:\n{case.program}")
+            raise
+
+
+@pytest.mark.row("A-BE-15")
+def test_the_same_dispatch_gives_the_same_bytes_every_time(backend):
+    rng = random.Random(15)
+    cases = [random_program(rng, max_statements=8, wide=False) for _ in range(10)]
+    seen = {}
+    for k in range(300):
+        case = cases[rng.randrange(len(cases)) if k >= len(cases) else k]
+        config = DispatchConfig(grid_override=case.grid, output_elements=case.output_elements)
+        outputs = [bytes(o) for o in backend.dispatch(case.program, case.inputs, config)]
+        assert seen.setdefault(id(case), outputs) == outputs
+
+
+def test_dispatches_from_many_threads_equal_the_serial_ones(backend):
+    pipeline = compiled(backend, ADD)
+    inputs = [[words(k, k, k, k), words(1, 2, 3, 4)] for k in range(32)]
+    expected = [pipeline.dispatch(i) for i in inputs]
+    got = [None] * len(inputs)
+
+    def work(first):
+        for k in range(first, len(inputs), 4):
+            got[k] = pipeline.dispatch(inputs[k]) if k % 2 else backend.dispatch(ADD, inputs[k], FOUR)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert got == expected
+
+
+# ---- out= -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["backend", "pipeline"])
+def add(request, backend):
+    """ADD on four elements with `out`, both ways."""
+    if request.param == "backend":
+        return lambda inputs, out: backend.dispatch(ADD, inputs, FOUR, out=out)
+    return lambda inputs, out: compiled(backend, ADD).dispatch(inputs, out=out)
+
+
+ONES = words(1, 1, 1, 1)
+
+
+@pytest.mark.row("A-PD-1")
+def test_results_go_where_the_caller_says(add):
+    for target in (bytearray(16), np.zeros(4, np.uint32), np.zeros((2, 2), np.int32), memoryview(bytearray(16))):
+        result = add([words(1, 2, 3, 4), ONES], [target])
+        assert type(result) is list
+        assert len(result) == 1
+        assert result[0] is target
+        assert bytes(memoryview(target)) == words(2, 3, 4, 5)
+
+
+def test_outputs_may_be_the_inputs(add):
+    a = np.array([1, 2, 3, 4], np.uint32)
+    add([a, a], [a])
+    assert a.tolist() == [2, 4, 6, 8]
+    shifted = np.arange(5, dtype=np.uint32)
+    add([shifted[:4], ONES], [shifted[1:]])
+    assert shifted.tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "make, why",
+    [
+        (lambda: [bytearray(12)], "12"),
+        (lambda: [bytearray(20)], "20"),
+        (lambda: [bytes(16)], "read-only"),
+        (lambda: [np.zeros(8, np.uint32)[::2]], "contiguous"),
+        (lambda: ["text"], "str"),
+        (list, "out"),
+        (lambda: [bytearray(16), bytearray(16)], "out"),
+    ],
+    ids=["short", "long", "read-only", "strided", "no buffer", "missing", "too many"],
+)
+def test_an_output_that_does_not_fit_is_refused_and_left_alone(add, make, why):
+    out = make()
+    before = [bytes(memoryview(o)) for o in out if not isinstance(o, str)]
+    with pytest.raises(VyreError, match=rf"{why}.*Fix: "):
+        add([words(1, 2, 3, 4), ONES], out)
+    assert [bytes(memoryview(o)) for o in out if not isinstance(o, str)] == before
+
+
+def test_an_output_that_cannot_take_its_result_is_refused_before_hours_of_work(backend):
+    for out in ([bytes(4)], [np.zeros(8, np.uint8)[::2]], [bytearray(8)]):
+        with pytest.raises(VyreError, match="Fix: ") as e:
+            backend.dispatch(LONG, [words(0)], DispatchConfig(timeout=5), out=out)
+        assert not isinstance(e.value, DeadlineExceeded)
+
+
+def test_a_started_dispatch_keeps_its_own_list_of_outputs(backend):
+    target = bytearray(16)
+    out = [target]
+    pending = backend.dispatch_async(ADD, [words(1, 2, 3, 4), ONES], FOUR, out=out)
+    out.clear()
+    assert pending.result() == [target]
+    assert unwords(target) == [2, 3, 4, 5]
+
+
+def test_nothing_is_written_when_the_dispatch_fails(backend):
+    target = bytearray(b"\xa5" * 4)
+    with pytest.raises(Trap):
+        backend.dispatch(TRAP, [words(0)], out=[target])
+    assert target == b"\xa5" * 4
+
+
+# ---- asynchronous ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.row("A-PD-4")
+def test_a_started_dispatch_does_not_see_later_changes_of_its_inputs(backend):
+    a = bytearray(words(1, 2, 3, 4))
+    for start in (
+        lambda: backend.dispatch_async(ADD, [a, ONES], FOUR),
+        lambda: compiled(backend, ADD).dispatch_async([a, ONES]),
+    ):
+        pending = start()
+        a[:] = bytes(16)
+        assert isinstance(pending, PendingDispatch)
+        assert pending.result(timeout=60) == [words(2, 3, 4, 5)]
+        a[:] = words(1, 2, 3, 4)
+
+
+def test_started_dispatches_end_in_any_order(backend):
+    handles = [backend.dispatch_async(COUNT, [words(k)]) for k in range(8)]
+    assert [unwords(h.result()[0]) for h in reversed(handles)] == [[k + 1] for k in reversed(range(8))]
+    with pytest.raises(DispatchFailed, match="already taken"):
+        handles[0].result()
+
+
+def test_a_started_dispatch_can_be_awaited(backend):
+    async def three():
+        return await asyncio.gather(*(asyncio.ensure_future(wrap(k)) for k in range(3)))
+
+    async def wrap(k):
+        return await backend.dispatch_async(COUNT, [words(k)])
+
+    assert asyncio.run(three()) == [[words(1)], [words(2)], [words(3)]]
+
+
+@pytest.mark.row("A-PD-1")
+def test_a_started_dispatch_writes_into_the_buffers_it_was_given(backend):
+    target = bytearray(16)
+    (same,) = backend.dispatch_async(ADD, [words(1, 2, 3, 4), ONES], FOUR, out=[target]).result()
+    assert same is target
+    assert unwords(target) == [2, 3, 4, 5]
+
+
+@pytest.mark.row("A-BE-5")
+def test_what_is_wrong_with_a_dispatch_is_said_when_it_is_started(backend):
+    with pytest.raises(VyreError, match="Fix: "):
+        backend.dispatch_async(ADD, [ONES], FOUR)
+
+
+def test_what_goes_wrong_while_it_runs_is_said_with_the_result(backend):
+    pending = None
+    try:
+        pending = backend.dispatch_async(TRAP, [words(0)])
+    except Trap:
+        return  # it ran at once
+    for _ in range(2):  # a failure is no result that could be used up
+        with pytest.raises(Trap, match="seven"):
+            pending.result()
+
+
+def test_flush_returns_when_everything_has_ended(backend):
+    handles = [backend.dispatch_async(ADD, [ONES, ONES], FOUR) for _ in range(4)]
+    backend.flush()
+    assert all(h.is_ready() for h in handles)
+
+
+def test_waiting_too_long_for_a_result_can_be_tried_again(backend):
+    pending = backend.dispatch_async(LONG, [words(0)], DispatchConfig(timeout=0.3))
+    if not pending.is_ready():
+        with pytest.raises(DeadlineExceeded, match="has not ended yet"):
+            pending.result(timeout=0.01)
+    with pytest.raises(DeadlineExceeded, match="in time"):
+        pending.result()
+
+
+# ---- lifecycle ------------------------------------------------------------------------------------------------------
+
+
+def test_a_backend_can_be_prepared_and_shut_down_twice(backend):
+    backend.prepare()
+    backend.prepare()
+    assert backend.dispatch(COUNT, [words(1)]) == [words(2)]
+    backend.flush()
+    backend.shutdown()
+    backend.shutdown()
+
+
+def test_nothing_runs_after_shutdown(backend):
+    pipeline = compiled(backend, ADD)
+    backend.shutdown()
+    inputs = [ONES, ONES]
+    for use in (
+        lambda: backend.dispatch(ADD, inputs, FOUR),
+        lambda: backend.dispatch_async(ADD, inputs, FOUR),
+        lambda: backend.compile_native(ADD, FOUR),
+        lambda: pipeline.dispatch(inputs),
+        lambda: pipeline.dispatch_async(inputs),
+    ):
+        with pytest.raises(BackendError, match=r"shut down .*Fix: "):
+            use()
+
+
+def test_what_was_started_before_shutdown_still_ends(backend):
+    pending = backend.dispatch_async(ADD, [ONES, ONES], FOUR)
+    backend.shutdown()
+    assert pending.result() == [words(2, 2, 2, 2)]
+
+
+def test_a_closed_pipeline_refuses_and_the_backend_goes_on(backend):
+    pipeline = backend.compile_native(ADD, FOUR)
+    if pipeline is None:
+        pytest.skip(f"{backend.id} compiles nothing ahead")
+    assert isinstance(pipeline, CompiledPipeline)
+    assert pipeline.id.startswith(f"{backend.id}:")
+    assert pipeline.backend_id == backend.id
+    pipeline.close()
+    pipeline.close()
+    with pytest.raises(DispatchFailed, match=r"the pipeline is closed .*Fix: "):
+        pipeline.dispatch([ONES, ONES])
+    assert backend.dispatch(ADD, [ONES, ONES], FOUR) == [words(2, 2, 2, 2)]
+
+
+def test_metrics_are_numbers_under_stable_names(backend):
+    before = dict(backend.metrics())
+    backend.dispatch(COUNT, [words(1)])
+    after = dict(backend.metrics())
+    assert before.keys() == after.keys()
+    assert all(name.isidentifier() and type(value) in (int, float) for name, value in after.items())
+
+
+# ---- refusals -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "inputs, why",
+    [([], "0"), ([ONES], "1"), ([ONES] * 3, "3"), ([ONES, b"abc"], "3 bytes"), ([ONES, "text"], "str")],
+    ids=["none", "one", "three", "ragged", "no buffer"],
+)
+def test_inputs_that_do_not_fit_the_program_are_refused(backend, inputs, why):
+    with pytest.raises(VyreError, match=rf"{why}.*Fix: "):
+        backend.dispatch(ADD, inputs, FOUR)
+
+
+def test_an_invalid_program_is_refused(backend):
+    program = Program([write_only("out", 0, u32)], (1, 1, 1), [Store("nothing", lit(0), lit(1))])
+    with pytest.raises(InvalidProgram, match=r"nothing.*Fix: "):
+        backend.dispatch(program, [], THREE)
+
+
+def test_a_grid_may_lie_in_memory(backend):
+    program = Program(
+        [read("grid", 0, u32), write_only("out", 1, u32)],
+        (4, 1, 1),
+        [IndirectDispatch("grid", 4), Store("out", InvocationId(0), lit(1))],
+    )
+    if why := why_not(program, backend):
+        pytest.skip(f"{backend.id}: {why}")
+    for groups, expected in ((1, 4), (2, 8), (0, 0)):
+        (out,) = backend.dispatch(program, [words(9, groups, 1, 1)], DispatchConfig(output_elements={"out": 8}))
+        assert sum(unwords(out)) == expected
+
+
+# ---- each field of the config ---------------------------------------------------------------------------------------
+
+
+def test_field_profile_must_be_known(backend):
+    assert backend.dispatch(COUNT, [words(1)], DispatchConfig(profile="default")) == [words(2)]
+    with pytest.raises(VyreError, match=r"no-such-profile.*Fix: "):
+        backend.dispatch(COUNT, [words(1)], DispatchConfig(profile="no-such-profile"))
+
+
+def test_field_profile_fills_in_what_is_not_set(backend):
+    assert settle_config(DispatchConfig(profile="interactive"), backend).timeout == 5
+    assert settle_config(DispatchConfig(profile="interactive", timeout=1), backend).timeout == 1
+
+
+@pytest.mark.row("A-CFG-7")
+def test_field_timeout_ends_a_dispatch(backend):
+    if backend.deadline == "none":
+        pytest.skip(f"{backend.id} keeps no deadline")
+    start = time.monotonic()
+    target = bytearray(b"\xa5" * 4)
+    with pytest.raises(DeadlineExceeded, match=r"in time.*Fix: "):
+        backend.dispatch(LONG, [words(0)], DispatchConfig(timeout=0.1), out=[target])
+    assert time.monotonic() - start < 2
+    assert target == b"\xa5" * 4
+    assert backend.dispatch(COUNT, [words(1)], DispatchConfig(timeout=60)) == [words(2)]
+
+
+@pytest.mark.parametrize("timeout", [0, 1e-9])
+def test_field_timeout_of_no_time_is_over_at_once(backend, timeout):
+    if backend.deadline == "none":
+        pytest.skip(f"{backend.id} keeps no deadline")
+    with pytest.raises(DeadlineExceeded):
+        backend.dispatch(COUNT, [words(1)], DispatchConfig(timeout=timeout))
+
+
+def test_field_label_is_in_the_error(backend):
+    for program, inputs in ((TRAP, [words(0)]), (ADD, [])):
+        with pytest.raises(VyreError, match="label='step 9'") as e:
+            backend.dispatch(program, inputs, DispatchConfig(label="step 9"))
+        assert e.value.context["label"] == "step 9"
+
+
+def test_field_label_is_in_the_telemetry(backend):
+    with pipelines.compile(backend, ADD, FOUR.with_(label="step 10")) as pipeline:
+        before = execute.label_counters().get("step 10", 0)
+        pipeline.dispatch([ONES, ONES])
+        assert execute.label_counters()["step 10"] == before + 1
+        with pytest.raises(VyreError, match="label='step 10'"):
+            pipeline.dispatch([ONES])
+
+
+def test_field_max_output_bytes_bounds_what_is_read_back(backend):
+    both_ways(backend, NUMBER, [], DispatchConfig(output_elements={"out": 4}, max_output_bytes=16))
+    with pytest.raises(VyreError, match=r"16 bytes exceeds max_output_bytes=15.*Fix: "):
+        backend.dispatch(NUMBER, [], DispatchConfig(output_elements={"out": 4}, max_output_bytes=15))
+
+
+def test_field_grid_override_counts_workgroups(backend):
+    config = DispatchConfig(output_elements={"out": 12})
+    assert unwords(both_ways(backend, NUMBER, [], config)[0]) == list(range(1, 13))
+    config = config.with_(grid_override=(2, 1, 1))
+    assert unwords(both_ways(backend, NUMBER, [], config)[0]) == [*range(1, 9), 0, 0, 0, 0]
+
+
+def test_field_grid_override_is_needed_for_a_plane(backend):
+    config = DispatchConfig(output_elements={"out": 32})
+    with pytest.raises(InvalidProgram, match=r"Fix: .*grid_override"):
+        backend.dispatch(PLANE, [], config)
+    (out,) = both_ways(backend, PLANE, [], config.with_(grid_override=(2, 2, 1)))
+    assert unwords(out) == [x + 10 * y for y in range(4) for x in range(8)]
+
+
+@pytest.mark.parametrize("field", ["grid_override", "workgroup_override"])
+@pytest.mark.parametrize("dims", [(0, 1, 1), (1, 0, 1), (1, 1, 0)])
+def test_fields_of_three_axes_refuse_an_axis_of_zero(backend, field, dims):
+    with pytest.raises(VyreError, match=r"zero.*Fix: "):
+        backend.dispatch(NUMBER, [], DispatchConfig(output_elements={"out": 4}, **{field: dims}))
+
+
+def test_field_workgroup_override_changes_the_workgroup(backend):
+    config = DispatchConfig(output_elements={"out": 12}, grid_override=(2, 1, 1), workgroup_override=(3, 1, 1))
+    assert unwords(both_ways(backend, NUMBER, [], config)[0]) == [*range(1, 7), 0, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("program", [LANE, NEIGHBOUR], ids=["local ids", "workgroup memory"])
+def test_field_workgroup_override_is_refused_where_it_would_change_the_meaning(backend, program):
+    with pytest.raises(VyreError, match=r"workgroup_override.*Fix: "):
+        backend.dispatch(program, [ONES], FOUR.with_(workgroup_override=(2, 1, 1)))
+
+
+@pytest.mark.row("A-CFG-5", "B-FIX-01")
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_field_fixpoint_iterations_runs_again_over_the_same_memory(backend, k):
+    (out,) = both_ways(backend, COUNT, [words(10, 20)], DispatchConfig(fixpoint_iterations=k))
+    assert unwords(out) == [10 + k, 20 + k]
+
+
+@pytest.mark.row("A-CFG-5")
+def test_field_fixpoint_iterations_of_zero_is_refused(backend):
+    with pytest.raises(InvalidProgram, match=r"fixpoint_iterations must be at least 1.*Fix: ") as e:
+        backend.dispatch(COUNT, [words(1)], DispatchConfig(fixpoint_iterations=0))
+    assert backend.id in str(e.value)
+
+
+@pytest.mark.parametrize(
+    "field, mode, query",
+    [
+        ("speculation", SpeculationMode.FORCE, "supports_speculation"),
+        ("persistent_thread", PersistentThreadMode.FORCE, "supports_persistent_threads"),
+        ("cooperative", True, "supports_grid_sync"),
+    ],
+)
+def test_fields_that_demand_a_capability_are_refused_without_it(backend, field, mode, query):
+    config = DispatchConfig(**{field: mode})
+    if getattr(backend, query):
+        assert backend.dispatch(COUNT, [words(1)], config) == [words(2)]
+    else:
+        with pytest.raises(UnsupportedFeature, match="Fix: "):
+            backend.dispatch(COUNT, [words(1)], config)
+    for harmless in {} if mode is True else {"auto", "disable"}:
+        assert backend.dispatch(COUNT, [words(1)], DispatchConfig(**{field: harmless})) == [words(2)]
+
+
+@pytest.mark.row("A-CFG-6")
+def test_field_cooperative_is_refused_without_grid_wide_barriers():
+    with pytest.raises(UnsupportedFeature, match="Fix: "):
+        settle_config(DispatchConfig(cooperative=True), MockBackend())
+
+
+def test_field_output_elements_sizes_an_output(backend):
+    assert len(backend.dispatch(NUMBER, [], DispatchConfig(output_elements={"out": 3}))[0]) == 12
+    assert len(backend.dispatch(NUMBER, [], DispatchConfig(output_elements={"out": 5}))[0]) == 20
+    with pytest.raises(VyreError, match=r"out.*Fix: "):
+        backend.dispatch(NUMBER, [])
+    with pytest.raises(VyreError, match=r"nothing.*Fix: "):
+        backend.dispatch(NUMBER, [], DispatchConfig(output_elements={"out": 3, "nothing": 3}))
+
+
+@pytest.mark.row("A-HS-5")
+def test_field_ulp_budget_asks_for_other_code(backend):
+    keys = [pipelines.compile(backend, ADD, FOUR.with_(ulp_budget=n)).key for n in (None, 0, 1)]
+    assert keys[0] == keys[1] != keys[2]
+
+
+def test_field_ulp_budget_keeps_integers_exact(backend):
+    inputs = [words(1, 2, 3, 0xFFFFFFFF), ONES]
+    assert backend.dispatch(ADD, inputs, FOUR.with_(ulp_budget=255)) == backend.dispatch(ADD, inputs, FOUR)
+
+
+def test_every_field_of_the_config_has_its_test():
+    names = {f.name for f in fields(DispatchConfig)}
+    tested = {name for name in names if any(test.startswith(f"test_field_{name}_") for test in globals())}
+    assert names - tested == {"speculation", "persistent_thread"}  # which share one, with cooperative

@@ -1,0 +1,260 @@
+"""DispatchConfig: no opinion by default, checked when built, settled against a backend before anything runs."""
+
+import copy
+import pickle
+from dataclasses import fields, replace
+from datetime import timedelta
+
+import pytest
+
+from vyre.driver.admission import PROFILES, settle_config
+from vyre.driver.contract import BackendCapability, VyreBackend
+from vyre.driver.values import DEFAULT_CONFIG, DispatchConfig, PersistentThreadMode, SpeculationMode
+from vyre.errors import ArgumentTypeError, ArgumentValueError, BackendError, InvalidProgram, UnsupportedFeature
+
+FULL = {
+    "profile": "stress",
+    "ulp_budget": 3,
+    "timeout": 1.5,
+    "label": "nightly",
+    "max_output_bytes": 1 << 40,
+    "workgroup_override": (64, 1, 1),
+    "grid_override": (2, 3, 4),
+    "fixpoint_iterations": 7,
+    "speculation": SpeculationMode.AUTO,
+    "persistent_thread": PersistentThreadMode.DISABLE,
+    "cooperative": True,
+    "output_elements": {"out": 9},
+}
+
+
+class Mock(VyreBackend, contract=1):
+    id = "mock"
+
+    def __init__(self, **facts):
+        self.capability = BackendCapability(**facts)
+
+    def dispatch(self, program, inputs, config=None, *, out=None):
+        return []
+
+
+# -- the value --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.row("A-CFG-1")
+def test_by_default_every_field_has_no_opinion():
+    assert {f.name: getattr(DispatchConfig(), f.name) for f in fields(DispatchConfig)} == {
+        **dict.fromkeys(FULL),
+        "cooperative": False,
+    }
+    assert DispatchConfig() == DEFAULT_CONFIG
+
+
+@pytest.mark.row("A-CFG-3")
+def test_a_copy_equals_the_original():
+    config = DispatchConfig(**FULL)
+    for other in (copy.copy(config), copy.deepcopy(config), pickle.loads(pickle.dumps(config)), config.with_()):
+        assert other == config
+        assert hash(other) == hash(config)
+
+
+@pytest.mark.parametrize("name", FULL)
+def test_each_field_is_part_of_equality(name):
+    assert DispatchConfig(**{name: FULL[name]}) != DEFAULT_CONFIG
+    assert DispatchConfig(**FULL) != DispatchConfig(**FULL).with_(**{name: getattr(DEFAULT_CONFIG, name)})
+
+
+def test_a_config_keeps_its_own_copy_of_the_lengths():
+    given = {"out": 1}
+    config = DispatchConfig(output_elements=given)
+    given["out"] = 2
+    assert config.output_elements == {"out": 1}
+    with pytest.raises(TypeError):
+        config.output_elements["out"] = 3
+
+
+@pytest.mark.row("A-CFG-4")
+@pytest.mark.parametrize("timeout", [0, 0.0, 1e-9, 1e12, float("inf"), 1 << 100])
+def test_any_time_from_zero_up_is_a_timeout(timeout):
+    assert DispatchConfig(timeout=timeout).timeout == timeout
+    assert isinstance(DispatchConfig(timeout=timeout).timeout, float)
+
+
+def test_a_time_beyond_any_number_is_forever():
+    assert DispatchConfig(timeout=10**400).timeout == float("inf")
+
+
+def test_a_timedelta_is_taken_in_seconds():
+    assert DispatchConfig(timeout=timedelta(milliseconds=250)).timeout == 0.25
+
+
+@pytest.mark.parametrize(
+    "field, value, error, text",
+    [
+        ("timeout", float("nan"), ArgumentValueError, "timeout=nan is not a time"),
+        ("timeout", -1e-9, ArgumentValueError, "is not a time"),
+        ("timeout", timedelta(seconds=-1), ArgumentValueError, "is not a time"),
+        ("timeout", "1", ArgumentTypeError, "timeout='1' is not a time"),
+        ("timeout", True, ArgumentTypeError, "is not a time"),
+        ("ulp_budget", 256, ArgumentValueError, "ulp_budget=256 is out of range"),
+        ("ulp_budget", -1, ArgumentValueError, "ulp_budget=-1 is out of range"),
+        ("ulp_budget", 1.0, ArgumentTypeError, "is not a whole number"),
+        ("max_output_bytes", 1 << 64, ArgumentValueError, "max_output_bytes=18446744073709551616 is out of range"),
+        ("fixpoint_iterations", 1 << 32, ArgumentValueError, "fixpoint_iterations=4294967296 is out of range"),
+        ("workgroup_override", (1, 1), ArgumentTypeError, "workgroup_override=(1, 1) is not three numbers"),
+        ("workgroup_override", "123", ArgumentTypeError, "is not three numbers"),
+        ("grid_override", (1, 1 << 32, 1), ArgumentValueError, "grid_override.y=4294967296 is out of range"),
+        ("grid_override", (1, 1, True), ArgumentTypeError, "grid_override.z=True is not a whole number"),
+        ("speculation", "maybe", ArgumentValueError, "use one of: auto, force, disable"),
+        ("persistent_thread", 1, ArgumentValueError, "persistent_thread=1 is not a mode"),
+        ("profile", 3, ArgumentTypeError, "profile is not text"),
+        ("label", b"x", ArgumentTypeError, "label is not text"),
+        ("output_elements", {"o": -1}, ArgumentValueError, "output_elements['o']=-1 is out of range"),
+    ],
+)
+def test_what_no_field_can_hold_is_refused_when_built(field, value, error, text):
+    with pytest.raises(error) as caught:
+        DispatchConfig(**{field: value})
+    assert text in str(caught.value)
+    assert "Fix: " in str(caught.value)
+    assert pickle.loads(pickle.dumps(caught.value)) == caught.value
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("ulp_budget", 0),
+        ("ulp_budget", 255),
+        ("max_output_bytes", (1 << 64) - 1),
+        ("fixpoint_iterations", 0xFFFFFFFF),
+        ("grid_override", (0, 0xFFFFFFFF, 1)),
+        ("output_elements", {"o": 0xFFFFFFFF}),
+    ],
+)
+def test_the_last_value_in_range_is_accepted(field, value):
+    assert getattr(DispatchConfig(**{field: value}), field) == value
+
+
+def test_modes_may_be_written_as_words_and_dims_as_lists():
+    config = DispatchConfig(speculation="force", persistent_thread="auto", grid_override=[1, 2, 3])
+    assert config.speculation is SpeculationMode.FORCE
+    assert config.persistent_thread is PersistentThreadMode.AUTO
+    assert config.grid_override == (1, 2, 3)
+
+
+# -- settled against a backend ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "config", [DEFAULT_CONFIG, DispatchConfig(timeout=1.0, label="x"), DispatchConfig(profile="default")]
+)
+def test_a_config_with_nothing_to_fill_in_is_returned_as_it_is(config):
+    assert settle_config(config, Mock()) is config
+
+
+@pytest.mark.row("A-CFG-5")
+@pytest.mark.parametrize("count", [1, 2, 4095])
+def test_iterations_pass_unchanged(count):
+    assert settle_config(DispatchConfig(fixpoint_iterations=count), Mock()).fixpoint_iterations == count
+
+
+@pytest.mark.row("A-CFG-5")
+def test_zero_iterations_are_refused_naming_the_field_and_the_backend():
+    with pytest.raises(InvalidProgram) as caught:
+        settle_config(DispatchConfig(fixpoint_iterations=0), Mock())
+    assert "fixpoint_iterations" in str(caught.value)
+    assert "mock" in str(caught.value)
+    assert "Fix: " in str(caught.value)
+
+
+ASKED = [
+    ({"cooperative": True}, {"grid_sync": True}, "no grid-wide synchronisation, which cooperative=True asks for"),
+    ({"speculation": "force"}, {"speculation": True}, 'no speculation, which speculation="force" asks for'),
+    (
+        {"persistent_thread": "force"},
+        {"persistent_threads": True},
+        'no persistent threads, which persistent_thread="force" asks for',
+    ),
+]
+
+
+@pytest.mark.row("A-CFG-6")
+@pytest.mark.parametrize("asked, offered, text", ASKED)
+def test_what_is_forced_needs_a_backend_that_has_it(asked, offered, text):
+    config = DispatchConfig(**asked, label="nightly")
+    with pytest.raises(UnsupportedFeature) as caught:
+        settle_config(config, Mock())
+    assert f"backend mock has {text}" in str(caught.value)
+    assert "[label='nightly']" in str(caught.value)
+    assert "Fix: drop " in str(caught.value)
+    assert settle_config(config, Mock(**offered)) is config
+
+
+@pytest.mark.parametrize("mode", ["auto", "disable"])
+def test_what_is_not_forced_needs_nothing(mode):
+    config = DispatchConfig(speculation=mode, persistent_thread=mode)
+    assert settle_config(config, Mock()) is config
+
+
+@pytest.mark.parametrize("field", ["workgroup_override", "grid_override"])
+@pytest.mark.parametrize("axis", range(3))
+def test_an_axis_of_zero_is_refused_naming_the_backend(field, axis):
+    dims = tuple(0 if i == axis else 2 for i in range(3))
+    with pytest.raises(InvalidProgram) as caught:
+        settle_config(DispatchConfig(**{field: dims}), Mock())
+    assert f"{field} {dims} has zero-sized dimensions: axis {axis} is 0" in str(caught.value)
+    assert caught.value.context["backend"] == "mock"
+    settle_config(DispatchConfig(**{field: (1, 1, 1)}), Mock())
+
+
+# -- profiles ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_a_profile_fills_in_what_is_not_set(name):
+    settled = settle_config(DispatchConfig(profile=name), Mock())
+    assert settled == DispatchConfig(profile=name, **PROFILES[name])
+    assert settle_config(settled, Mock()) is settled, "settling twice changes nothing"
+
+
+def test_a_field_that_is_set_wins_over_the_profile():
+    settled = settle_config(DispatchConfig(profile="stress", timeout=0), Mock())
+    assert settled.timeout == 0
+    assert settled.speculation is SpeculationMode.DISABLE
+
+
+def test_an_unknown_profile_is_refused_with_the_known_ones():
+    backend = Mock(extras={"profiles": {"night": {"timeout": 9.0}}})
+    with pytest.raises(UnsupportedFeature) as caught:
+        settle_config(DispatchConfig(profile="turbo", label="nightly"), backend)
+    assert "backend mock has no profile 'turbo'" in str(caught.value)
+    assert "[label='nightly']" in str(caught.value)
+    assert caught.value.fix == "use one of: default, interactive, night, stress"
+
+
+def test_a_backend_adds_profiles_and_may_redefine_ours():
+    own = {"night": {"timeout": 9.0, "speculation": "force"}, "interactive": {"timeout": 0.5}}
+    backend = Mock(speculation=True, extras={"profiles": own})
+    assert settle_config(DispatchConfig(profile="night"), backend).speculation is SpeculationMode.FORCE
+    assert settle_config(DispatchConfig(profile="interactive"), backend).timeout == 0.5
+    assert settle_config(DispatchConfig(profile="stress"), backend).timeout == PROFILES["stress"]["timeout"]
+
+
+def test_what_a_profile_forces_needs_a_backend_that_has_it():
+    backend = Mock(extras={"profiles": {"night": {"speculation": "force"}}})
+    with pytest.raises(UnsupportedFeature, match="no speculation"):
+        settle_config(DispatchConfig(profile="night"), backend)
+
+
+@pytest.mark.parametrize("field", ["cooperative", "profile", "label", "speed"])
+def test_a_profile_that_sets_what_no_profile_can_set_is_the_backends_mistake(field):
+    backend = Mock(extras={"profiles": {"night": {field: True}}})
+    with pytest.raises(BackendError, match=f"profile 'night' of backend mock sets {field}") as caught:
+        settle_config(DispatchConfig(profile="night"), backend)
+    assert "timeout" in caught.value.fix
+
+
+def test_a_config_is_frozen():
+    with pytest.raises(AttributeError):
+        DEFAULT_CONFIG.timeout = 1.0
+    assert replace(DEFAULT_CONFIG, timeout=1.0).timeout == 1.0

@@ -1,0 +1,130 @@
+"""What a probe learned: kept for one key and one day, in a private place, and never in the way."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from vyre.driver import probe
+from vyre.driver.contract import DeviceInfo
+from vyre.driver.probe import Probe
+
+SOFT = (DeviceInfo(0, "soft raster", emulated=True),)
+
+
+@pytest.fixture(autouse=True)
+def own_place(monkeypatch, tmp_path):
+    monkeypatch.setenv("VYRE_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def remembered():
+    probe.remember("soft", "k", Probe(None, SOFT))
+    assert probe.recall("soft", "k") == Probe(None, SOFT)
+    return probe.cache_dir() / "probes" / "soft.json"
+
+
+def test_only_the_user_can_read_the_memory(remembered):
+    if os.name == "posix":
+        assert {p.stat().st_mode & 0o777 for p in (remembered.parent, remembered.parent.parent)} == {0o700}
+        assert remembered.stat().st_mode & 0o077 == 0
+    assert [p.name for p in remembered.parent.iterdir()] == ["soft.json"]
+
+
+def changed(**fields):
+    return lambda entry: json.dumps(entry | fields)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda e: "",
+        lambda e: "not json",
+        lambda e: "[]",
+        lambda e: "null",
+        lambda e: "[" * 30_000,
+        lambda e: json.dumps(e)[:-9],
+        lambda e: json.dumps(e) + " " * probe.MAX_BYTES,
+        lambda e: json.dumps({"schema": probe.SCHEMA}),
+        changed(schema=0),
+        changed(backend="hard"),
+        changed(key="other"),
+        changed(unavailable=3),
+        changed(devices=None),
+        changed(devices=[{"index": 0}]),
+        changed(devices=[{"index": "0", "name": "x", "emulated": False}]),
+        changed(devices=[{"index": 0, "name": "x", "emulated": False, "more": 1}]),
+        changed(written=0),
+        changed(written="yesterday"),
+        changed(written=time.time() + 3600),
+    ],
+)
+def test_a_damaged_old_or_foreign_file_is_as_good_as_none(remembered, damage):
+    remembered.write_text(damage(json.loads(remembered.read_text())))
+    assert probe.recall("soft", "k") is None
+    probe.remember("soft", "k", Probe("because"))
+    assert probe.recall("soft", "k") == Probe("because")
+
+
+def test_bytes_that_are_no_text_are_as_good_as_none(remembered):
+    remembered.write_bytes(b"\xff\xfe\x00")
+    assert probe.recall("soft", "k") is None
+
+
+@pytest.mark.skipif(os.name != "posix", reason="mode bits")
+@pytest.mark.parametrize("level", [0, 1])
+def test_a_directory_that_others_can_write_to_is_neither_read_nor_written(remembered, level):
+    folder = (remembered.parent, remembered.parent.parent)[level]
+    folder.chmod(0o777)
+    before = remembered.read_bytes()
+    assert probe.recall("soft", "k") is None
+    probe.remember("soft", "other", Probe("because"))
+    probe.forget("soft")
+    assert remembered.read_bytes() == before
+
+
+def test_a_place_that_cannot_be_a_directory_is_no_error(tmp_path, monkeypatch):
+    file = tmp_path / "file"
+    file.write_text("in the way")
+    for place in (file, file / "below", "bad\0name"):
+        monkeypatch.setattr(probe, "cache_dir", lambda place=place: Path(place))
+        probe.remember("soft", "k", Probe())
+        probe.forget("soft")
+        assert probe.recall("soft", "k") is None
+    assert file.read_text() == "in the way"
+
+
+def test_what_is_too_large_or_not_text_is_not_written(remembered):
+    before = remembered.read_bytes()
+    probe.remember("soft", "k" * probe.MAX_BYTES, Probe())
+    probe.remember("soft", "k", Probe(unavailable=object()))
+    assert remembered.read_bytes() == before
+
+
+def test_the_memory_lives_in_the_platforms_place_unless_told_otherwise(monkeypatch, tmp_path):
+    assert probe.cache_dir() == tmp_path / "cache"
+    monkeypatch.delenv("VYRE_CACHE_DIR")
+    assert probe.cache_dir().name in ("vyre", "Cache")
+    assert probe.cache_dir().is_absolute()
+
+
+def test_a_state_key_changes_with_packages_files_and_variables(tmp_path, monkeypatch):
+    def key():
+        return probe.state_key(packages=["numpy", "no-such-package"], files=[f"{tmp_path}/*.icd"], environ=["VYRE_X"])
+
+    seen = [key()]
+    assert key() == seen[0]
+    assert '"no-such-package": null' in seen[0]
+    (tmp_path / "a.icd").write_text("1")
+    seen.append(key())
+    os.utime(tmp_path / "a.icd", ns=(5, 5))
+    seen.append(key())
+    (tmp_path / "dangling.icd").symlink_to(tmp_path / "nowhere")
+    seen.append(key())
+    monkeypatch.setenv("VYRE_X", "")
+    seen.append(key())
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "99")
+    seen.append(key())
+    assert len(set(seen)) == len(seen)
