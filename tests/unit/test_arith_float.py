@@ -10,8 +10,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from vyre.errors import IRValueError
 from vyre.foundation import arith
 from vyre.foundation.dtypes import BY_NAME
+from vyre.foundation.ir import Cast, UnOp, lit
 from vyre.foundation.ops import BinaryOp, UnaryOp
 
 f32, f64, f16, bf16 = (BY_NAME[name] for name in ("f32", "f64", "f16", "bf16"))
@@ -429,3 +431,56 @@ def test_every_f16_quotient_of_a_sample_is_one_rounding():
 def test_casts_to_narrow_floats_round_once(x, half, brain):
     assert same(arith.cast(f32, f16)(x), half)
     assert same(arith.cast(f32, bf16)(x), brain)
+
+
+def rounded_once(x: Fraction, bits: int) -> float:
+    value = to_bits(x, bits) if x else x
+    if abs(value) < Fraction(2) ** -126:
+        return math.copysign(0.0, x)
+    return math.copysign(INF, x) if abs(value) >= 2**128 else float(value)
+
+
+f64_near = st.builds(math.ldexp, st.floats(-2, 2), st.integers(-130, 128)) | f64_values
+integers = st.builds(lambda n, k: n << k, st.integers(-(2**70), 2**70), st.integers(0, 40))
+
+
+@given(f64_near)
+@example(1 + 2.0**-8 + 2.0**-40)
+@example(TINY * (1 - 2.0**-9))
+@example(TINY * (1 - 2.0**-8))
+@example(math.nextafter(2.0**128 - 2.0**119, 0))
+@example(2.0**128 - 2.0**119)
+@example(1.7976931348623157e308)
+def test_rounding_any_number_to_bf16_is_one_rounding(x):
+    if math.isfinite(x):
+        want = rounded_once(Fraction(x), 8)
+        assert same(arith.round_bf16(x), math.copysign(want, x) if want == 0 else want)
+    else:
+        assert same(arith.round_bf16(x), x)
+
+
+@given(f64_near.filter(math.isfinite) | integers)
+@example(1 + 2.0**-11 + 2.0**-40)
+@example(1 + 2.0**-8 + 2.0**-40)
+@example((1 << 60) + (1 << 36) + 1)
+@example(-(1 << 60) - (1 << 52) - 1)
+@example(TINY - 2.0**-150)
+def test_literals_are_rounded_once(number):
+    exact = Fraction(number)
+    for dtype, want in ((f32, rounded_once(exact, 24)), (bf16, rounded_once(exact, 8)), (f16, model16(exact, 0.0))):
+        literal = lit(number, dtype)
+        if dtype != f32:
+            assert isinstance(literal, Cast)
+            literal = literal.value
+            assert arith.cast(f32, dtype)(want) == want  # the cast changes nothing
+        value = -0.0 if isinstance(literal, UnOp) else literal.value
+        assert value == want
+        if number != 0:
+            assert math.copysign(1, value) == math.copysign(1, want)
+
+
+@pytest.mark.parametrize("dtype", [f16, bf16, f32, f64])
+def test_integers_beyond_every_float_are_no_literals(dtype):
+    with pytest.raises(IRValueError, match=r"\(about 2\*\*20000\) does not fit") as caught:
+        lit(1 << 20_000, dtype)
+    assert "smaller" in caught.value.fix

@@ -1,6 +1,8 @@
 """Kernels called with NumPy arrays: results agree with NumPy, and every wrong argument is refused with a fix."""
 
 import array
+import copy
+import pickle
 
 import numpy as np
 import pytest
@@ -262,7 +264,14 @@ def test_numbers_reach_the_kernel_exactly(dtype, value, expected):
     assert echo(dtype)(value, sizes={"out": 1}).tolist() == [expected]
 
 
+def test_a_kernel_travels_by_name():
+    assert pickle.loads(pickle.dumps(copy_words)) is copy_words
+    assert pickle.loads(pickle.dumps(copy_words.on("reference"))).backend == "reference"
+    assert copy.deepcopy(copy_words) is copy.copy(copy_words) is copy_words
+
+
 def test_bfloat_numbers_are_rounded_to_nearest_even():
+    assert echo(bf16)(1 + 2.0**-8 + 2.0**-40, sizes={"out": 1}).tolist() == [0x3F81]  # once, not through f32
     assert echo(bf16)(1.0, sizes={"out": 1}).tolist() == [0x3F80]
     assert echo(bf16)(1.00390625, sizes={"out": 1}).tolist() == [0x3F80]
     assert echo(bf16)(1.01171875, sizes={"out": 1}).tolist() == [0x3F82]
@@ -289,7 +298,7 @@ W = np.arange(4, dtype=np.uint32)
         (lambda: saxpy(1.0, F.astype(np.float64), F), TypeError, "float64", "x.astype(np.float32)"),
         (lambda: saxpy(1.0, W, F), TypeError, "uint32", "x.astype(np.float32)"),
         (lambda: copy_words(W.astype(bool)), TypeError, "bool", "x.astype(np.uint32)"),
-        (lambda: negate(W), TypeError, "uint32", "x.astype(np.bool)"),
+        (lambda: negate(W), TypeError, "uint32", "x.astype(bool)"),
         (lambda: copy_words([1, 2]), TypeError, "list", "np.array(x, dtype=np.uint32)"),
         (lambda: copy_words((1, 2)), TypeError, "tuple", "np.array(x, dtype=np.uint32)"),
         (lambda: copy_words(5), TypeError, "int", "pass a NumPy array of uint32"),
@@ -305,7 +314,7 @@ W = np.arange(4, dtype=np.uint32)
         (lambda: copy_words(W, out=np.zeros(8, np.uint32)[::2]), ValueError, "contiguous", "ascontiguousarray"),
         (lambda: copy_words(W, out=np.broadcast_to(W, (4,))), ValueError, "read-only", "out.copy()"),
         (lambda: copy_words(W, out=np.zeros(4, ">u4")), ValueError, "byte order", "newbyteorder"),
-        (lambda: copy_words(W, out=np.zeros(4, np.int64)), TypeError, "int64", "out.astype(np.uint32)"),
+        (lambda: copy_words(W, out=np.zeros(4, np.int64)), TypeError, "int64", "pass an array of uint32"),
         (lambda: copy_words(W, sizes={"nope": 3}), TypeError, "nope", "use one of: out"),
         (lambda: copy_words(W, sizes={"out": 3}, out=W.copy()), ValueError, "asks for 3", "drop sizes"),
         (lambda: copy_words(W, sizes={"out": -3}), ValueError, "negative", "0 or more"),
@@ -331,6 +340,16 @@ W = np.arange(4, dtype=np.uint32)
         (lambda: copy_words.on("nope")(W), vyre.BackendUnavailable, "nope", "reference"),
         (lambda: copy_words.on("no pe")(W), vyre.BackendUnavailable, "no pe", "reference"),
         (lambda: copy_words.specialize(n=1), TypeError, "n", "use one of: none"),
+        (lambda: copy_words(b"abcd"), TypeError, "uint8", "np.frombuffer(x, np.uint32)"),
+        (lambda: copy_words(np.ma.masked_array(W, W > 2)), TypeError, "masked", "x.filled(...)"),
+        (lambda: copy_words(W, out=np.ma.masked_array(W)), TypeError, "MaskedArray", "NumPy array of uint32"),
+        (lambda: copy_words(W, sizes=4), TypeError, "sizes is a int", "sizes={"),
+        (lambda: copy_words.on(None), TypeError, "NoneType", "name a backend"),
+        (lambda: saxpy(np.longdouble("1e4000"), F, F), ValueError, "does not fit f32", "smaller number"),
+        (lambda: echo(u32)(10**5000, sizes={"out": 1}), ValueError, "does not fit u32", "4294967295"),
+        (lambda: vyre.kernel(workgroup_size=64), TypeError, "no option workgroup_size", "workgroup=64"),
+        (lambda: vyre.kernel(None), TypeError, "NoneType", "workgroup=64"),
+        (lambda: pickle.dumps(echo(u32)), TypeError, "inside a function", "kernel.program"),
         (lambda: vyre.kernel(5), TypeError, "int", "@vyre.kernel(workgroup=64)"),
     ],
 )

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import vyre
+from vyre.foundation.ir import Let, Lit
 from vyre.foundation.kernel import build_program, read_source
 
 HEADER = (
@@ -597,3 +598,38 @@ def test_wrong_subscripts_of_roles(item, error):
     with pytest.raises(error) as caught:
         vyre.In[item]
     assert isinstance(caught.value, vyre.VyreError)
+
+
+@pytest.mark.parametrize("thing", [None, 3, b"program", ["program"]])
+def test_only_text_is_parsed(thing):
+    with pytest.raises(vyre.ArgumentTypeError, match=f"is a {type(thing).__name__}") as caught:
+        vyre.parse(thing)
+    assert "str(program)" in caught.value.fix
+
+
+@pytest.mark.parametrize("thing", [None, "program", vyre.u32])
+def test_only_programs_are_validated(thing):
+    with pytest.raises(vyre.ArgumentTypeError, match="is not a program") as caught:
+        vyre.validate(thing)
+    assert "kernel.program" in caught.value.fix
+
+
+def test_numbers_outside_kernels_are_shown_short():
+    for refused in (lambda: vyre.u32(HUGE), lambda: vyre.gid.x + HUGE, lambda: vyre.u8(-HUGE)):
+        with pytest.raises(vyre.IRValueError, match=r"\(about 2\*\*20000\) does not fit"):
+            refused()
+    (issue,) = vyre.validate(vyre.Program([], (1, 1, 1), [Let("v", Lit(vyre.u32, HUGE))]))
+    assert "(about 2**20000)" in issue.message
+    with pytest.raises(vyre.TextError) as caught:
+        vyre.parse(str(vyre.Program([], (1, 1, 1), [Let("v", Lit(vyre.u32, 7))])).replace("7", "9" * 399))
+    assert "(about 2**1325) does not fit u32" in caught.value.message
+
+
+def test_what_to_do_about_depth_depends_on_what_is_deep():
+    error = refusal(HEADER + "\n    out[0] = " + "-(" * 60 + "n" + ")" * 60 + "\n")
+    assert (error.fix, error.lineno) == ("bind parts of it to names", 2)
+    error = refusal(HEADER + "\n    out[0] = " + "-(" * 130 + "n" + ")" * 130 + "\n")
+    assert error.fix == "bind parts of it to names"
+    ifs = "".join("    " + " " * k + f"if x[{k}] > 1:\n" for k in range(62))
+    error = refusal(f"{HEADER}\n{ifs}{' ' * 70}out[0] = 1\n")
+    assert "merge nested conditions" in error.fix

@@ -21,7 +21,8 @@ from __future__ import annotations
 from typing import Literal
 
 import vyre
-from vyre import In, InOut, Out, Uniform, atomic_add, barrier, const, f32, gid, i32, lid, shared, static_range, u32, wg
+from vyre import In, InOut, Out, Uniform, atomic_add, barrier, bf16, bool_, const, f16, f32, gid, i32, lid, shared
+from vyre import static_range, u8, u32, wg
 
 BINS = 16
 
@@ -71,6 +72,26 @@ def collatz(n: In[u32], steps: Out[u32]) -> None:
         x = step(x)
         count += 1
     steps[i] = count
+
+
+@vyre.device
+def clamp(v: f32, lo: f32, hi: f32) -> f32:
+    return max(lo, min(v, hi))
+
+
+@vyre.device
+def pick(v: u32, other: bool, *, n: u32 = 3) -> u32:
+    return n if other else v
+
+
+@vyre.kernel(workgroup=64)
+def unit(x: In[f32], h: In[f16], b: In[u8], out: Out[f32], io: InOut[u32]) -> None:
+    t = x[gid.x]
+    out[gid.x] = clamp(t, 0.0, 1.0) + clamp(t * 2, 0, 1) + f32(h[0]) + f32(u32(b[0]))
+    count: u32 = pick(7, t > 0.5) + pick(u32(t), bool_(1), n=2)
+    v = u32(b[0] if count > 3 else b[1])
+    io[0] = v & ~u32(1) | vyre.rotate_left(v, 3) ^ count
+    io[1] = u32(bf16(t)) + u32(i32(-3) // 2) + u32(vyre.floor(t)) + vyre.select(v > 3, v, 5)
 
 
 @vyre.kernel(workgroup=(8, 8))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArgumentTypeError, ArgumentValueError
+from ..foundation.arith import f32_to_bits, round_bf16
 from ..foundation.dtypes import DataType
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -30,7 +31,8 @@ HOST_DEVICES = (1, 3, 11)
 def as_array(name: str, value: Any, element: DataType) -> Array:
     """The argument as an array of the declared element type, over the same memory; never a conversion of values."""
     array = value if type(value) is np.ndarray else view(name, value, ARRAY_DTYPES[element.name].name)
-    check_dtype(name, array.dtype, element)
+    how = "" if isinstance(value, np.ndarray) else f"np.frombuffer({name}, np.{ARRAY_DTYPES[element.name].name})"
+    check_dtype(name, array.dtype, element, how)
     return array
 
 
@@ -40,6 +42,8 @@ def view(name: str, value: Any, wanted: str = "uint32") -> Array:
         raise ArgumentTypeError(
             f"{name} is a {type(value).__name__}, not an array", fix=f"np.array({name}, dtype=np.{wanted})"
         )
+    if isinstance(value, np.ma.MaskedArray):
+        raise ArgumentTypeError(f"{name} is masked, and kernels see no masks", fix=f"pass {name}.filled(...)")
     if not isinstance(value, np.generic):
         if hasattr(value, "__array_interface__"):
             return np.asarray(value)
@@ -72,7 +76,7 @@ def _on_a_device(name: str) -> ArgumentTypeError:
     )
 
 
-def check_dtype(name: str, dtype: np.dtype[Any], element: DataType) -> None:
+def check_dtype(name: str, dtype: np.dtype[Any], element: DataType, fix: str = "") -> None:
     """Equal to the declared type, or four bytes read as u32 words."""
     wanted = ARRAY_DTYPES[element.name]
     if dtype.newbyteorder("=") == wanted:
@@ -81,7 +85,7 @@ def check_dtype(name: str, dtype: np.dtype[Any], element: DataType) -> None:
         return
     raise ArgumentTypeError(
         f"{name} holds {dtype} and the kernel declares {element.name}",
-        fix=f"{name}.astype(np.{wanted.name})",
+        fix=fix or f"{name}.astype({'bool' if wanted.kind == 'b' else f'np.{wanted.name}'})",
         argument=name,
     )
 
@@ -124,13 +128,13 @@ def from_bytes(data: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array
 
 def check_writable(name: str, array: Any, element: DataType | None = None) -> Array:
     """An array that a result can be written into, of the declared type where there is one."""
-    if not isinstance(array, np.ndarray):
+    if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
         raise ArgumentTypeError(
             f"{name} receives a result and is a {type(array).__name__}",
             fix=f"pass a NumPy array of {ARRAY_DTYPES[element.name]}" if element else "pass a NumPy array",
         )
     if element is not None:
-        check_dtype(name, array.dtype, element)
+        check_dtype(name, array.dtype, element, f"pass an array of {ARRAY_DTYPES[element.name]}")
     if not array.flags.writeable:
         raise ArgumentValueError(f"{name} receives a result and is read-only", fix=f"pass {name}.copy()")
     if not array.flags.c_contiguous:
@@ -173,7 +177,9 @@ def number_bytes(name: str, value: Any, element: DataType) -> bytes:
         low, high = element.limits
         if not low <= int(value) <= high:
             raise ArgumentValueError(
-                f"{name}={int(value)} does not fit {element.name}",
+                f"{name} does not fit {element.name}"
+                if abs(int(value)) >> 64
+                else f"{name}={int(value)} does not fit {element.name}",
                 fix=f"pass a value from {low} to {high}, or declare a wider type",
             )
         return np.array(int(value), ARRAY_DTYPES[element.name]).tobytes()
@@ -183,23 +189,21 @@ def number_bytes(name: str, value: Any, element: DataType) -> bytes:
 
 
 def _float_bytes(name: str, value: Any, element: DataType) -> bytes:
-    dtype = np.dtype(np.float32) if element.name == "bf16" else ARRAY_DTYPES[element.name]
-    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        try:
-            number = float(value)
-        except OverflowError:
-            number = math.inf
-        stored = np.array(number, dtype)
-    overflows = bool(np.isinf(stored))
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
     if element.name == "bf16":
-        bits = int(stored.view(np.uint32))
-        if not math.isnan(number):
-            bits += 0x7FFF + (bits >> 16 & 1)  # round to nearest even on the upper half
-        stored = np.array(bits >> 16, np.uint16)
-        overflows = bits >> 16 & 0x7FFF == 0x7F80
-    if overflows and not (isinstance(value, float | np.floating) and math.isinf(value)):
+        stored = np.array(f32_to_bits(round_bf16(number)) >> 16, np.uint16)
+        overflows = int(stored) & 0x7FFF == 0x7F80
+    else:
+        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+            stored = np.array(number, ARRAY_DTYPES[element.name])
+        overflows = bool(np.isinf(stored))
+    if overflows and not (isinstance(value, float | np.floating) and np.isinf(value)):
+        shown = f"{value:.6g}" if isinstance(value, float | np.floating) else f"a number of {value.bit_length()} bits"
         raise ArgumentValueError(
-            f"{name}={value!r} does not fit {element.name}", fix="pass a smaller number, or declare f64"
+            f"{name} = {shown} does not fit {element.name}", fix="pass a smaller number, or declare f64"
         )
     return stored.tobytes()
 

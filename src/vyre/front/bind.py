@@ -75,6 +75,8 @@ class Options:
     ) -> None:
         self.grid = None if grid is None else axes("grid", grid)
         self.extent = None if domain is None else axes("domain", domain)
+        if sizes is not None and not isinstance(sizes, Mapping):
+            raise ArgumentTypeError(f"sizes is a {type(sizes).__name__}", fix='pass sizes={"name of an output": n}')
         self.sizes = {name: shape(name, value) for name, value in sizes.items()} if sizes else {}
         if config is not None and not isinstance(config, DispatchConfig):
             raise ArgumentTypeError(

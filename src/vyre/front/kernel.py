@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, overload
 
 from ..errors import ArgumentTypeError
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 Extent = tuple[int, ...] | int | None
 Sizes = Mapping[str, int | tuple[int, ...]] | None
 Workgroup = int | tuple[int, ...]
+_NO_FUNCTION = object()
 
 
 class Kernel:
@@ -91,7 +93,8 @@ class Kernel:
                 raise ArgumentTypeError(
                     f"{self.__name__} needs a value for its compile-time parameter {name}", fix=f"pass {name}=..."
                 )
-        key = tuple((name, type(v), repr(v)) for name, v in values.items())  # 1, 1.0 and True are three programs
+        # 1, 1.0 and True are three programs, 0.0 and -0.0 two
+        key = tuple((name, type(v), v if type(v) is int else repr(v)) for name, v in values.items())
         if key not in self._programs:
             self._programs[key] = build_program(self._source, values)
         return self._programs[key]
@@ -142,9 +145,31 @@ class Kernel:
         """What this call would do, and why. Nothing runs."""
         return _call_type()(self, args, named, grid, domain, sizes, config).explain()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A kernel travels as its name: the other process imports the module that defines it."""
+        if "<locals>" in self.__qualname__:
+            raise ArgumentTypeError(
+                f"{self.__name__} is defined inside a function and cannot be found by another process",
+                fix="define the kernel at the top of a module, or send kernel.program",
+            )
+        return _import_kernel, (self.__module__, self.__qualname__, self.backend)
+
+    def __copy__(self) -> Kernel:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Kernel:
+        return self  # nothing about a kernel ever changes
+
     def __repr__(self) -> str:
         shown = ", ".join(f"{p.name}: {p.role} {p.element or ''}".rstrip() for p in self.params)
         return f"<kernel {self.__name__}({shown}) workgroup={self.workgroup}>"
+
+
+def _import_kernel(module: str, qualname: str, backend: str | None) -> Kernel:
+    found: Any = import_module(module)
+    for name in qualname.split("."):
+        found = getattr(found, name)
+    return found if backend is None else found.on(backend)  # type: ignore[no-any-return]
 
 
 @cache
@@ -160,10 +185,14 @@ def kernel(function: Callable[..., Any], /) -> Kernel: ...
 @overload
 def kernel(*, workgroup: Workgroup = 64) -> Callable[[Callable[..., Any]], Kernel]: ...
 def kernel(
-    function: Callable[..., Any] | None = None, /, *, workgroup: Workgroup = 64
+    function: Any = _NO_FUNCTION, /, *, workgroup: Workgroup = 64, **unknown: object
 ) -> Kernel | Callable[[Callable[..., Any]], Kernel]:
     """Make a function a compute kernel. `workgroup` is the number of invocations that share memory and barriers."""
-    if function is not None:
+    if unknown:
+        raise ArgumentTypeError(
+            f"kernel() has no option {', '.join(unknown)}", fix="write @vyre.kernel(workgroup=64) above a function"
+        )
+    if function is not _NO_FUNCTION:
         if not callable(function):
             raise ArgumentTypeError(
                 f"kernel() got a {type(function).__name__}", fix="write @vyre.kernel(workgroup=64) above a function"
