@@ -178,9 +178,9 @@ class LoopCompiler(HelperCompiler):
         """
         match first.expr:
             case BinOp(op=BinaryOp.SUB, left=count, right=Lit(bits=1)):
-                count = self.once(Typed(count, u32)).expr
+                count = self.keep(Typed(count, u32), "count").expr
                 return _Trips(lit(0), self._ceil_div(count, size), _Item(count - 1, size, True, u32))
-        start = self.once(first).expr if isinstance(first.expr, Lit) else self.keep(first, "start").expr
+        start = self.keep(first, "start").expr
         if size == lit(1):
             return _Trips(lit(0), start, _Item(start, size, True, u32), last_apart=True)
         return _Trips(lit(0), start // size + 1, _Item(start, size, True, u32))

@@ -51,7 +51,7 @@ class FunctionSource:
         try:
             block = "".join(getblock(lines[self.first_line - 1 :]))
             module = ast.parse("if 1:\n" + block if nested else block)
-        except (SyntaxError, TokenError) as e:
+        except (SyntaxError, TokenError, RecursionError) as e:
             raise self._without_source("the source of the function cannot be parsed on its own") from e
         found = module.body[0] if module.body else None
         if isinstance(found, ast.If):

@@ -110,6 +110,7 @@ class StatementCompiler(LoopCompiler):
                 depth += 1
                 stack.enter_context(self.b.else_())
                 if depth == MANY_ARMS and is_elif(orelse):
+                    self.b.span = self.frame.source.span(orelse[0])
                     if more is None:
                         more = Var(self.b.fresh("more"), dtype=bool_)
                         self.b.insert(mark, Let(more.name, Lit(bool_, 0)))
