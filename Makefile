@@ -10,6 +10,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 TIERS  := soak sweep fuzz exhaustive
+BENCHES := import_time registry dispatch_overhead
 
 .DELETE_ON_ERROR:
 .PHONY: help venv demo test lint format bench clean $(TIERS)
@@ -46,9 +47,7 @@ $(TIERS): $(STAMP)
 	$(PYTEST) -n auto -m $@ --timeout 0 || test $$? -eq 5
 
 bench: $(STAMP)
-	@set -e; for file in bench/bench_*.py; do \
-	  if [ -e "$$file" ]; then echo "== $$file"; $(BIN)/python "$$file"; fi; \
-	done
+	@set -e; for name in $(BENCHES); do echo "== $$name"; $(BIN)/python bench/$$name.py; done
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage

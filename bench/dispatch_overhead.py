@@ -10,19 +10,17 @@ from __future__ import annotations
 
 import argparse
 import array
-import datetime
 import gc
 import json
-import platform
 import random
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from record import stamp
 
 import vyre
 from vyre import In, Out, f32, gid
@@ -159,15 +157,6 @@ def drift(times: array.array[int]) -> tuple[float, float]:
     return statistics.median(times[WINDOW : 2 * WINDOW]), statistics.median(times[-WINDOW:])
 
 
-def commit() -> str | None:
-    try:
-        return subprocess.run(
-            ["git", "rev-parse", "HEAD"], check=True, capture_output=True, text=True, cwd=Path(__file__).parent
-        ).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=401)
@@ -191,13 +180,7 @@ def main() -> int:
         good = ratio <= GOAL_RATIO and growth < GOAL_GROWTH_BYTES
 
     kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    stamp = {
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "commit": commit(),
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-    }
-    kept.update({part: {**stamp, "result": value} for part, value in found.items()})
+    kept.update({part: {**stamp(), "result": value} for part, value in found.items()})
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(kept, indent=2) + "\n")
 

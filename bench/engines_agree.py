@@ -10,17 +10,14 @@ the NumPy engine with all workgroups at once and one at a time, and in canonical
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import random
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from record import record
 
 from vyre.backends.reference import RunResult, Schedule, numpy_engine, run
 from vyre.conform.generate import Case, random_program
@@ -92,11 +89,6 @@ def compare(count: int, seed: int) -> dict[str, Any]:
     }
 
 
-def git(*arguments: str) -> str:
-    here = Path(__file__).parent
-    return subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--count", type=int, default=1000)
@@ -105,17 +97,7 @@ def main() -> int:
     options = parser.parse_args()
     report = compare(options.count, options.seed)
     if options.json:
-        head = {
-            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-            "commit": git("rev-parse", "HEAD"),
-            "uncommitted_changes": git("status", "--porcelain", "--", "../src", "engines_agree.py") != "",
-            "numpy": np.__version__,
-        }
-        text = json.dumps(head | report, indent=2)
-        folder = Path(__file__).parent / "results"
-        folder.mkdir(exist_ok=True)
-        (folder / "engines_agree.json").write_text(text + "\n")
-        print(text)
+        print(record("engines_agree", {"numpy": np.__version__} | report))
     else:
         print(f"{report['programs']} programs from seed {options.seed}, {report['runs']} runs, {report['seconds']}")
         for line in report["mismatches"]:

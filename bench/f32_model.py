@@ -12,14 +12,10 @@ Exit status 1 means a mismatch.
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import math
-import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -253,10 +249,6 @@ def mismatches(count: int, seed: int = 1) -> dict[str, int]:
     return found
 
 
-def git(folder: Path, *arguments: str) -> str:
-    return subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--count", type=int, default=1 << 20)
@@ -265,20 +257,11 @@ def main() -> int:
     start = time.perf_counter()
     found = mismatches(options.count)
     if options.json:
-        here = Path(__file__).parent
-        report = {
-            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-            "commit": git(here, "rev-parse", "HEAD"),
-            "uncommitted_changes": git(here, "status", "--porcelain", "--", "../src", "f32_model.py") != "",
-            "numpy": np.__version__,
-            "triples": options.count,
-            "seconds": round(time.perf_counter() - start, 1),
-            "mismatches": found,
-        }
-        text = json.dumps(report, indent=2)
-        (here / "results").mkdir(exist_ok=True)
-        (here / "results" / "f32_model.json").write_text(text + "\n")
-        print(text)
+        from record import record  # found beside this file when it runs as a script; tests load it from elsewhere
+
+        seconds = round(time.perf_counter() - start, 1)
+        facts = {"numpy": np.__version__, "triples": options.count, "seconds": seconds, "mismatches": found}
+        print(record("f32_model", facts))
     else:
         for name, count in found.items():
             print(f"{name:8} {count:8} of {options.count}")

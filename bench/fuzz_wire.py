@@ -10,26 +10,22 @@ WireError came out, that an accepted blob did not read back the same, or that a 
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
-import platform
 import random
 import resource
-import subprocess
 import sys
 import time
 import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
+
+from record import record
 
 from vyre.conform.wire_fuzz import corpus, judge, mutate, noise, seal
 from vyre.foundation.ir import Assign, Block, Expr, SubgroupLocalId
 from vyre.foundation.program import Program
 from vyre.foundation.wire import decode, encode
 
-RESULT = Path(__file__).parent / "results" / "wire_fuzz.json"
 MAX_SECONDS_PER_BLOB = 2.0
 
 
@@ -94,9 +90,6 @@ def measure(seed: int, mutations: int, noises: int) -> dict[str, Any]:
     dense_peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     return {
-        "date": datetime.date.today().isoformat(),
-        "commit": commit(),
-        "python": platform.python_version(),
         "seed": seed,
         "mutations": mutations,
         "random_blobs": noises,
@@ -117,11 +110,6 @@ def measure(seed: int, mutations: int, noises: int) -> dict[str, Any]:
     }
 
 
-def commit() -> str:
-    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True)
-    return done.stdout.strip() or "unknown"
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mutations", type=int, default=100_000)
@@ -131,10 +119,7 @@ def main() -> int:
     options = parser.parse_args()
     result = measure(options.seed, options.mutations, options.noises)
     if options.json:
-        text = json.dumps(result, indent=2)
-        RESULT.parent.mkdir(exist_ok=True)
-        RESULT.write_text(text + "\n")
-        print(text)
+        print(record("wire_fuzz", result))
     else:
         for family, counts in result["verdicts"].items():
             print(f"{family:<16}", "  ".join(f"{name} {n}" for name, n in counts.items()))

@@ -6,11 +6,12 @@ Interleaved processes, medians. Goals: 60 ms and 120 ms.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import subprocess
 import sys
 import time
+
+from record import record
 
 STATEMENTS = {
     "bare": "pass",
@@ -34,12 +35,12 @@ def measure(rounds: int) -> dict[str, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=21)
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout and in bench/results")
     options = parser.parse_args()
     medians = measure(options.rounds)
     rows = {name: round(medians[name] - medians["bare"], 1) for name in GOALS_MS}
     if options.json:
-        print(json.dumps({"rounds": options.rounds, "milliseconds": rows, "goals": GOALS_MS}))
+        print(record("import_time", {"rounds": options.rounds, "milliseconds": rows, "goals": GOALS_MS}))
     else:
         for name, value in rows.items():
             print(f"{name:<46} {value:7.1f} ms   goal {GOALS_MS[name]:.0f}")

@@ -8,8 +8,6 @@ first listing counts from `import vyre.driver.registry`; byte code is compiled b
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import os
 import statistics
 import subprocess
@@ -17,8 +15,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from record import record
+
 GOALS = {"first_ms": 100.0, "later_us": 50.0}
-RESULTS = Path(__file__).parent / "results" / "registry.json"
 CHILD = """
 import time
 start = time.perf_counter()
@@ -61,12 +60,6 @@ def measure(rounds: int, distributions: int) -> dict[str, float]:
     return {"first_ms": round(first, 1), "later_us": round(later, 3), "listed": int(listed)}
 
 
-def commit() -> str:
-    here = Path(__file__).parent
-    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=here, capture_output=True, text=True)
-    return done.stdout.strip() or "unknown"
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=21)
@@ -74,17 +67,14 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     options = parser.parse_args()
     result = {
-        "date": datetime.date.today().isoformat(),
-        "commit": commit(),
         "rounds": options.rounds,
         "distributions": options.distributions,
         **measure(options.rounds, options.distributions),
         "goals": GOALS,
     }
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(result, indent=2) + "\n")
+    text = record("registry", result)
     if options.json:
-        print(json.dumps(result))
+        print(text)
     else:
         print(f"first listing {result['first_ms']:8.1f} ms   goal {GOALS['first_ms']:.0f}")
         print(f"later ones    {result['later_us']:8.3f} us   goal {GOALS['later_us']:.0f}")
