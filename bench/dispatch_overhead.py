@@ -49,7 +49,7 @@ class NoopPipeline(CompiledPipeline):
         self.outputs = [bytearray(256)]
 
     def dispatch(self, inputs: Sequence[Any], config: DispatchConfig | None = None, *, out: Any = None) -> list[Any]:
-        return self.outputs
+        return self.outputs if out is None else list(out)
 
 
 class NoopBackend(VyreBackend, contract=1):

@@ -89,6 +89,7 @@ class FullBackend(VyreBackend, contract=1):
 
     id = "full"
     version = "9.8.7"
+    device = "full 0"
     capability = FULL
 
     def __init__(self):

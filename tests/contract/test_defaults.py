@@ -17,6 +17,7 @@ from vyre.driver.contract import (
     core_supported_ops,
 )
 from vyre.driver.device import DeviceProfile, DeviceTimingQuality
+from vyre.driver.pipeline.compiler import pipelines_of
 from vyre.driver.values import DispatchConfig, HostResource, ResidentReadRange, TimedDispatchResult
 from vyre.errors import DispatchFailed, UnsupportedFeature
 from vyre.foundation.program import Program
@@ -431,3 +432,59 @@ def test_of_many_threads_one_gets_the_result():
         t.join()
     assert got.count([b"a"]) == 1
     assert got.count(DispatchFailed) == 7
+
+
+def test_a_mixin_cannot_override_what_the_capability_record_says():
+    class Faster:
+        @property
+        def max_workgroup_size(self):
+            return (1024, 1, 1)
+
+    with pytest.raises(TypeError, match=r"Mine overrides max_workgroup_size, .* Fix: set capability"):
+
+        class Mine(Faster, VyreBackend, contract=1):
+            id = "mine"
+
+    class Misspelt:
+        supports_subgroups = True
+
+    with pytest.raises(TypeError, match="defines supports_subgroups, which the contract does not know"):
+
+        class Other(Misspelt, MockBackend):
+            pass
+
+
+def test_a_mixin_that_shuts_down_ends_pipelines_too():
+    class Closing:
+        closed = 0
+
+        def shutdown(self):
+            self.closed += 1
+
+    class Mine(Closing, MockBackend):
+        pass
+
+    backend = Mine()
+    cache = pipelines_of(backend)
+    before = cache.epoch
+    backend.shutdown()
+    assert (backend.closed, cache.epoch) == (1, before + 1)
+
+
+@pytest.mark.parametrize("contract", [True, 1.0, "1"])
+def test_a_contract_that_is_no_whole_number_is_refused(contract):
+    with pytest.raises(TypeError, match=r"which is no version\. Fix: write class Mine\(VyreBackend, contract=1\)"):
+
+        class Mine(VyreBackend, contract=contract):
+            id = "mine"
+
+
+def test_an_author_may_use_the_name_pipelines():
+    class Mine(MockBackend):
+        def __init__(self):
+            self._pipelines = {"mine": 1}
+
+    backend = Mine()
+    pipelines_of(backend)
+    backend.shutdown()
+    assert backend._pipelines == {"mine": 1}

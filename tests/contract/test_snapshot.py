@@ -19,7 +19,7 @@ from vyre.driver.contract import (
 from vyre.driver.values import DEFAULT_CONFIG, DispatchConfig
 
 SNAPSHOT = Path(__file__).with_name("contract_snapshot.json")
-ATTRIBUTES = ("version", "capability", "contract")
+ATTRIBUTES = ("device", "version", "capability", "contract")
 SPECIAL = ("__enter__", "__exit__", "__await__", "__init_subclass__", "_wait")
 
 

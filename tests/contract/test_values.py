@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import threading
 from concurrent.futures import Future
 
 import pytest
@@ -91,6 +92,82 @@ def test_awaiting_takes_the_result_too():
 
     assert asyncio.run(twice()) == [b"x"]
     assert not inspect.iscoroutinefunction(PendingDispatch.result)
+
+
+def test_a_wait_keeps_its_own_time_while_another_thread_waits():
+    future: Future[list] = Future()
+    pending = FuturePending(future)
+    taken: list = []
+    waiting = threading.Thread(target=lambda: taken.append(pending.result()))
+    waiting.start()
+    try:
+        for timeout in (0, 0.02, -1):
+            with pytest.raises(DeadlineExceeded, match="has not ended yet"):
+                pending.result(timeout)
+    finally:
+        future.set_result([b"x"])
+        waiting.join(10)
+    assert taken == [[b"x"]]
+    with pytest.raises(DispatchFailed, match="already taken"):
+        pending.result()
+
+
+def test_of_many_threads_exactly_one_takes_the_result():
+    future: Future[list] = Future()
+    pending = FuturePending(future)
+    outcomes: list = []
+
+    def take():
+        try:
+            outcomes.append(pending.result())
+        except DispatchFailed as e:
+            outcomes.append(e.message)
+
+    threads = [threading.Thread(target=take) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    future.set_result([b"x"])
+    for thread in threads:
+        thread.join(10)
+    assert sorted(map(str, outcomes)) == ["[b'x']", *["the result was already taken"] * 7]
+
+
+def test_an_await_that_is_cancelled_takes_nothing():
+    future: Future[list] = Future()
+    pending = FuturePending(future)
+
+    async def give_up():
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(_awaited(pending), 0.02)
+        future.set_result([b"x"])
+
+    asyncio.run(give_up())
+    assert pending.result(timeout=10) == [b"x"]
+
+
+async def _awaited(pending):
+    return await pending
+
+
+@pytest.mark.parametrize("timeout", [None, 0, 1])
+def test_a_timeout_error_of_the_dispatch_is_not_taken_for_one_of_the_wait(timeout):
+    future: Future[list] = Future()
+    future.set_exception(TimeoutError("socket"))
+    with pytest.raises(DispatchFailed, match=r"raised TimeoutError: socket\. Fix: raise DeadlineExceeded"):
+        FuturePending(future).result(timeout)
+
+
+def test_a_result_that_arrives_as_the_wait_ends_is_handed_out():
+    class Late(ReadyPending):
+        waits = 0
+
+        def _wait(self, timeout):
+            self.waits += 1
+            if self.waits == 1:
+                raise TimeoutError
+            return super()._wait(timeout)
+
+    assert Late([b"x"]).result(1) == [b"x"]
 
 
 @pytest.mark.row("A-SLICE-1")

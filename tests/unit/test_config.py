@@ -2,13 +2,16 @@
 
 import copy
 import pickle
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from datetime import timedelta
 
+import numpy as np
 import pytest
 
 from vyre.driver.admission import PROFILES, settle_config
 from vyre.driver.contract import BackendCapability, VyreBackend
+from vyre.driver.plan.launch import resolve_fixpoint_iterations
+from vyre.driver.plan.outputs import enforce_output_budget
 from vyre.driver.values import DEFAULT_CONFIG, DispatchConfig, PersistentThreadMode, SpeculationMode
 from vyre.errors import ArgumentTypeError, ArgumentValueError, BackendError, InvalidProgram, UnsupportedFeature
 
@@ -73,6 +76,105 @@ def test_a_config_keeps_its_own_copy_of_the_lengths():
         config.output_elements["out"] = 3
 
 
+def test_numbers_of_any_type_that_counts_are_taken_and_become_ints():
+    n = np.int64(3)
+    config = DispatchConfig(
+        grid_override=[n, np.uint8(1), 1], ulp_budget=n, max_output_bytes=n, output_elements={"out": n}
+    )
+    assert config == DispatchConfig(
+        grid_override=(3, 1, 1), ulp_budget=3, max_output_bytes=3, output_elements={"out": 3}
+    )
+    values = (*config.grid_override, config.ulp_budget, config.max_output_bytes, config.output_elements["out"])
+    assert {type(v) for v in values} == {int}
+
+
+def test_a_config_as_a_dict_makes_an_equal_config():
+    config = DispatchConfig(**FULL)
+    assert asdict(config) == FULL
+    assert DispatchConfig(**asdict(config)) == config
+
+
+def test_lengths_cannot_be_changed_in_any_way():
+    held = DispatchConfig(output_elements={"out": 1}).output_elements
+    for change in (
+        lambda: held.update(out=2),
+        lambda: held.pop("out"),
+        lambda: held.popitem(),
+        lambda: held.clear(),
+        lambda: held.setdefault("b", 2),
+        lambda: held.__delitem__("out"),
+        lambda: held.__ior__({"b": 2}),
+    ):
+        with pytest.raises(TypeError, match=r"part of a frozen value\. Fix: make a new value"):
+            change()
+    assert held == {"out": 1}
+
+
+@pytest.mark.parametrize("label", [None, "nightly"])
+def test_an_error_names_the_label_only_where_there_is_one(label):
+    config = DispatchConfig(label=label, max_output_bytes=1, fixpoint_iterations=0)
+    for refuse in (lambda: enforce_output_budget(config, 2), lambda: resolve_fixpoint_iterations(config)):
+        with pytest.raises((ArgumentValueError, InvalidProgram)) as caught:
+            refuse()
+        assert caught.value.context.get("label") == label
+        assert ("label" in str(caught.value)) == (label is not None)
+
+
+# -- the capability record --------------------------------------------------------------------------------------------
+
+
+def test_a_capability_record_keeps_its_own_frozen_copies():
+    extras, exactness = {"clock": {"mhz": [1]}}, {"f32": "exact"}
+    record = BackendCapability(
+        ops={"a", "b"}, types=["f16"], max_workgroup_size=[np.int64(8), 4, 2], exactness=exactness, extras=extras
+    )
+    extras["clock"]["mhz"].append(2)
+    exactness["f64"] = "no"
+    assert (record.ops, record.types) == (frozenset("ab"), frozenset(("f16",)))
+    assert record.max_workgroup_size == (8, 4, 2)
+    assert {type(n) for n in record.max_workgroup_size} == {int}
+    assert (record.extras, record.exactness) == ({"clock": {"mhz": [1]}}, {"f32": "exact"})
+    with pytest.raises(TypeError, match="frozen"):
+        record.extras["more"] = 1
+
+
+def test_equal_capability_records_have_one_hash_and_survive_copies():
+    record = BackendCapability(ops=["b", "a"], types={"f16"}, f16=1, exactness={"a": 1, "b": 2}, extras={"x": [1]})
+    same = BackendCapability(ops=("a", "b"), types=("f16",), f16=True, exactness={"b": 2, "a": 1}, extras={"x": [1]})
+    for other in (same, pickle.loads(pickle.dumps(record)), copy.deepcopy(record), replace(record)):
+        assert other == record
+        assert hash(other) == hash(record)
+        assert other.digest() == record.digest()
+    assert asdict(record)["extras"] == {"x": [1]}
+    assert record != replace(record, extras={"x": [1.0]})
+    assert record != "a record"
+
+
+@pytest.mark.parametrize(
+    "facts, error, message",
+    [
+        ({"ops": "abc"}, ArgumentTypeError, "ops='abc' is not a set of names"),
+        ({"ops": 5}, ArgumentTypeError, "ops=5 is not a set of names"),
+        ({"types": [1]}, ArgumentTypeError, "types=[1] is not a set of names"),
+        ({"max_workgroup_size": (1, 1)}, ArgumentTypeError, "is not three numbers"),
+        ({"max_workgroup_size": None}, ArgumentTypeError, "max_workgroup_size is None"),
+        ({"max_shared_bytes": -1}, ArgumentValueError, "max_shared_bytes=-1 is out of range"),
+        ({"max_shared_bytes": None}, ArgumentTypeError, "max_shared_bytes is None"),
+        ({"subgroup_size": 1.5}, ArgumentTypeError, "subgroup_size=1.5 is not a whole number"),
+        ({"deadline": "soon"}, ArgumentValueError, "deadline='soon' is no way to keep one"),
+        ({"extras": [1]}, ArgumentTypeError, "extras is list, not a mapping"),
+        ({"extras": {"x": {1, 2}}}, ArgumentValueError, "extras does not survive JSON"),
+        ({"extras": {1: 2}}, ArgumentValueError, "extras does not survive JSON: a key is not text"),
+        ({"exactness": {"x": float("nan")}}, ArgumentValueError, "exactness does not survive JSON"),
+    ],
+)
+def test_a_capability_record_is_checked_when_it_is_built(facts, error, message):
+    with pytest.raises(error) as caught:
+        BackendCapability(**facts)
+    assert message in str(caught.value)
+    assert "Fix: " in str(caught.value)
+
+
 @pytest.mark.row("A-CFG-4")
 @pytest.mark.parametrize("timeout", [0, 0.0, 1e-9, 1e12, float("inf"), 1 << 100])
 def test_any_time_from_zero_up_is_a_timeout(timeout):
@@ -109,6 +211,15 @@ def test_a_timedelta_is_taken_in_seconds():
         ("persistent_thread", 1, ArgumentValueError, "persistent_thread=1 is not a mode"),
         ("profile", 3, ArgumentTypeError, "profile is not text"),
         ("label", b"x", ArgumentTypeError, "label is not text"),
+        ("grid_override", b"abc", ArgumentTypeError, "is not three numbers"),
+        ("grid_override", bytearray(3), ArgumentTypeError, "is not three numbers"),
+        ("grid_override", (1, None, 1), ArgumentTypeError, "is not three numbers"),
+        ("cooperative", 1, ArgumentTypeError, "cooperative=1 is not a bool"),
+        ("cooperative", None, ArgumentTypeError, "cooperative=None is not a bool"),
+        ("output_elements", 5, ArgumentTypeError, "output_elements is int, not a mapping"),
+        ("output_elements", [("out", 1)], ArgumentTypeError, "output_elements is list, not a mapping"),
+        ("output_elements", {1: 1, "out": 1}, ArgumentTypeError, "output_elements has the key 1, which is no name"),
+        ("output_elements", {"out": None}, ArgumentTypeError, "output_elements['out'] is None"),
         ("output_elements", {"o": -1}, ArgumentValueError, "output_elements['o']=-1 is out of range"),
     ],
 )

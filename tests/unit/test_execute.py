@@ -7,17 +7,26 @@ import pickle
 import struct
 import threading
 import weakref
+from collections import UserList
+from concurrent.futures import Future
 
 import numpy as np
 import pytest
 
 from vyre import u32
 from vyre.driver import execute, pipeline
-from vyre.driver.contract import BackendCapability, CompiledPipeline, ReadyPending, VyreBackend
+from vyre.driver.contract import BackendCapability, CompiledPipeline, FuturePending, ReadyPending, VyreBackend
 from vyre.driver.plan import OutputSlot
 from vyre.driver.registry import acquire
 from vyre.driver.values import DEFAULT_CONFIG, DispatchConfig, HostResource, ResidentHandle
-from vyre.errors import ArgumentTypeError, ArgumentValueError, DispatchFailed, InvalidProgram, UnsupportedFeature
+from vyre.errors import (
+    ArgumentTypeError,
+    ArgumentValueError,
+    DeadlineExceeded,
+    DispatchFailed,
+    InvalidProgram,
+    UnsupportedFeature,
+)
 from vyre.foundation.ir import IndirectDispatch, InvocationId, Lit, Load, Store
 from vyre.foundation.program import Program, output, read, write_only
 
@@ -260,7 +269,7 @@ def test_a_planned_result_over_the_budget_is_refused_before_it_runs(ask):
 def test_a_backend_that_hands_back_more_than_the_budget_is_refused():
     backend = EchoBackend()
     compiled = pipeline.compile(backend, copying(), DispatchConfig(max_output_bytes=8))
-    backend.native.outputs = [bytes(5), bytes(3)]
+    backend.native.outputs = [bytes(8)]
     compiled.dispatch([bytes(8)])
     backend.native.outputs = [bytes(5), bytes(4)]
     for call in (compiled.dispatch, compiled.dispatch_timed, lambda i: compiled.dispatch_async(i).result()):
@@ -346,6 +355,162 @@ def test_labels_of_threads_that_ended_are_kept_the_rarest_giving_way():
     assert len(execute._ended.labels) <= 257
 
 
+# ---- what a backend hands back --------------------------------------------------------------------------------------
+
+
+def all_ways(compiled):
+    return (
+        compiled.dispatch,
+        lambda inputs, **kw: compiled.dispatch_timed(inputs, **kw).outputs,
+        lambda inputs, **kw: compiled.dispatch_async(inputs, **kw).result(),
+        lambda inputs, out=None: execute.run_batch(compiled, [inputs], out=None if out is None else [out])[0],
+    )
+
+
+@pytest.mark.parametrize(
+    "returned, message",
+    [
+        (None, "it returned NoneType"),
+        ((ONE,), "it returned tuple"),
+        ([], r"it returned buffers of \[\] bytes and \[4\] were planned"),
+        ([bytes(3)], r"it returned buffers of \[3\] bytes"),
+        ([bytes(2), bytes(2)], r"it returned buffers of \[2, 2\] bytes"),
+        ([None], "it returned something that holds no bytes"),
+    ],
+)
+@pytest.mark.parametrize("given", [False, True])
+def test_a_backend_that_does_not_return_what_was_planned_is_refused(returned, message, given, counted):
+    backend = EchoBackend()
+    compiled = pipeline.compile(backend, copying())
+    backend.native.dispatch = lambda inputs, config=None, *, out=None: returned
+    out = {"out": [bytearray(4)]} if given else {}
+    for call in all_ways(compiled):
+        for _ in range(2):  # cold and warm
+            with pytest.raises(DispatchFailed, match=message) as caught:
+                call([ONE], **out)
+            assert "backend echo broke its contract" in str(caught.value)
+            assert "Fix: correct the backend's dispatch: " in str(caught.value)
+    assert counted()["failed_dispatches"] == 8
+
+
+def test_a_pending_dispatch_that_fails_says_the_same_again_and_counts_once(counted):
+    backend = EchoBackend()
+    compiled = pipeline.compile(backend, copying())
+    backend.native.outputs = [bytes(3)]
+    pending = compiled.dispatch_async([ONE])
+    assert "failed_dispatches" not in counted()
+    for _ in range(2):
+        with pytest.raises(DispatchFailed, match="broke its contract"):
+            pending.result()
+    assert counted()["failed_dispatches"] == 1
+
+
+def test_a_wait_that_ends_is_no_failed_dispatch(counted):
+    backend, future = EchoBackend(), Future()
+    backend.native.dispatch_async = lambda inputs, config=None, *, out=None: FuturePending(future)
+    pending = pipeline.compile(backend, copying()).dispatch_async([ONE])
+    with pytest.raises(DeadlineExceeded, match="has not ended yet"):
+        pending.result(0)
+    assert "failed_dispatches" not in counted()
+    future.set_exception(OSError("gone"))
+    with pytest.raises(DispatchFailed, match="backend echo raised OSError: gone"):
+        pending.result(0)
+    assert counted()["failed_dispatches"] == 1
+
+
+def test_outputs_of_a_backend_that_ignores_out_are_copied_there():
+    backend = EchoBackend()
+    compiled = pipeline.compile(backend, copying())
+    backend.native.dispatch = lambda inputs, config=None, *, out=None: [bytes(b) for b in inputs]
+    for call in all_ways(compiled):
+        out = (bytearray(4),)
+        found = call([ONE], out=out)
+        assert type(found) is list
+        assert found[0] is out[0]
+        assert out[0] == ONE
+        slot = OutputSlot(4)
+        assert call([ONE], out=[slot]) == [slot]
+        assert bytes(slot) == ONE
+
+
+def test_a_timed_or_pending_result_of_another_type_is_refused():
+    backend = EchoBackend()
+    compiled = pipeline.compile(backend, copying())
+    backend.native.dispatch_timed = backend.native.dispatch_async = lambda inputs, config=None, *, out=None: [ONE]
+    with pytest.raises(DispatchFailed, match="it returned NoneType"):
+        compiled.dispatch_timed([ONE])
+    with pytest.raises(DispatchFailed, match=r"it returned list.*return a PendingDispatch"):
+        compiled.dispatch_async([ONE])
+
+
+def test_a_foreign_exception_of_a_backend_becomes_a_failed_dispatch(counted):
+    backend = EchoBackend()
+    compiled = pipeline.compile(backend, copying())
+    config = DispatchConfig(label="mine")
+    compiled.dispatch([ONE], config)
+    backend.native.error = ValueError("odd")
+    backend.native.dispatch_resident = backend.native.dispatch
+    calls = (compiled.dispatch, compiled.dispatch_timed, compiled.dispatch_async, compiled.dispatch_resident)
+    for call in calls:
+        counted()
+        with pytest.raises(
+            DispatchFailed, match=r"backend echo raised ValueError: odd.*Fix: read the chained"
+        ) as caught:
+            call([ONE], config)
+        assert caught.value.__cause__ is backend.native.error
+        assert caught.value.context == {"backend": "echo", "pipeline": "echo:1", "label": "mine"}
+        assert counted()["failed_dispatches"] == 1
+    backend.native.error = KeyboardInterrupt()
+    for call in calls:
+        with pytest.raises(KeyboardInterrupt):
+            call([ONE])
+
+
+# ---- what the warm path must not skip -------------------------------------------------------------------------------
+
+
+def test_outputs_that_cannot_be_written_are_refused_also_when_their_lengths_are_known():
+    compiled = pipeline.compile(EchoBackend(), copying())
+    compiled.dispatch([bytes(8)], out=[bytearray(8)])
+    frozen = np.zeros(2, np.uint32)
+    frozen.flags.writeable = False
+    for target, message in ((bytes(8), "read-only bytes"), (frozen, "read-only"), (np.zeros(4, "u4")[::2], "contig")):
+        for _ in range(2):
+            with pytest.raises(ArgumentTypeError, match=message):
+                compiled.dispatch([bytes(8)], out=[target])
+
+
+def test_inputs_of_another_sequence_type_are_checked_at_every_call(counted):
+    compiled = pipeline.compile(EchoBackend(), copying())
+    compiled.dispatch([ONE])
+    with pytest.raises(ArgumentTypeError, match="inputs is set, not a list"):
+        compiled.dispatch({ONE})
+    counted()
+    compiled.dispatch((ONE,))
+    assert "shapes_planned" not in counted()
+    compiled.dispatch(UserList([ONE]))
+    assert counted()["shapes_planned"] == 1
+
+
+def twice():
+    """Two outputs, a and b, of one element each."""
+    stores = [Store(name, Lit(u32, 0), Lit(u32, 7)) for name in "ab"]
+    return Program([write_only("a", 0, u32, 1), write_only("b", 1, u32, 1)], (1, 1, 1), stores)
+
+
+def test_two_outputs_that_share_memory_are_refused():
+    compiled = pipeline.compile(EchoBackend(), twice(), DispatchConfig(grid_override=(1, 1, 1)))
+    same, slot, base = bytearray(4), OutputSlot(4), bytearray(8)
+    for out in ([same, same], [slot, slot], [memoryview(base)[0:4], memoryview(base)[3:7]]):
+        for ask in (compiled.dispatch, compiled.dispatch_timed, compiled.dispatch_async):
+            with pytest.raises(ArgumentValueError, match=r"outputs 0 and 1 share memory.*Fix: pass separate buffers"):
+                ask([], out=out)
+    apart = [memoryview(base)[4:8], memoryview(base)[0:4]]
+    assert compiled.dispatch([], out=apart) == apart
+    with pytest.raises(ArgumentValueError, match="share memory"):  # also warm
+        compiled.dispatch([], out=[same, same])
+
+
 # ---- counters -------------------------------------------------------------------------------------------------------
 
 
@@ -385,6 +550,13 @@ def test_run_one_is_a_dispatch_also_of_a_pipeline_from_elsewhere():
     assert execute.run_one(foreign, [ONE], config, out=out) == out
     assert foreign.calls == [([ONE], config, out)]
     assert execute.run_batch(foreign, [[ONE], [ONE]]) == [[ONE], [ONE]]
+
+
+@pytest.mark.parametrize("batches, out, what", [(5, None, "batches is int"), ([[ONE]], 5, "out is int")])
+def test_batches_that_are_no_list_are_refused(batches, out, what):
+    for compiled in (pipeline.compile(EchoBackend(), copying()), Echo()):
+        with pytest.raises(ArgumentTypeError, match=rf"{what}, not a list.*Fix: pass .* as a list of lists"):
+            compiled.dispatch_batch(batches, out=out)
 
 
 @pytest.mark.row("A-CP-1")
@@ -530,6 +702,22 @@ def test_explain_refuses_what_a_dispatch_would_refuse():
     with pytest.raises(ArgumentValueError) as caught:
         compiled.explain([bytes(3)], DispatchConfig(label="x"))
     assert caught.value.context["label"] == "x"
+
+
+@pytest.mark.parametrize("config", [{"timeout": 1}, {}, 0])
+def test_explain_refuses_a_config_of_another_type(config):
+    backend = EchoBackend()
+    for target in (storing(), pipeline.compile(backend, storing())):
+        with pytest.raises(ArgumentTypeError, match=r"config is (dict|int).*Fix: pass DispatchConfig"):
+            execute.explain(target, [], config, backend=backend)
+
+
+def test_explain_names_the_device_where_one_was_opened():
+    backend = EchoBackend()
+    assert "device" not in decisions(execute.explain(storing(), [], backend=backend))
+    backend.device = "board 1"
+    explained = execute.explain(storing(), [], backend=backend)
+    assert decisions(explained)["device"] == ("board 1", "the backend was opened on it")
 
 
 @pytest.mark.parametrize("target", [None, Echo(), b"program"])

@@ -396,3 +396,52 @@ def test_nothing_of_the_callers_is_written_when_a_call_fails():
 def test_a_kernel_shows_its_signature():
     assert repr(saxpy) == "<kernel saxpy(alpha: scalar f32, x: in f32, y: in f32, out: out f32) workgroup=(64, 1, 1)>"
     assert saxpy.__name__ == "saxpy"
+
+
+# ---- arguments that are nothing
+
+ONES = np.ones(3, np.float32)
+
+
+@pytest.mark.parametrize("size", [1 << 32, 1 << 40, (1 << 20, 1 << 20), (1 << 33, 1 << 33)])
+def test_an_output_beyond_u32_indices_is_refused(size):
+    with pytest.raises(vyre.ArgumentValueError, match=r"at most 4294967295.*Fix: split"):
+        saxpy(1.0, ONES, ONES, sizes={"out": size})
+
+
+def no_memory(*_):
+    raise MemoryError
+
+
+def test_memory_that_is_not_there_is_an_error_of_its_own(monkeypatch):
+    monkeypatch.setattr("vyre.front.call.Call._destination", lambda call, o: o.fresh(no_memory))
+    with pytest.raises(vyre.DeviceOutOfMemory, match=r"result out.*Fix: ask for a smaller one"):
+        saxpy(1.0, ONES, ONES)
+    monkeypatch.setattr("vyre.front.call.np.zeros", no_memory)
+    with pytest.raises(vyre.DeviceOutOfMemory, match=r"result out.*Fix: ask for a smaller one"):
+        saxpy(1.0, ONES, ONES, domain=0)
+
+
+class JunkInterface:
+    @property
+    def __array_interface__(self):
+        return {"shape": "none", "typestr": 3}
+
+
+class JunkDLPack:
+    def __dlpack_device__(self):
+        raise KeyError("no device")
+
+    def __dlpack__(self, **options):
+        raise AssertionError
+
+
+@pytest.mark.parametrize("value", [JunkInterface(), JunkDLPack()])
+def test_an_object_whose_array_protocol_fails_is_refused(value):
+    with pytest.raises(vyre.ArgumentTypeError, match=r"x cannot be read as an array.*Fix: pass a NumPy array"):
+        saxpy(1.0, value, ONES)
+
+
+def test_select_wants_the_program_of_a_kernel():
+    with pytest.raises(vyre.ArgumentTypeError, match=r"select\(\) got a Kernel.*Fix: pass kernel\.program"):
+        vyre.select(saxpy)

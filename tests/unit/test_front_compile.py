@@ -453,6 +453,24 @@ def test_a_started_call_writes_into_the_given_output_when_it_is_taken():
     assert np.array_equal(out, X)
 
 
+def test_a_result_that_cannot_be_written_is_kept_for_another_try():
+    out = np.zeros(100, np.uint32)
+    pending = copy_words.start(X, out=out)
+    out.flags.writeable = False
+    for _ in range(2):
+        with pytest.raises(vyre.ArgumentValueError, match=r"out receives a result and is read-only.*Fix"):
+            pending.result()
+    out.flags.writeable = True
+    out.resize((10, 10), refcheck=False)
+    with pytest.raises(vyre.ArgumentValueError, match=r"out has become .*\(10, 10\).*Fix: give it uint32"):
+        pending.result()
+    out.resize((100,), refcheck=False)
+    assert pending.result() is out
+    assert np.array_equal(out, X)
+    with pytest.raises(vyre.DispatchFailed, match="already taken"):
+        pending.result()
+
+
 def test_a_started_call_can_be_awaited():
     async def both():
         return await asyncio.gather(copy_words.start(X), negate.start(np.array([True])))
@@ -639,3 +657,120 @@ def test_a_backend_class_may_have_the_array_methods(recording):
     assert np.array_equal(backend.dispatch_u32(echo_four.program, [FOUR])[0], FOUR)
     assert np.array_equal(backend.dispatch_f32(echo_four.program, [FOUR])[0].view(np.uint32), FOUR)
     assert len(backend.calls) == 2
+
+
+# ---- backends that end, and choices that change
+
+
+class Recovering(Recording):
+    """Has state that a recovery replaces."""
+
+    def try_recover(self):
+        self.calls.clear()
+
+
+def opening(kind, opened, **fields):
+    def open_one(device=None):
+        opened.append(kind())
+        return opened[-1]
+
+    return vyre.BackendRegistration(**({"id": "recording", "open": open_one, "kind": "host"} | fields))
+
+
+@pytest.mark.parametrize("end", ["try_recover", "shutdown"])
+@pytest.mark.parametrize("name", [None, "recording"])
+def test_a_kernel_outlives_the_state_of_its_backend(name, end):
+    opened = []
+    with registry.isolated(opening(Recovering, opened)):
+        kernel = copy_words if name is None else copy_words.on(name)
+        kernel(X)
+        before = len(opened)
+        getattr(opened[0], end)()
+        for _ in range(2):
+            assert np.array_equal(kernel(X), X)
+        assert len(opened) == before + 1  # the third call has a pipeline again
+
+
+def test_shutting_down_a_shared_backend_ends_that_instance_alone():
+    first = vyre.compile(copy_words.program, backend="reference")
+    with first.backend:
+        pass
+    again = vyre.compile(copy_words.program, backend="reference")
+    assert again.backend is not first.backend
+    assert again.backend is vyre.compile(copy_words.program, backend="reference").backend
+    assert np.array_equal(copy_words.on("reference")(X), X)
+    with pytest.raises(vyre.DeviceLost):
+        first.dispatch([X])
+
+
+def test_opening_a_backend_may_compile():
+    def open_outer(device=None):
+        assert np.array_equal(copy_words.on("recording")(X), X)
+        backend = Recording()
+        backend.id = "outer"
+        return backend
+
+    outer = vyre.BackendRegistration(id="outer", open=open_outer, kind="host")
+    done = threading.Event()
+
+    def call():
+        assert np.array_equal(copy_words.on("outer")(X), X)
+        done.set()
+
+    with registry.isolated(opening(Recording, []), outer):
+        threading.Thread(target=call, daemon=True).start()
+        assert done.wait(20)
+
+
+def test_a_backend_of_a_registry_that_changed_while_it_opened_is_not_kept():
+    opened = []
+
+    def open_and_refresh(device=None):
+        registry.refresh()
+        opened.append(Recording())
+        return opened[-1]
+
+    with registry.isolated(opening(Recording, [], open=open_and_refresh)):
+        vyre.compile(copy_words.program, backend="recording")
+        vyre.compile(copy_words.program, backend="recording")
+    assert len(opened) == 2
+
+
+def test_strictness_is_part_of_the_choice(monkeypatch):
+    monkeypatch.setenv("VYRE_BACKEND", "nowhere,recording")
+    monkeypatch.delenv("VYRE_STRICT", raising=False)
+    with registry.isolated(opening(Recording, [])):
+        with pytest.warns(vyre.driver.registry.FallbackWarning):
+            copy_words(X)
+        monkeypatch.setenv("VYRE_STRICT", "1")
+        with pytest.raises(vyre.BackendUnavailable, match="nowhere"):
+            copy_words(X)
+
+
+@pytest.mark.parametrize("options", [{"domain": 0}, {"grid": (0, 1, 1)}, {"domain": (5, 0)}])
+def test_explain_says_that_an_empty_grid_launches_nothing(recording, options):
+    told = copy_words.explain(X, **options)
+    assert 0 in told.grid
+    assert told.invocations == 0
+    assert "launch: none (nothing is launched" in str(told)
+    assert copy_words.explain(X[:0]).output_bytes == 0
+    assert recording.calls == []
+
+
+def test_explain_says_that_the_environment_asked(monkeypatch, recording):
+    monkeypatch.setenv("VYRE_BACKEND", "recording")
+    assert "VYRE_BACKEND=recording asks for it" in str(copy_words.explain(X))
+
+
+def test_specializations_stay_bounded(monkeypatch):
+    @vyre.kernel(workgroup=4)
+    def add(x: In[u32], out: Out[u32], *, k: const = 1):
+        if gid.x < len(out):
+            out[gid.x] = x[gid.x] + k
+
+    monkeypatch.setattr("vyre.front.kernel.MAX_PROGRAMS", 4)
+    for k in range(20):
+        assert add(X[:2], k=k).tolist() == [k, k + 1]
+        assert len(add._programs) <= 4
+    assert add.specialize(k=19) is add.specialize(k=19)
+    assert add(X[:2], k=0).tolist() == [0, 1]

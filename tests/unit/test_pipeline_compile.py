@@ -15,7 +15,14 @@ from vyre.driver.pipeline import PassthroughPipeline, pipelines_of
 from vyre.driver.plan import BindingPlan, LaunchPlan
 from vyre.driver.registry import acquire
 from vyre.driver.values import DEFAULT_CONFIG, DispatchConfig, TimedDispatchResult
-from vyre.errors import ArgumentTypeError, InvalidProgram, KernelCompileFailed, UnsupportedFeature, VyreError
+from vyre.errors import (
+    ArgumentTypeError,
+    DispatchFailed,
+    InvalidProgram,
+    KernelCompileFailed,
+    UnsupportedFeature,
+    VyreError,
+)
 from vyre.foundation.ir import BinOp, Lit, Load, Store
 from vyre.foundation.ops import BinaryOp
 from vyre.foundation.program import Program, output, read, write_only
@@ -375,3 +382,30 @@ def test_a_workgroup_override_at_dispatch_gives_the_same_bytes():
     compiled = pipeline.compile(acquire("reference"), program)
     data = struct.pack("<4I", 1, 2, 3, 4)
     assert compiled.dispatch([data]) == compiled.dispatch([data], DispatchConfig(workgroup_override=(4, 1, 1)))
+
+
+@pytest.mark.parametrize("wrong", [b"code", 5, lambda inputs: inputs])
+def test_a_backend_that_compiles_to_something_else_is_refused(wrong):
+    class Odd(NativeBackend):
+        def compile_native(self, program, config):
+            return wrong
+
+    with pytest.raises(KernelCompileFailed, match=r"backend native compiled .* not a CompiledPipeline.*Fix: correct"):
+        pipeline.compile(Odd(), storing())
+
+
+def test_a_foreign_exception_while_compiling_is_typed_and_not_remembered():
+    class Flaky(NativeBackend):
+        failing = True
+
+        def compile_native(self, program, config):
+            if self.failing:
+                raise OSError("no disk")
+            return super().compile_native(program, config)
+
+    backend = Flaky()
+    with pytest.raises(DispatchFailed, match=r"backend native raised OSError while compiling: no disk") as caught:
+        pipeline.compile(backend, storing())
+    assert isinstance(caught.value.__cause__, OSError)
+    backend.failing = False
+    assert pipeline.compile(backend, storing()).id == "native:x"

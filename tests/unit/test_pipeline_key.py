@@ -23,6 +23,7 @@ from vyre.driver.pipeline import (
     dispatch_policy_cache_string,
     hex_encode,
     hex_short,
+    pipelines_of,
 )
 from vyre.driver.pipeline.key import digest_of
 from vyre.driver.plan.specialize import SpecMap
@@ -364,3 +365,19 @@ def test_another_device_or_toolchain_is_told_from_another_policy():
     evidence = PipelineCacheMissEvidence.from_keys([key(backend=Device(version="2"))], key())
     assert evidence.reason is PipelineCacheMissReason.DEVICE_OR_RUNTIME_CHANGED
     assert evidence.differing == ("toolchain",)
+
+
+# ---- devices --------------------------------------------------------------------------------------------------------
+
+
+def test_the_device_a_backend_was_opened_on_is_part_of_its_keys():
+    first, second = Device(), Device()
+    assert first.device == ""
+    assert key(backend=first) == key(backend=second)
+    first.device, second.device = "board 0", "board 1"
+    assert key(backend=first) != key(backend=second)
+    assert key(backend=first).differs(key(backend=second)) == ("device",)
+    cache = pipelines_of(first)
+    before = cache.device_of(first)
+    first.device = "board 1"
+    assert before != cache.device_of(first) == PipelineDeviceFingerprint.of(second)

@@ -1,7 +1,11 @@
 """The entry of the reference backend: what it takes, what it refuses, what it hands back."""
 
 import array
+import os
 import struct
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -9,11 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vyre.backends.reference as reference
-from vyre.backends.reference import OobReport, RunResult, Schedule, run
+from vyre.backends.reference import OobReport, RunResult, Schedule, numpy_engine, run
+from vyre.backends.reference.backend import ReferenceBackend
 from vyre.backends.reference.memory import BufferState, Memory, element_nbytes
+from vyre.driver.values import DispatchConfig
 from vyre.errors import (
     ArgumentTypeError,
     ArgumentValueError,
+    DeadlineExceeded,
     DeviceOutOfMemory,
     InvalidProgram,
     StepLimitExceeded,
@@ -385,3 +392,119 @@ def test_an_atomic_add_is_the_same_on_both_engines():
     program = Program([read_write("n", 0, u32, 1)], (64, 1, 1), [Let("o", Atomic(AtomicOp.ADD, "n", lit(0), gid))])
     results = [run(program, [words(0)], grid=(4, 1, 1), engine=e).outputs for e in ENGINES]
     assert results == [[words(sum(range(256)))]] * 3
+
+
+# ---- the backend ----------------------------------------------------------------------------------------------------
+
+ENDLESS = [(1 << 30,) * 3, ((1 << 32) - 1,) * 3]
+
+
+@pytest.mark.parametrize("grid", ENDLESS)
+@pytest.mark.parametrize("body", [[], [Store("out", lit(0), InvocationId(2))]])
+def test_a_deadline_ends_a_grid_without_end(body, grid):
+    program = Program(
+        [read("grid", 0, u32, 3), output("out", 1, u32, 1)], (1, 1, 1), [IndirectDispatch("grid", 0), *body]
+    )
+    begun = time.monotonic()
+    with pytest.raises(DeadlineExceeded):
+        ReferenceBackend().dispatch(program, [words(*grid)], DispatchConfig(timeout=0.2))
+    assert time.monotonic() - begun < 5
+
+
+@given(
+    st.tuples(*[st.integers(1, (1 << 32) - 1)] * 3),
+    st.integers(0, (1 << 96) - 1),
+    st.integers(1, 300),
+)
+def test_coordinates_follow_linear_indices_of_any_size(extent, first, count):
+    first %= extent[0] * extent[1] * extent[2]
+    linear = [first + k for k in range(count)]
+    strides = (1, extent[0], extent[0] * extent[1])
+    for axis in range(3):
+        expected = [n // strides[axis] % extent[axis] for n in linear]
+        assert numpy_engine._axis(first, count, extent, axis).tolist() == expected
+
+
+def released():
+    view = memoryview(bytearray(4))
+    view.release()
+    return view
+
+
+WORD = Program([read("x", 0, u32), output("out", 1, u32, 1)], (1, 1, 1), [Store("out", lit(0), Load("x", lit(0)))])
+X = words(7)
+
+
+@pytest.mark.parametrize(
+    "program, inputs, options, error, message",
+    [
+        ("code", [X], {}, ArgumentTypeError, r"program is a str.*Fix: pass a Program"),
+        (None, [X], {}, ArgumentTypeError, r"program is a NoneType.*kernel\.program"),
+        (WORD, [X], {"config": None}, ArgumentTypeError, r"config is a NoneType.*Fix: pass DispatchConfig"),
+        (WORD, [X], {"config": {}}, ArgumentTypeError, r"config is a dict.*Fix"),
+        (WORD, None, {}, ArgumentTypeError, r"inputs is a NoneType, not a list.*one buffer for each.*inputs"),
+        (WORD, (x for x in [X]), {}, ArgumentTypeError, r"inputs is a generator.*Fix"),
+        (WORD, {X}, {}, ArgumentTypeError, r"inputs is a set.*Fix"),
+        (WORD, [X], {"out": 5}, ArgumentTypeError, r"out is a int, not a list.*one buffer for each.*outputs"),
+        (WORD, [X], {"out": iter([bytearray(4)])}, ArgumentTypeError, r"out is a list_iterator.*Fix"),
+        (WORD, [released()], {}, ArgumentValueError, r"inputs\[0\] is a memoryview whose memory was released.*Fix"),
+        (WORD, [X], {"out": [released()]}, ArgumentValueError, r"out\[0\] is a memoryview whose memory.*Fix"),
+    ],
+)
+@pytest.mark.parametrize("method", ["dispatch", "dispatch_async"])
+def test_a_dispatch_of_the_wrong_things_says_which(method, program, inputs, options, error, message):
+    with ReferenceBackend() as backend, pytest.raises(error, match=message):
+        getattr(backend, method)(program, inputs, **options)
+
+
+FORKED = """
+import os, sys
+import numpy as np
+import vyre
+from vyre import In, Out, gid, u32
+from vyre.backends.reference.backend import ReferenceBackend
+
+@vyre.kernel(workgroup=4)
+def twice(x: In[u32], out: Out[u32]):
+    if gid.x < len(out):
+        out[gid.x] = x[gid.x] * 2
+
+x = np.arange(4, dtype=np.uint32)
+kernel = twice.on("reference")
+kernel.start(x).result()
+backend = ReferenceBackend()
+args = twice.program, [x], vyre.DispatchConfig(output_elements={"out": 4})
+pipe = backend.compile_native(twice.program, vyre.DispatchConfig())
+backend.dispatch_async(*args).result()
+child = os.fork()
+if not child:
+    for attempt in (
+        lambda: backend.dispatch(*args),
+        lambda: backend.dispatch_async(*args),
+        lambda: backend.compile_native(args[0], args[2]),
+        lambda: pipe.dispatch([x], args[2]),
+    ):
+        try:
+            attempt()
+        except vyre.DispatchFailed as e:
+            assert "Fix: use the spawn start method, or acquire the backend in the child" in str(e)
+        else:
+            os._exit(3)
+    backend.flush()
+    backend.shutdown()
+    assert kernel(x).tolist() == [0, 2, 4, 6]  # it opens a backend of its own
+    assert kernel.start(x).result().tolist() == [0, 2, 4, 6]
+    os._exit(0)
+code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+assert backend.dispatch_async(*args).result()
+assert kernel.start(x).result().tolist() == [0, 2, 4, 6]
+sys.exit(code)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
+def test_a_forked_process_is_told_to_open_its_own(tmp_path):
+    script = tmp_path / "forked.py"
+    script.write_text(FORKED, "utf-8")
+    done = subprocess.run([sys.executable, script], timeout=60, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -613,3 +613,111 @@ def test_without_a_key_or_with_one_that_fails_nothing_is_remembered():
                 select()
             assert asked
     assert not probe.cache_dir().exists()
+
+
+# -- what plugins do wrong --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "made, message",
+    [
+        (lambda: 3, "int is not a registration"),
+        (lambda: record(5), "the id of a registration is a int"),
+        (lambda: record("x", "9"), "the precedence of backend x is a str"),
+        (lambda: record("x", None), "the precedence of backend x is a NoneType"),
+        (lambda: record("x", True), "the precedence of backend x is a bool"),
+    ],
+)
+def test_a_record_that_cannot_be_sorted_is_not_registered(made, message):
+    with isolated(record("a")):
+        with pytest.raises(ArgumentTypeError, match=f"{message}.*Fix: pass"):
+            register(made())
+        with pytest.raises(ArgumentTypeError, match=message), isolated(made()):
+            pass
+        assert [b.id for b in registered_backends_by_precedence()] == ["a"]
+
+
+def leave(*_):
+    raise SystemExit(3)
+
+
+def test_a_plugin_that_leaves_while_it_loads_is_disabled_alone():
+    listing = BackendListing("a", 5, leave)
+    assert listing.problem() == "loading its record failed: SystemExit: 3"
+
+
+@pytest.mark.parametrize("member", ["open", "unavailable", "devices", "probe_key"])
+def test_a_plugin_that_leaves_is_not_chosen_and_ends_nothing(member):
+    with isolated(record("a", 1, **{member: leave}), record("b", 2)):
+        chosen = select()
+        assert chosen.chosen == ("a" if member == "probe_key" else "b")
+        if member != "probe_key":
+            assert "SystemExit: 3" in chosen.losers[0].reason
+    with isolated(record("a", 1, open=leave)), pytest.raises(BackendUnavailable, match="did not open: SystemExit: 3"):
+        acquire("a")
+
+
+@pytest.mark.parametrize("answer", ["", False, True, 0, ["x"]])
+def test_an_answer_that_is_no_reason_disables_the_backend(answer):
+    with isolated(record("a", 1, unavailable=lambda: answer, probe_key=lambda: "k"), record("b", 2)):
+        assert problems() == {}
+        assert select().chosen == "b"
+        assert "neither a reason nor None" in problems()["a"]
+        assert select().losers[0].reason.startswith("disabled: its unavailable() answers")
+        with pytest.raises(BackendUnavailable, match="neither a reason nor None"):
+            acquire("a")
+
+
+@pytest.mark.parametrize("named", ["a board", DeviceInfo("0", "board"), DeviceInfo(0, None), None])
+def test_devices_that_are_none_disable_the_backend(named):
+    with isolated(record("a", 1, devices=lambda: [REAL[0], named], probe_key=lambda: "k"), record("b", 2)):
+        assert select().chosen == "b"
+        assert "which is not a DeviceInfo" in problems()["a"]
+        with pytest.raises(BackendUnavailable, match="which is not a DeviceInfo"):
+            acquire("a:0")
+
+
+def test_blocks_of_two_threads_may_overlap():
+    outside = registered_backends()
+    first, second = isolated(record("first")), isolated(record("second"))
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert [b.id for b in registered_backends()] == ["second"]
+    second.__exit__(None, None, None)
+    assert registered_backends() == outside
+
+
+class Placed(Fake):
+    def __init__(self, device=""):
+        super().__init__("a", device)
+
+
+class Fixed(Fake):
+    device = property(lambda self: "", lambda self, value: None if value is None else leave_it())
+
+    def __init__(self):
+        super().__init__("a")
+
+
+def leave_it():
+    raise AttributeError
+
+
+def test_a_backend_is_told_the_name_of_the_device_that_was_chosen():
+    def opens(make):
+        return record("a", devices=lambda: REAL, open=lambda device=None: make())
+
+    with isolated(opens(Placed)):
+        assert acquire("a:Slow").device == "Slow Board"
+        assert acquire("a").device == ""
+    with isolated(opens(lambda: Placed("my own"))):
+        assert acquire("a:1").device == "my own"
+    with isolated(opens(Fixed)):
+        assert acquire("a:1").device == ""
+
+
+@pytest.mark.parametrize("program", ["x", 3, ()])
+def test_only_a_program_is_selected_for(program):
+    with isolated(record("a")), pytest.raises(ArgumentTypeError, match=r"not a program.*Fix: pass kernel\.program"):
+        select(program)

@@ -11,25 +11,29 @@ import json
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, fields
 from functools import wraps
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, final
 
-from ..errors import DeadlineExceeded, DispatchFailed, UnsupportedFeature
+from ..errors import ArgumentTypeError, ArgumentValueError, DeadlineExceeded, DispatchFailed, UnsupportedFeature
 from ..foundation.ops import CORE_IDS
 from .device import DeviceProfile
 from .values import (
     DEFAULT_CONFIG,
     Dims,
     DispatchConfig,
+    FrozenDict,
     ResidentDispatchStep,
     ResidentHandle,
     ResidentReadRange,
     ResidentSequenceTiming,
     Resource,
     TimedDispatchResult,
+    dims,
+    whole,
 )
 
 if TYPE_CHECKING:
@@ -42,6 +46,7 @@ if TYPE_CHECKING:
 
 CONTRACT_VERSION = 1
 PRECEDENCE_UNKNOWN = 0xFFFFFFFF
+DEADLINES = ("none", "cooperative", "host")
 OutputBuffers: TypeAlias = "list[Buffer]"
 
 
@@ -86,13 +91,65 @@ class BackendCapability:
     exactness: Mapping[str, Any] = field(default_factory=dict)
     extras: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        def settle(name: str, value: object) -> None:
+            object.__setattr__(self, name, value)
+
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if f.type == "bool":
+                settle(f.name, bool(value))
+            elif f.type in ("int", "int | None"):
+                if value is None and f.type == "int":
+                    raise ArgumentTypeError(f"{f.name} is None", fix=f"pass {f.name}=0 where it is unknown")
+                settle(f.name, whole(f.name, value, (1 << 64) - 1))
+        settle("ops", None if self.ops is None else _names("ops", self.ops))
+        settle("types", _names("types", self.types))
+        size = dims("max_workgroup_size", self.max_workgroup_size)
+        if size is None:
+            raise ArgumentTypeError("max_workgroup_size is None", fix="pass max_workgroup_size=(x, y, z)")
+        settle("max_workgroup_size", size)
+        if self.deadline not in DEADLINES:
+            raise ArgumentValueError(
+                f"deadline={self.deadline!r} is no way to keep one", fix=f"use one of: {', '.join(DEADLINES)}"
+            )
+        for name in ("exactness", "extras"):
+            settle(name, _facts(name, getattr(self, name)))
+
+    def __eq__(self, other: object) -> bool:
+        return self.digest() == other.digest() if isinstance(other, BackendCapability) else NotImplemented
+
     def __hash__(self) -> int:
         return hash(self.digest())
 
     def digest(self) -> str:
         """A text that changes when any fact does."""
         facts = {f.name: getattr(self, f.name) for f in fields(self)}
-        return json.dumps(facts, sort_keys=True, default=lambda v: sorted(v) if isinstance(v, frozenset) else dict(v))
+        return json.dumps(facts, sort_keys=True, default=sorted)  # of sets
+
+
+def _names(name: str, given: Any) -> frozenset[str]:
+    names = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (None,)
+    if not all(isinstance(n, str) for n in names):
+        raise ArgumentTypeError(f"{name}={given!r} is not a set of names", fix=f"pass {name}=frozenset({{'...'}})")
+    return frozenset(names)
+
+
+def _facts(name: str, given: Any) -> FrozenDict:
+    """Our own copy of facts that survive JSON."""
+    if not isinstance(given, Mapping):
+        raise ArgumentTypeError(
+            f"{name} is {type(given).__name__}, not a mapping", fix=f"pass {name}={{'fact': value}}"
+        )
+    try:
+        facts = dict(given)
+        if json.loads(json.dumps(facts, allow_nan=False)).keys() != facts.keys():
+            raise TypeError("a key is not text")
+        return FrozenDict(deepcopy(facts))
+    except (TypeError, ValueError, RecursionError) as e:
+        raise ArgumentValueError(
+            f"{name} does not survive JSON: {e}", fix="use text as keys, and text, numbers, lists and dicts as values"
+        ) from e
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +165,10 @@ class BackendRegistration:
     """How to get a backend, without getting it.
 
     `open(device)` may import the target's library and look for a device; it creates no context, queue, memory or
-    thread. It takes the index of one of `devices()`, or nothing. `unavailable()` says why it would not open, or None.
-    `devices()` names the devices, best first. `kind` is device, host, oracle (only when asked for) or distributed
-    (only when asked for). With `probe_key`, the answers of `unavailable` and `devices` are remembered across processes
-    for as long as its text stays the same.
+    thread, and what it returns has its final capability record. It takes the index of one of `devices()`, or nothing.
+    `unavailable()` says why it would not open, or None. `devices()` names the devices, best first. `kind` is device,
+    host, oracle (only when asked for) or distributed (only when asked for). With `probe_key`, the answers of
+    `unavailable` and `devices` are remembered across processes for as long as its text stays the same.
     """
 
     id: str
@@ -156,8 +213,12 @@ _FINAL = {
 """Query of the contract -> field of the capability record."""
 
 
+PIPELINE_CACHE_ATTRIBUTE = "_vyre_pipeline_cache"
+"""Where the driver keeps the pipelines of a backend instance: in the instance, under a name that no author uses."""
+
+
 def _forget_pipelines(backend: VyreBackend) -> None:
-    if (pipelines := vars(backend).get("_pipelines")) is not None:
+    if (pipelines := vars(backend).get(PIPELINE_CACHE_ATTRIBUTE)) is not None:
         pipelines.clear()
 
 
@@ -181,6 +242,8 @@ class VyreBackend(ABC):
     version: str = "unspecified"
     capability: BackendCapability = BackendCapability()
     contract: ClassVar[int] = CONTRACT_VERSION
+    device: str = ""
+    """Name or index of the device this instance was opened on; the registry fills it in. Part of every cache key."""
 
     def __init_subclass__(cls, *, contract: int | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -191,13 +254,19 @@ class VyreBackend(ABC):
                 f"Fix: write class {cls.__name__}(VyreBackend, contract={CONTRACT_VERSION})"
             )
         if contract is not None:
+            if type(contract) is not int:
+                raise TypeError(
+                    f"{cls.__name__} gives contract={contract!r}, which is no version. "
+                    f"Fix: write class {cls.__name__}(VyreBackend, contract={CONTRACT_VERSION})"
+                )
             if contract != CONTRACT_VERSION:
                 raise TypeError(
                     f"{cls.__name__} implements contract {contract} and this is contract {CONTRACT_VERSION}. "
                     f"Fix: install the vyre release that knows contract {contract}, or port the backend"
                 )
             cls._sealed_for = contract  # type: ignore[attr-defined]
-        for name in vars(cls):
+        ends = cls.__mro__.index(VyreBackend)
+        for name in (name for base in cls.__mro__[:ends] for name in vars(base)):  # a mixin overrides too
             if name in _FINAL:
                 raise TypeError(
                     f"{cls.__name__} overrides {name}, which is read from its capability record. "
@@ -209,8 +278,9 @@ class VyreBackend(ABC):
                     f"Fix: correct the spelling and set the field in BackendCapability, or use its extras"
                 )
         for name in ("shutdown", "try_recover"):
-            if name in vars(cls):
-                setattr(cls, name, _ends_pipelines(vars(cls)[name]))
+            owner = next(base for base in cls.__mro__ if name in vars(base))
+            if owner is cls or not issubclass(owner, VyreBackend):
+                setattr(cls, name, _ends_pipelines(vars(owner)[name]))
 
     @property
     @abstractmethod
@@ -305,7 +375,11 @@ class VyreBackend(ABC):
     # -- lifecycle
 
     def prepare(self) -> None:  # noqa: B027 - a backend without state has nothing to do
-        """Create contexts, queues and whatever the first dispatch would wait for."""
+        """Create contexts, queues and whatever the first dispatch would wait for.
+
+        Calling it is optional: a dispatch on a backend that was not prepared prepares what it needs. The capability
+        record is right before, from the moment that `BackendRegistration.open` returns.
+        """
 
     def flush(self) -> None:  # noqa: B027
         """Return when everything that was started has ended."""
@@ -488,6 +562,11 @@ class CompiledPipeline(ABC):
         out: Sequence[Sequence[Buffer]] | None = None,
     ) -> list[OutputBuffers]:
         """Run it on each of several inputs, in order."""
+        for what, given in (("batches", batches), ("out", () if out is None else out)):
+            if not isinstance(given, Sequence):
+                raise ArgumentTypeError(
+                    f"{what} is {type(given).__name__}, not a list", fix=f"pass {what} as a list of lists of buffers"
+                )
         if out is not None and len(out) != len(batches):
             raise DispatchFailed(
                 "outputs do not match the batches",
@@ -522,8 +601,10 @@ class PendingDispatch(ABC):
     """A dispatch that was started. Its result is handed out once."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._consumed = False
+        self.__waiting = threading.Lock()  # one thread at a time is inside `_wait`
+        self.__taking = threading.Lock()
+        self.__held: tuple[OutputBuffers] | None = None  # what came, until it is taken
+        self.__taken = False
 
     @abstractmethod
     def is_ready(self) -> bool:
@@ -536,26 +617,63 @@ class PendingDispatch(ABC):
     @final
     def result(self, timeout: float | None = None) -> OutputBuffers:
         """Wait and take the outputs. After a DeadlineExceeded of the wait the result can still be asked for."""
-        with self._lock:
-            if self._consumed:
-                raise DispatchFailed("the result was already taken", fix="keep the list that the first call returned")
-            try:
-                outputs = self._wait(timeout)
-            except TimeoutError as e:
-                if isinstance(e, DeadlineExceeded):
-                    raise  # the dispatch itself ran out of time
-                raise DeadlineExceeded(
-                    "the dispatch has not ended yet", fix="wait longer, or dispatch with a timeout", waited_s=timeout
-                ) from e
-            self._consumed = True
-            return outputs
+        self.__settle(timeout)
+        return self.__take()
 
     await_result = result
 
     def __await__(self) -> Generator[Any, None, OutputBuffers]:
+        """As `result`. An await that is cancelled takes nothing."""
+        return self.__awaited().__await__()
+
+    async def __awaited(self) -> OutputBuffers:
         import asyncio  # 50 ms that only those pay who await
 
-        return asyncio.get_running_loop().run_in_executor(None, self.result).__await__()
+        await asyncio.get_running_loop().run_in_executor(None, self.__settle, None)
+        return self.__take()
+
+    def __settle(self, timeout: float | None) -> None:
+        """Wait until the outputs are here. A thread that waits for another one's wait keeps its own time."""
+        start = time.monotonic()
+        if not self.__waiting.acquire(timeout=-1 if timeout is None else min(max(timeout, 0), threading.TIMEOUT_MAX)):
+            raise _not_ended(timeout)
+        try:
+            if self.__held is None and not self.__taken:
+                left = None if timeout is None else max(timeout - (time.monotonic() - start), 0)
+                self.__held = (self.__outcome(timeout, left),)
+        finally:
+            self.__waiting.release()
+
+    def __outcome(self, timeout: float | None, left: float | None) -> OutputBuffers:
+        try:
+            return self._wait(left)
+        except DeadlineExceeded:
+            raise  # the dispatch itself ran out of time
+        except TimeoutError as e:
+            if not self.is_ready():
+                raise _not_ended(timeout) from e
+        try:
+            return self._wait(0)  # it ended just now, or the error is its own
+        except DeadlineExceeded:
+            raise
+        except TimeoutError as e:
+            raise DispatchFailed(
+                f"the dispatch raised TimeoutError: {e}", fix="raise DeadlineExceeded for a deadline in the backend"
+            ) from e
+
+    def __take(self) -> OutputBuffers:
+        with self.__taking:
+            if self.__held is None:
+                raise DispatchFailed("the result was already taken", fix="keep the list that the first call returned")
+            (outputs,) = self.__held
+            self.__taken, self.__held = True, None  # in this order: whoever waits sees one of them
+        return outputs
+
+
+def _not_ended(timeout: float | None) -> DeadlineExceeded:
+    return DeadlineExceeded(
+        "the dispatch has not ended yet", fix="wait longer, or dispatch with a timeout", waited_s=timeout
+    )
 
 
 class ReadyPending(PendingDispatch):

@@ -12,13 +12,19 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from operator import is_
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import ArgumentTypeError, DeviceLost, DispatchFailed, VyreError
 from .admission import admit, settle_config
 from .contract import CompiledPipeline, OutputBuffers, PendingDispatch, VyreBackend
 from .plan import LaunchGeometryLimits, plan_dispatch
-from .plan.outputs import enforce_actual_output_budget
+from .plan.outputs import (
+    check_outputs_apart,
+    enforce_actual_output_budget,
+    replace_output_buffers_preserving_slots,
+)
 from .values import DEFAULT_CONFIG, DispatchConfig, ResidentHandle, Resource, TimedDispatchResult
 
 if TYPE_CHECKING:
@@ -30,6 +36,9 @@ if TYPE_CHECKING:
     from .pipeline.key import PipelineCacheKey
 
 Run: TypeAlias = "Callable[[Sequence[Buffer], Sequence[Buffer] | None], OutputBuffers]"
+_Planned: TypeAlias = tuple[int, int, list[int]]
+"""Bytes taken, bytes made, and the length of each output."""
+_LISTS = (list, tuple)
 _MAX_LANES = 64
 """Configs that a pipeline remembers; a caller who makes a new one for each call stays within it."""
 _MAX_SHAPES = 1024
@@ -146,7 +155,7 @@ class _Lane:
     ) -> None:
         self.backend, self.program, self.config, self.entry, self._cache = backend, program, config, entry, cache
         self._limits = LaunchGeometryLimits.of(backend)
-        self._plans: dict[object, tuple[int, int]] = {}
+        self._plans: dict[object, _Planned] = {}
         self.run = self._build_run()
         _tally.numbers[_LANES] += 1
 
@@ -154,19 +163,19 @@ class _Lane:
         """The warm path as one closure: nothing is built, formatted, locked or looked up by name."""
         cache, epoch, plans, plan = self._cache, self.entry.epoch, self._plans, self._plan
         dispatch, config = self.entry.native.dispatch, self.config
-        label, limit, tally = config.label, config.max_output_bytes, _tally
+        label, tally, accept = config.label, _tally, self.accept
 
         def run(inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> OutputBuffers:
             if cache.epoch != epoch:
                 raise self._stale()
-            try:
-                len(inputs)  # an iterator would be used up by looking at it
-                lengths: Any = tuple([len(b) if type(b) is bytes else memoryview(b).nbytes for b in inputs])
-                if out is not None:
-                    lengths = lengths, tuple([memoryview(b).nbytes for b in out])
-                taken, made = plans[lengths]
-            except (KeyError, TypeError):
-                taken, made = plan(inputs, out)
+            planned = None
+            if type(inputs) in _LISTS:  # looking at an iterator would use it up
+                try:
+                    key: Any = tuple([len(b) if type(b) is bytes else memoryview(b).nbytes for b in inputs])
+                    planned = plans.get(key if out is None else (key, _targets(out)))
+                except (TypeError, ValueError, BufferError):
+                    pass  # planning says what is wrong
+            taken, made, sizes = planned or plan(inputs, out)
             counts = tally.numbers
             counts[_PLAIN] += 1
             counts[_INPUT_BYTES] += taken
@@ -178,19 +187,30 @@ class _Lane:
                     tally.counts.label(label)
             try:
                 outputs = dispatch(inputs, config, out=out)
-                if limit is not None and sum([memoryview(b).nbytes for b in outputs]) > limit:
-                    enforce_actual_output_budget(config, outputs)
             except VyreError as e:
                 counts[_FAILED] += 1
                 if label is not None:
                     e.context.setdefault("label", label)
                 raise
-            return outputs
+            except Exception as e:
+                counts[_FAILED] += 1
+                raise self.failure(e) from e
+            try:
+                if type(outputs) is list:
+                    if out is None:
+                        if [memoryview(b).nbytes for b in outputs] == sizes:
+                            return outputs
+                    elif len(outputs) == len(out) and all(map(is_, outputs, out)):
+                        return outputs
+            except (TypeError, ValueError, BufferError):
+                pass  # no buffers
+            with _counting_failures(self):
+                return accept(outputs, out, sizes)
 
         return run
 
-    def _plan(self, inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> tuple[int, int]:
-        """Check a new shape; bytes taken and made. A plan whose grid lies in memory is good for one call only."""
+    def _plan(self, inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> _Planned:
+        """Check a new shape. A plan whose grid lies in memory is good for one call only."""
         with named(self.config.label):
             for what, given in (("inputs", inputs), ("out", () if out is None else out)):
                 if not isinstance(given, Sequence):
@@ -198,25 +218,64 @@ class _Lane:
                         f"{what} is {type(given).__name__}, not a list", fix=f"pass {what} as a list of buffers"
                     )
             plan = plan_dispatch(self.program, inputs, self.config, self._limits, self.backend.id, out=out)
-        sizes = sum(memoryview(b).nbytes for b in inputs), plan.output_bytes
+            if out is not None:
+                check_outputs_apart(out)
+        lengths = tuple(memoryview(b).nbytes for b in inputs)
+        planned = sum(lengths), plan.output_bytes, [o.layout.read_size for o in plan.outputs]
         _tally.numbers[_SHAPES] += 1
         if not plan.indirect:
-            lengths = tuple(memoryview(b).nbytes for b in inputs)
             while len(self._plans) >= _MAX_SHAPES:
                 self._plans.pop(next(iter(self._plans)), None)
             if out is None:
-                self._plans[lengths] = sizes
-            elif all(_is_buffer(b) for b in out):
-                self._plans[lengths, tuple(memoryview(b).nbytes for b in out)] = sizes
-        return sizes
+                self._plans[lengths] = planned
+            elif type(out) in _LISTS and all(_is_buffer(b) for b in out):
+                self._plans[lengths, _targets(out)] = planned
+        return planned
 
-    def prepare(self, branch: int, inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> None:
-        """What `run` does before it dispatches, for the calls that are not hot."""
+    def prepare(self, branch: int, inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> list[int]:
+        """What `run` does before it dispatches, for the calls that are not hot; the lengths of the outputs."""
         self.require_current()
-        taken, made = self._plan(inputs, out)
+        taken, made, sizes = self._plan(inputs, out)
         self.count(branch)
         _tally.numbers[_INPUT_BYTES] += taken
         _tally.numbers[_OUTPUT_BYTES] += made
+        return sizes
+
+    def accept(self, outputs: Any, out: Sequence[Buffer] | None, sizes: list[int]) -> OutputBuffers:
+        """What a backend handed back, if it is what was planned. Fresh buffers are copied to where the caller wants."""
+        if not isinstance(outputs, list):
+            raise self._broken(f"it returned {type(outputs).__name__}", "return a list of buffers")
+        if out is not None and len(outputs) == len(out) and all(map(is_, outputs, out)):
+            return outputs
+        if any(not _is_buffer(b) for b in outputs):
+            raise self._broken("it returned something that holds no bytes", "return a list of buffers")
+        enforce_actual_output_budget(self.config, outputs)
+        found = [memoryview(b).nbytes for b in outputs]
+        if found != sizes:
+            raise self._broken(f"it returned buffers of {found} bytes and {sizes} were planned", "return every output")
+        if out is None:
+            return outputs
+        targets = list(out)
+        replace_output_buffers_preserving_slots(outputs, targets)
+        return targets
+
+    def _broken(self, what: str, fix: str) -> DispatchFailed:
+        return DispatchFailed(
+            f"backend {self.backend.id} broke its contract: {what}",
+            fix=f"correct the backend's dispatch: {fix} of exactly the planned length, or write into out and return it",
+            backend=self.backend.id,
+            pipeline=self.entry.native.id,
+        )
+
+    def failure(self, error: Exception) -> DispatchFailed:
+        """What the caller gets for an error that is not one of ours."""
+        return DispatchFailed(
+            f"backend {self.backend.id} raised {type(error).__name__}: {error}",
+            fix="read the chained error, and correct the backend or what it was given",
+            backend=self.backend.id,
+            pipeline=self.entry.native.id,
+            **self.config.labelled,
+        )
 
     def count(self, branch: int) -> None:
         _tally.numbers[branch] += 1
@@ -228,14 +287,20 @@ class _Lane:
             raise self._stale()
 
     def _stale(self) -> DeviceLost:
-        context = {} if self.config.label is None else {"label": self.config.label}
         return DeviceLost(
             "the backend was shut down or recovered after this pipeline was compiled",
             fix="compile the program again, after acquiring the backend again if it was shut down",
             backend=self.backend.id,
             pipeline=self.entry.native.id,
-            **context,
+            **self.config.labelled,
         )
+
+
+def _targets(out: Sequence[Buffer]) -> tuple[int, ...] | None:
+    """The lengths of the caller's outputs; None, which no plan is kept under, where they need a closer look."""
+    if type(out) not in _LISTS or (len(out) > 1 and len(set(map(id, out))) != len(out)):
+        return None
+    return tuple([v.nbytes if v.c_contiguous and not v.readonly else -1 for v in [memoryview(b) for b in out]])
 
 
 def _is_buffer(data: object) -> bool:
@@ -301,11 +366,11 @@ class DriverPipeline(CompiledPipeline):
         out: Sequence[Buffer] | None = None,
     ) -> TimedDispatchResult:
         lane = self.lane(config)
-        lane.prepare(_TIMED, inputs, out)
+        sizes = lane.prepare(_TIMED, inputs, out)
         with _counting_failures(lane):
             result = lane.entry.native.dispatch_timed(inputs, lane.config, out=out)
-            enforce_actual_output_budget(lane.config, result.outputs)
-        return result
+            outputs = lane.accept(getattr(result, "outputs", None), out, sizes)
+            return result if outputs is result.outputs else replace(result, outputs=outputs)
 
     def dispatch_async(
         self,
@@ -315,9 +380,12 @@ class DriverPipeline(CompiledPipeline):
         out: Sequence[Buffer] | None = None,
     ) -> PendingDispatch:
         lane = self.lane(config)
-        lane.prepare(_ASYNC, inputs, out)
+        sizes = lane.prepare(_ASYNC, inputs, out)
         with _counting_failures(lane):
-            return _LanePending(lane.entry.native.dispatch_async(inputs, lane.config, out=out), lane)
+            pending = lane.entry.native.dispatch_async(inputs, lane.config, out=out)
+            if not isinstance(pending, PendingDispatch):
+                raise lane._broken(f"it returned {type(pending).__name__}", "return a PendingDispatch")
+            return _LanePending(pending, lane, out, sizes)
 
     def dispatch_batch(
         self,
@@ -395,24 +463,43 @@ def _bounded(table: dict[DispatchConfig, _Lane], key: DispatchConfig, lane: _Lan
 class _LanePending(PendingDispatch):
     """A started dispatch: its result is held to the config of its lane, and its code stays open until then."""
 
-    def __init__(self, pending: PendingDispatch, lane: _Lane) -> None:
+    def __init__(self, pending: PendingDispatch, lane: _Lane, out: Sequence[Buffer] | None, sizes: list[int]) -> None:
         super().__init__()
-        self._pending, self._lane = pending, lane
+        self._pending, self._lane, self._out, self._sizes = pending, lane, out, sizes
+        self._came: tuple[OutputBuffers] | None = None  # kept, so that a refusal can be repeated
+        self._failed = False
 
     def is_ready(self) -> bool:
         return self._pending.is_ready()
 
     def _wait(self, timeout: float | None) -> OutputBuffers:
-        with named(self._lane.config.label):
-            outputs = self._pending.result(timeout)
-            enforce_actual_output_budget(self._lane.config, outputs)
-        return outputs
+        try:
+            with _typed_failures(self._lane):
+                if self._came is None:
+                    self._came = (self._pending.result(timeout),)
+                return self._lane.accept(self._came[0], self._out, self._sizes)
+        except VyreError:
+            if not self._failed and self._pending.is_ready():  # else only the wait has ended
+                self._failed = True
+                _tally.numbers[_FAILED] += 1
+            raise
+
+
+@contextmanager
+def _typed_failures(lane: _Lane) -> Iterator[None]:
+    try:
+        with named(lane.config.label):
+            yield
+    except VyreError:
+        raise
+    except Exception as e:
+        raise lane.failure(e) from e
 
 
 @contextmanager
 def _counting_failures(lane: _Lane) -> Iterator[None]:
     try:
-        with named(lane.config.label):
+        with _typed_failures(lane):
             yield
     except VyreError:
         _tally.numbers[_FAILED] += 1
@@ -446,7 +533,8 @@ def run_batch(
     """
     if not isinstance(pipeline, DriverPipeline):
         return pipeline.dispatch_batch(batches, config, out=out)
-    if out is not None and len(out) != len(batches):
+    given: tuple[object, object] = batches, () if out is None else out
+    if not all(isinstance(g, Sequence) for g in given) or (out is not None and len(out) != len(batches)):
         return CompiledPipeline.dispatch_batch(pipeline, batches, config, out=out)  # which refuses
     run = pipeline.lane(config).run
     _tally.numbers[_BATCHES] += 1

@@ -92,7 +92,9 @@ def explain_dispatch(
         raise ArgumentTypeError(
             "there is no dispatch to explain", fix="pass a compiled pipeline, or a program and backend=acquire(...)"
         )
-    with named(getattr(config, "label", None)):
+    if not isinstance(config, DispatchConfig | None):
+        raise ArgumentTypeError(f"config is {type(config).__name__}", fix="pass DispatchConfig(...), or nothing")
+    with named(None if config is None else config.label):
         settled = settle_config(config or DEFAULT_CONFIG, backend) if handle is None else handle.settle(config)
         admit(program, backend, settled)
         plan = plan_dispatch(program, inputs, settled, LaunchGeometryLimits.of(backend), backend.id)
@@ -114,6 +116,7 @@ def explain_dispatch(
         plan.output_bytes,
         (
             Decision("backend", backend.id, "the pipeline was compiled for it" if handle else "the caller chose it"),
+            *([Decision("device", backend.device, "the backend was opened on it")] if backend.device else []),
             _config_decision(handle, settled),
             *_code_decisions(backend, key, native),
             _workgroup_decision(plan, settled),

@@ -1,12 +1,14 @@
 """One backend by its name: what the name says costs nothing, everything else loads the record behind it.
 
-The contract is imported where a record is met: listing names does without, and that halves its time.
+The contract is imported where a record is met: listing names does without, and that halves its time. Whatever the code
+of a backend raises is a failure of that backend alone; so is `sys.exit()`, which would end the process of the user.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BackendUnavailable, VyreError
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from .contract import BackendRegistration, DeviceInfo, VyreBackend
     from .probe import Probe
 
+PLUGIN_ERRORS = (Exception, SystemExit)
 KINDS = ("device", "host", "oracle", "distributed")
 
 
@@ -55,7 +58,7 @@ class BackendListing:
         if self._record is None and self._problem is None:
             try:
                 record = self._load()
-            except Exception as e:
+            except PLUGIN_ERRORS as e:
                 self._problem = f"loading its record failed: {type(e).__name__}: {e}"
             else:
                 self._problem = self._disagreement(record)
@@ -79,9 +82,13 @@ class BackendListing:
         if (problem := self.problem()) is not None:
             return problem
         try:
-            return self.registration.unavailable()
-        except Exception as e:
+            why: object = self.registration.unavailable()
+        except PLUGIN_ERRORS as e:
             return f"asking it failed: {type(e).__name__}: {e}"
+        if why is None or (isinstance(why, str) and why):
+            return why
+        self._problem = f"its unavailable() answers {why!r}, which is neither a reason nor None"
+        return self._problem
 
     def devices(self) -> tuple[DeviceInfo, ...]:
         """The devices, best first. A backend that names none has one."""
@@ -91,9 +98,15 @@ class BackendListing:
         if record.devices is None:
             return (DeviceInfo(0, self.id),)
         try:
-            return tuple(record.devices())
-        except Exception as e:
+            found: tuple[object, ...] = tuple(record.devices())
+        except PLUGIN_ERRORS as e:
             raise self.refused(f"backend {self.id} cannot name its devices", e) from e
+        known = tuple(d for d in found if isinstance(d, DeviceInfo) and type(d.index) is int and type(d.name) is str)
+        if len(known) < len(found):
+            wrong = next(d for d in found if d not in known)
+            self._problem = f"its devices() names {wrong!r}, which is not a DeviceInfo with an index and a name"
+            raise unusable(self.id, self._problem)
+        return known
 
     def open(self, device: str | int | None = None) -> VyreBackend:
         """The backend on a device: its index, part of its name, or None for the best."""
@@ -107,11 +120,15 @@ class BackendListing:
         wanted = None if device is None else self.find(device)
         device_args = () if wanted is None or record.devices is None else (wanted.index,)
         try:
-            return self._checked(record.open(*device_args))
+            backend = self._checked(record.open(*device_args))
         except VyreError:
             raise
-        except Exception as e:
+        except PLUGIN_ERRORS as e:
             raise self.refused(f"backend {self.id} did not open", e) from e
+        if wanted is not None and device_args and getattr(backend, "device", None) == "":
+            with suppress(AttributeError):  # a backend may compute it
+                backend.device = wanted.name
+        return backend
 
     def _checked(self, opened: object) -> VyreBackend:
         from .contract import VyreBackend
@@ -125,7 +142,7 @@ class BackendListing:
             backend=self.id,
         )
 
-    def refused(self, what: str, cause: Exception) -> BackendUnavailable:
+    def refused(self, what: str, cause: BaseException) -> BackendUnavailable:
         return BackendUnavailable(
             f"{what}: {type(cause).__name__}: {cause}",
             fix=f"report it to the author of the backend ({self.provider}), or use another",
@@ -158,7 +175,7 @@ class BackendListing:
         record = self.registration
         try:
             key = None if record.probe_key is None else f"{_version()}; {self.provider}; {record.probe_key()}"
-        except Exception:
+        except PLUGIN_ERRORS:
             key = None  # a backend that cannot say what its answer depends on is asked every time
         found = None if key is None else probe.recall(self.id, key)
         if found is None:
@@ -167,13 +184,13 @@ class BackendListing:
                 found = probe.Probe(why) if why is not None else probe.Probe(None, self.devices())
             except BackendUnavailable as e:
                 found = probe.Probe(str(e))
-            if key is not None:
+            if key is not None and self._problem is None:
                 probe.remember(self.id, key, found)
         return found
 
     def forget(self) -> None:
         """Drop what is remembered of it: it turned out to be wrong."""
-        if self.registration.probe_key is not None:
+        if self._record is not None and self._record.probe_key is not None:
             from . import probe
 
             probe.forget(self.id)

@@ -133,6 +133,8 @@ def _one_package(listings: Sequence[BackendListing]) -> bool:
 
 
 _current = _Registry(_installed)
+_registries = [_current]
+"""The installed backends, then those of each `isolated` block that has not ended; the last is current."""
 _generation = 0
 _swap = threading.Lock()
 
@@ -140,6 +142,10 @@ _swap = threading.Lock()
 def _changed() -> None:
     global _generation
     _generation += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_changed)  # what the parent opened has its threads and its device there
 
 
 def registered_backends() -> tuple[BackendListing, ...]:
@@ -186,12 +192,31 @@ def devices(id: str) -> tuple[DeviceInfo, ...]:
 
 def register(registration: BackendRegistration) -> None:
     """Add a backend to this process."""
+    _check_record(registration)
     if "." in registration.id or not _ENTRY_NAME.match(registration.id):
         raise ArgumentValueError(
             f"{registration.id!r} is not an id of a backend", fix="use letters, digits, - and _, a letter first"
         )
     _current.add(registration)
     _changed()
+
+
+def _check_record(registration: object) -> None:
+    """A record that can be sorted among others; whether the rest of it is sound is seen when it is used."""
+    from .contract import BackendRegistration
+
+    if not isinstance(registration, BackendRegistration):
+        raise ArgumentTypeError(
+            f"{type(registration).__name__} is not a registration", fix="pass BackendRegistration(id=..., open=...)"
+        )
+    id, precedence = type(registration.id), type(registration.precedence)
+    if not issubclass(id, str):
+        raise ArgumentTypeError(f"the id of a registration is a {id.__name__}", fix='pass a text: id="mine"')
+    if precedence is bool or not issubclass(precedence, int):
+        raise ArgumentTypeError(
+            f"the precedence of backend {registration.id} is a {precedence.__name__}",
+            fix="pass a whole number: precedence=500",
+        )
 
 
 def refresh() -> None:
@@ -207,17 +232,24 @@ def generation() -> int:
 
 @contextmanager
 def isolated(*registrations: BackendRegistration) -> Iterator[None]:
-    """For tests: these backends are all there is, in every thread, until the block ends."""
+    """For tests: these backends are all there is, in every thread, until the block ends.
+
+    Where blocks of several threads overlap, the one that began last holds.
+    """
     global _current
+    for registration in registrations:
+        _check_record(registration)
     inside = _Registry(lambda _: [BackendListing.of(r) for r in registrations])
     with _swap:
-        outside, _current = _current, inside
+        _registries.append(inside)
+        _current = inside
         _changed()
     try:
         yield
     finally:
         with _swap:
-            _current = outside
+            _registries.remove(inside)
+            _current = _registries[-1]
             _changed()
 
 
@@ -260,6 +292,13 @@ def select(program: Program | None = None, *, allow_oracle: bool = False, strict
     those, a later one is used with a FallbackWarning, or not at all if `strict` (`VYRE_STRICT=1`). What runs on request
     only (the reference, clusters) is never chosen unless named there; `allow_oracle` admits oracles after all others.
     """
+    if program is not None:
+        from ..foundation.program import Program
+
+        if not isinstance(program, Program):
+            raise ArgumentTypeError(
+                f"select() got a {type(program).__name__}, not a program", fix="pass kernel.program, or nothing"
+            )
     names = _listed_by_user()
     if names:
         return _select_listed(names, program, _is_strict() if strict is None else strict)
@@ -367,7 +406,7 @@ def _open_for(listing: BackendListing, device: str | None, program: Program | No
         except VyreError:
             backend.shutdown()
             raise
-        except Exception as e:
+        except (Exception, SystemExit) as e:
             raise listing.refused(f"backend {listing.id} cannot say what it runs", e) from e
     return backend
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from enum import StrEnum
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from operator import index
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from ..errors import ArgumentTypeError, ArgumentValueError, InvalidProgram
 
@@ -20,6 +20,18 @@ if TYPE_CHECKING:
 
 Dims: TypeAlias = tuple[int, int, int]
 U32_MAX = 0xFFFFFFFF
+
+
+class FrozenDict(dict[str, Any]):
+    """A dict that stays as it is. It copies, pickles and prints as JSON like any other."""
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise ArgumentTypeError("this mapping is part of a frozen value", fix="make a new value with the change")
+
+    __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FrozenDict, (dict(self),)
 
 
 class SpeculationMode(StrEnum):
@@ -65,38 +77,37 @@ class DispatchConfig:
             object.__setattr__(self, name, value)
 
         settle("timeout", _seconds(self.timeout))
-        _whole("ulp_budget", self.ulp_budget, 255)
-        _whole("max_output_bytes", self.max_output_bytes, (1 << 64) - 1)
-        _whole("fixpoint_iterations", self.fixpoint_iterations, U32_MAX)
+        for name, most in _MOST.items():
+            settle(name, whole(name, getattr(self, name), most))
         for name in ("workgroup_override", "grid_override"):
-            settle(name, _dims(name, getattr(self, name)))
+            settle(name, dims(name, getattr(self, name)))
         for name, kind in (("speculation", SpeculationMode), ("persistent_thread", PersistentThreadMode)):
             settle(name, _mode(name, getattr(self, name), kind))
         for name in ("profile", "label"):
             if not isinstance(getattr(self, name), str | None):
                 raise ArgumentTypeError(f"{name} is not text", fix=f"pass {name}='...'", given=getattr(self, name))
+        if not isinstance(self.cooperative, bool):
+            raise ArgumentTypeError(
+                f"cooperative={self.cooperative!r} is not a bool", fix="pass cooperative=True, or nothing"
+            )
         if self.output_elements is not None:
-            for name, count in self.output_elements.items():
-                _whole(f"output_elements[{name!r}]", count, U32_MAX)
-            settle("output_elements", MappingProxyType(dict(self.output_elements)))
+            settle("output_elements", _element_counts(self.output_elements))
 
     def with_(self, **changes: Any) -> DispatchConfig:
         """The same config with some fields changed."""
         return replace(self, **changes)
 
+    @property
+    def labelled(self) -> dict[str, Any]:
+        """The label as context of an error, where there is one."""
+        return {} if self.label is None else {"label": self.label}
+
     def __hash__(self) -> int:
         sizes = None if self.output_elements is None else tuple(sorted(self.output_elements.items()))
         return hash((*(getattr(self, f.name) for f in fields(self) if f.name != "output_elements"), sizes))
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        if self.output_elements is not None:
-            values["output_elements"] = dict(self.output_elements)  # a mapping proxy does not pickle
-        return _rebuild_config, (values,)
 
-
-def _rebuild_config(values: dict[str, Any]) -> DispatchConfig:
-    return DispatchConfig(**values)
+_MOST = {"ulp_budget": 255, "max_output_bytes": (1 << 64) - 1, "fixpoint_iterations": U32_MAX}
 
 
 def _seconds(value: float | timedelta | None) -> float | None:
@@ -114,24 +125,47 @@ def _seconds(value: float | timedelta | None) -> float | None:
         return math.inf
 
 
-def _whole(name: str, value: int | None, most: int) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ArgumentTypeError(f"{name}={value!r} is not a whole number", fix=f"pass a number from 0 to {most}")
-    if not 0 <= value <= most:
-        raise ArgumentValueError(f"{name}={value} is out of range", fix=f"pass a number from 0 to {most}")
-
-
-def _dims(name: str, value: Any) -> Dims | None:
+def whole(name: str, value: Any, most: int) -> int | None:
+    """A whole number from 0 to `most`, of any type that counts, or None."""
     if value is None:
         return None
-    if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 3:
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = index(value)
+    except TypeError:
+        raise ArgumentTypeError(
+            f"{name}={value!r} is not a whole number", fix=f"pass a number from 0 to {most}"
+        ) from None
+    if not 0 <= number <= most:
+        raise ArgumentValueError(f"{name}={number} is out of range", fix=f"pass a number from 0 to {most}")
+    return number
+
+
+def dims(name: str, value: Any) -> Dims | None:
+    """Three whole numbers, or None."""
+    if value is None:
+        return None
+    if isinstance(value, str | bytes | bytearray | memoryview) or not isinstance(value, Sequence) or len(value) != 3:
         raise ArgumentTypeError(f"{name}={value!r} is not three numbers", fix=f"pass {name}=(x, y, z)")
-    for axis, n in zip("xyz", value, strict=True):
-        _whole(f"{name}.{axis}", n, U32_MAX)
-    x, y, z = value
+    x, y, z = (whole(f"{name}.{axis}", n, U32_MAX) for axis, n in zip("xyz", value, strict=True))
+    if x is None or y is None or z is None:
+        raise ArgumentTypeError(f"{name}={value!r} is not three numbers", fix=f"pass {name}=(x, y, z)")
     return x, y, z
+
+
+def _element_counts(given: Any) -> FrozenDict:
+    fix = "pass output_elements={'name of the output': elements}"
+    if not isinstance(given, Mapping):
+        raise ArgumentTypeError(f"output_elements is {type(given).__name__}, not a mapping", fix=fix)
+    counts = {}
+    for name, count in given.items():
+        if not isinstance(name, str):
+            raise ArgumentTypeError(f"output_elements has the key {name!r}, which is no name", fix=fix)
+        counts[name] = whole(f"output_elements[{name!r}]", count, U32_MAX)
+        if counts[name] is None:
+            raise ArgumentTypeError(f"output_elements[{name!r}] is None", fix=fix)
+    return FrozenDict(counts)
 
 
 def _mode(name: str, value: Any, kind: type[StrEnum]) -> StrEnum | None:

@@ -46,7 +46,7 @@ def view(name: str, value: Any, wanted: str = "uint32") -> Array:
         raise ArgumentTypeError(f"{name} is masked, and kernels see no masks", fix=f"pass {name}.filled(...)")
     if not isinstance(value, np.generic):
         if hasattr(value, "__array_interface__"):
-            return np.asarray(value)
+            return _from_interface(name, value)
         if hasattr(value, "__dlpack_device__"):
             return _from_dlpack(name, value)
         if hasattr(value, "__cuda_array_interface__"):
@@ -58,14 +58,29 @@ def view(name: str, value: Any, wanted: str = "uint32") -> Array:
     raise ArgumentTypeError(f"{name} is a {type(value).__name__}, not an array", fix=f"pass a NumPy array of {wanted}")
 
 
-def _from_dlpack(name: str, value: Any) -> Array:
-    if int(value.__dlpack_device__()[0]) not in HOST_DEVICES:
-        raise _on_a_device(name)
+def _from_interface(name: str, value: Any) -> Array:
     try:
-        array: Array = np.from_dlpack(value)
-    except (BufferError, RuntimeError, TypeError, ValueError) as e:
-        raise ArgumentTypeError(f"{name} cannot be read as an array: {e}", fix="pass a NumPy array") from e
+        array: Array = np.asarray(value)
+    except Exception as e:  # whatever the object's own code raises
+        raise _unreadable(name, e) from e
     return array
+
+
+def _from_dlpack(name: str, value: Any) -> Array:
+    try:
+        device = int(value.__dlpack_device__()[0])
+        array: Array | None = np.from_dlpack(value) if device in HOST_DEVICES else None
+    except Exception as e:
+        raise _unreadable(name, e) from e
+    if array is None:
+        raise _on_a_device(name)
+    return array
+
+
+def _unreadable(name: str, cause: Exception) -> ArgumentTypeError:
+    return ArgumentTypeError(
+        f"{name} cannot be read as an array: {str(cause) or type(cause).__name__}", fix="pass a NumPy array"
+    )
 
 
 def _on_a_device(name: str) -> ArgumentTypeError:

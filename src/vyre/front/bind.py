@@ -7,14 +7,14 @@ between two such calls (addresses, strides, values) is looked at in `call`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..driver.plan.grid import check_grid, grid_for_domain
-from ..driver.values import DEFAULT_CONFIG, Dims, DispatchConfig
-from ..errors import ArgumentTypeError, ArgumentValueError
+from ..driver.values import DEFAULT_CONFIG, U32_MAX, Dims, DispatchConfig
+from ..errors import ArgumentTypeError, ArgumentValueError, DeviceOutOfMemory
 from ..foundation.kernel import Param
 from .arrays import ARRAY_DTYPES, WORD, Array, as_array, check_writable
 
@@ -77,7 +77,7 @@ class Options:
         self.extent = None if domain is None else axes("domain", domain)
         if sizes is not None and not isinstance(sizes, Mapping):
             raise ArgumentTypeError(f"sizes is a {type(sizes).__name__}", fix='pass sizes={"name of an output": n}')
-        self.sizes = {name: shape(name, value) for name, value in sizes.items()} if sizes else {}
+        self.sizes = {name: _size(name, value) for name, value in sizes.items()} if sizes else {}
         if config is not None and not isinstance(config, DispatchConfig):
             raise ArgumentTypeError(
                 f"config is a {type(config).__name__}", fix="pass config=vyre.DispatchConfig(timeout=1.0)"
@@ -116,9 +116,16 @@ class OutputPlan:
         self.is_bool = self.dtype == np.bool_
         self.nbytes = math.prod(shape) * (WORD if self.is_bool else self.dtype).itemsize
 
-    def fresh(self) -> Any:
+    def fresh(self, make: Callable[..., Array] = np.empty) -> Any:
         """New memory that a backend writes this result into."""
-        return np.empty(self.shape, WORD if self.is_bool else self.dtype) if self.nbytes else bytearray()
+        if not self.nbytes:
+            return bytearray()
+        try:
+            return make(self.shape, WORD if self.is_bool else self.dtype)
+        except MemoryError as e:
+            raise DeviceOutOfMemory(
+                f"no memory for the result {self.name}", fix="ask for a smaller one", nbytes=self.nbytes
+            ) from e
 
 
 class CallPlan:
@@ -236,6 +243,17 @@ def axes(name: str, value: Extent) -> Shape:
     found = shape(name, value)
     if not 1 <= len(found) <= 3:
         raise ArgumentValueError(f"{name} has {len(found)} axes", fix=f"pass {name}=(x,), (x, y) or (x, y, z)")
+    return found
+
+
+def _size(name: str, value: Any) -> Shape:
+    """The shape of an output: its elements have u32 indices."""
+    found = shape(name, value)
+    if math.prod(found) > U32_MAX:
+        raise ArgumentValueError(
+            f"{name} would have {math.prod(found)} elements and a buffer has at most {U32_MAX}",
+            fix="split the work into several calls",
+        )
     return found
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from ..driver import execute, pipeline
 from ..driver.contract import PendingDispatch, ReadyPending
+from ..driver.pipeline.compiler import pipelines_of
 from ..driver.registry import generation
 from ..driver.values import DEFAULT_CONFIG
 from ..errors import ArgumentValueError
@@ -25,7 +26,7 @@ from .compile import backend_for, losers_for
 if TYPE_CHECKING:
     from ..driver.execute import DriverPipeline
     from ..driver.explain import Explanation
-    from ..driver.values import DispatchConfig
+    from ..driver.values import Dims, DispatchConfig
     from .kernel import Kernel
 
 MAX_PLANS = 256
@@ -102,18 +103,42 @@ class Call:
                         fix=f"pass {other.name}.copy()",
                     )
 
+    def check_targets_again(self) -> None:
+        """Between the start and the result, the caller may have changed what the result is written into."""
+        for o in self.plan.outputs:
+            target = self.arrays.get(o.name)
+            if target is not None and (target.shape, target.dtype) != (o.shape, o.dtype):
+                raise ArgumentValueError(
+                    f"{o.name} has become an array of {target.dtype} with shape {target.shape} since the call started",
+                    fix=f"give it {o.dtype} and the shape {o.shape} again",
+                )
+        self._check_targets()
+
     def pipeline(self) -> DriverPipeline:
-        """The compiled program, on the backend that `on` named or that is chosen now."""
+        """The compiled program, on the backend that `on` named or that is chosen now.
+
+        A pipeline whose backend was shut down or recovered since is compiled anew.
+        """
         kernel, plan = self.kernel, self.plan
         name = kernel.backend
         wanted = os.environ.get("VYRE_BACKEND") if name is None else None
-        key = (name, wanted, generation(), id(plan.program), None if plan.request is DEFAULT_CONFIG else plan.request)
-        found = kernel._pipelines.get(key)
-        if found is None:
-            found = pipeline.compile(backend_for(name, plan.program), plan.program, plan.request)
-            if len(kernel._pipelines) >= MAX_PLANS:
-                kernel._pipelines.clear()
-            kernel._pipelines[key] = found
+        key = (
+            name,
+            wanted and (wanted, os.environ.get("VYRE_STRICT")),
+            generation(),
+            id(plan.program),
+            None if plan.request is DEFAULT_CONFIG else plan.request,
+        )
+        known = kernel._pipelines.get(key)
+        if known is not None and known[1].epoch == known[2]:
+            return known[0]
+        backend = backend_for(name, plan.program)
+        cache = pipelines_of(backend)
+        epoch = cache.epoch  # before compiling: what ends meanwhile is compiled again by the next call
+        found = pipeline.compile(backend, plan.program, plan.request)
+        if len(kernel._pipelines) >= MAX_PLANS:
+            kernel._pipelines.clear()
+        kernel._pipelines[key] = found, cache, epoch
         return found
 
     def run(self) -> Any:
@@ -133,14 +158,22 @@ class Call:
 
     def explain(self) -> Explanation:
         """What `run` would do. The choice of the backend is part of it, with why the others were not chosen."""
-        told = execute.explain(self.pipeline(), self.inputs, self.plan.sized_config())
-        if self.kernel.backend is not None:
-            reason = f"on({self.kernel.backend!r}) asks for it"
-        else:
-            losers = losers_for(self.plan.program)
-            reason = "; ".join(["the first that is available and runs it", *(f"{x.name}: {x.reason}" for x in losers)])
+        plan = self.plan
+        config = plan.sized_config()
+        told = execute.explain(
+            self.pipeline(), self.inputs, config.with_(grid_override=(1, 1, 1)) if plan.idle else config
+        )
         first, *others = told.decisions
-        return replace(told, decisions=(replace(first, reason=reason), *others))
+        told = replace(told, decisions=(replace(first, reason=self._why_chosen()), *others))
+        return _nothing_launched(told, plan.config.grid_override) if plan.idle else told
+
+    def _why_chosen(self) -> str:
+        if self.kernel.backend is not None:
+            return f"on({self.kernel.backend!r}) asks for it"
+        losers = losers_for(self.plan.program)
+        listed = os.environ.get("VYRE_BACKEND", "").strip()
+        why = f"VYRE_BACKEND={listed} asks for it" if listed else "the first that is available and runs it"
+        return "; ".join([why, *(f"{x.name}: {x.reason}" for x in losers)])
 
     def _destination(self, o: OutputPlan) -> Any:
         target = self.arrays.get(o.name)
@@ -150,7 +183,7 @@ class Call:
 
     def _untouched(self, o: OutputPlan) -> Any:
         """What a result is when no invocation runs."""
-        return to_input(self.arrays[o.name]) if o.role == "inout" else bytes(o.nbytes)
+        return to_input(self.arrays[o.name]) if o.role == "inout" else o.fresh(np.zeros)
 
     def hand_back(self, results: Sequence[Any]) -> Any:
         """Results in slot order: in the caller's arrays where there are some, else in new ones."""
@@ -166,12 +199,26 @@ class Call:
         return handed[0] if len(handed) == 1 else tuple(handed) or None
 
 
+def _nothing_launched(told: Explanation, grid: Dims | None) -> Explanation:
+    """The explanation of a call over no workgroup, from that of the same call over one."""
+    assert grid is not None
+    said = {
+        "grid": ("x".join(map(str, grid)), "the call asks for it, and it has no workgroup"),
+        "launch": ("none", "nothing is launched: new outputs are zero, and updated arrays stay as they are"),
+    }
+    decisions = tuple(
+        replace(d, choice=said[d.what][0], reason=said[d.what][1]) if d.what in said else d for d in told.decisions
+    )
+    return replace(told, grid=grid, invocations=0, decisions=decisions)
+
+
 class PendingCall(PendingDispatch):
     """A kernel call that was started. `result` gives what the call would have returned, once."""
 
     def __init__(self, call: Call, pending: PendingDispatch) -> None:
         super().__init__()
         self._call, self._pending = call, pending
+        self._results: Sequence[Any] | None = None
 
     if TYPE_CHECKING:  # arrays, where a dispatch has buffers
 
@@ -182,4 +229,7 @@ class PendingCall(PendingDispatch):
         return self._pending.is_ready()
 
     def _wait(self, timeout: float | None) -> Any:
-        return self._call.hand_back(self._pending.result(timeout))
+        if self._results is None:
+            self._results = self._pending.result(timeout)
+        self._call.check_targets_again()  # if one cannot be written to now, the result is kept for another try
+        return self._call.hand_back(self._results)

@@ -1,11 +1,12 @@
 """Which backend runs a program, and the pipeline it runs through.
 
 The front keeps one open backend per name. It is opened by the first call that needs it and forgotten when the set of
-registered backends changes.
+registered backends changes, or when somebody shuts it down or recovers it.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +20,19 @@ if TYPE_CHECKING:
     from ..driver.values import DispatchConfig
 
 _lock = threading.Lock()
-_open_backends: dict[str, VyreBackend] = {}
+_open_backends: dict[str, tuple[VyreBackend, int]] = {}
+"""By name, each with the epoch of its pipelines when it was opened; another epoch means that its state is no more."""
 _opened_at = -1
 """The generation of the registry that `_open_backends` belongs to."""
+
+
+def _new_lock() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_new_lock)  # a thread that is not in the child may have held the other
 
 
 def compile(
@@ -46,13 +57,13 @@ def backend_for(name: str | None, program: Program) -> VyreBackend:
     """The open backend of that name, or the one that is chosen for the program."""
     from ..driver import registry
 
+    at = registry.generation()
     if name is None:
-        return _keep(choose(program))
+        found = choose(program)
+        return _keep(found.chosen, found.backend, at)
     with _lock:
-        opened = _current()
-        if name not in opened:
-            opened[name] = registry.acquire(name)
-        return opened[name]
+        kept = _kept(name)
+    return _keep(name, registry.acquire(name), at) if kept is None else kept
 
 
 def choose(program: Program) -> Selection:
@@ -70,29 +81,49 @@ def choose(program: Program) -> Selection:
 
 def losers_for(program: Program) -> tuple[Loser, ...]:
     """Why a program does not run on the backends that were not chosen for it."""
-    found = choose(program)
-    _keep(found)
+    from ..driver.registry import generation
+
+    at, found = generation(), choose(program)
+    _keep(found.chosen, found.backend, at)
     return found.losers
 
 
-def _keep(found: Selection) -> VyreBackend:
-    """The backend that is open under that name: the new one is spare if there was one before."""
+def _keep(name: str, backend: VyreBackend, at: int) -> VyreBackend:
+    """The backend that is open under that name: the new one is spare if there was one before.
+
+    It was opened without the lock, since `open` may come back here; `at` is the registry's generation before that.
+    """
+    from ..driver.pipeline.compiler import pipelines_of
+    from ..driver.registry import generation
+
     with _lock:
-        kept = _current().setdefault(found.chosen, found.backend)
-    if kept is not found.backend:
-        found.backend.shutdown()
+        kept = _kept(name)
+        if kept is None:
+            if at == generation():
+                _open_backends[name] = backend, pipelines_of(backend).epoch
+            return backend
+    if kept is not backend:
+        backend.shutdown()
     return kept
 
 
-def _current() -> dict[str, VyreBackend]:
-    """The open backends. Those of another registry are let go, not shut down: somebody may be using them."""
+def _kept(name: str) -> VyreBackend | None:
+    """The open backend of that name. Those of another registry are let go, not shut down: somebody may be using them.
+
+    The caller has the lock.
+    """
+    from ..driver.pipeline.compiler import pipelines_of
     from ..driver.registry import generation
 
     global _opened_at
     if _opened_at != generation():
         _open_backends.clear()
         _opened_at = generation()
-    return _open_backends
+    backend, epoch = _open_backends.get(name, (None, 0))
+    if backend is not None and pipelines_of(backend).epoch != epoch:
+        del _open_backends[name]
+        return None
+    return backend
 
 
 class _Select(lang.Intrinsic):
@@ -101,6 +132,10 @@ class _Select(lang.Intrinsic):
     def __call__(self, *args: Any) -> Any:
         if len(args) == 1 and isinstance(args[0], Program):
             return choose(args[0])
+        if len(args) == 1 and isinstance(getattr(args[0], "program", None), Program):
+            raise ArgumentTypeError(
+                f"select() got a {type(args[0]).__name__}, not a program", fix="pass kernel.program"
+            )
         return super().__call__(*args)
 
 

@@ -15,6 +15,7 @@ from ..errors import ArgumentTypeError
 if TYPE_CHECKING:
     from ..driver.execute import DriverPipeline
     from ..driver.explain import Explanation
+    from ..driver.pipeline.cache import PipelineCache
     from ..driver.values import DispatchConfig
     from ..foundation.kernel import KernelSource, Param
     from ..foundation.program import Program
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 Extent = tuple[int, ...] | int | None
 Sizes = Mapping[str, int | tuple[int, ...]] | None
 Workgroup = int | tuple[int, ...]
+MAX_PROGRAMS = 256
+"""Specializations kept per kernel, the oldest out first."""
 _NO_FUNCTION = object()
 
 
@@ -47,7 +50,7 @@ class Kernel:
         self._programs: dict[tuple[Any, ...], Program] = {}
         self._forms: dict[tuple[object, ...], tuple[str, ...]] = {}
         self._plans: dict[tuple[object, ...], CallPlan] = {}
-        self._pipelines: dict[tuple[object, ...], DriverPipeline] = {}
+        self._pipelines: dict[tuple[object, ...], tuple[DriverPipeline, PipelineCache, int]] = {}
         self.__name__ = self._source.name
         self.__qualname__ = getattr(function, "__qualname__", self.__name__)
         self.__doc__ = function.__doc__
@@ -95,9 +98,13 @@ class Kernel:
                 )
         # 1, 1.0 and True are three programs, 0.0 and -0.0 two
         key = tuple((name, type(v), v if type(v) is int else repr(v)) for name, v in values.items())
-        if key not in self._programs:
-            self._programs[key] = build_program(self._source, values)
-        return self._programs[key]
+        program = self._programs.get(key)
+        if program is None:
+            program = build_program(self._source, values)
+            for oldest in list(self._programs)[: max(0, len(self._programs) - MAX_PROGRAMS + 1)]:
+                self._programs.pop(oldest, None)
+            self._programs[key] = program
+        return program
 
     def on(self, backend: str) -> Kernel:
         """The same kernel on this backend ("id" or "id:device"), or an error; never on another one."""

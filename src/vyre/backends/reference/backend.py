@@ -5,6 +5,7 @@ Nothing of the caller's is written before a dispatch has succeeded, so results n
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +26,7 @@ from ...driver.plan.grid import LaunchGeometryLimits, check_grid
 from ...driver.plan.launch import plan_dispatch
 from ...driver.plan.outputs import replace_output_buffers_preserving_slots
 from ...driver.values import DEFAULT_CONFIG, U32_MAX, DispatchConfig
-from ...errors import DispatchFailed, VyreError
+from ...errors import ArgumentTypeError, ArgumentValueError, DispatchFailed, VyreError
 from ...foundation.ops import EXPR_IDS, LITERAL_IDS, NODE_IDS
 from ...foundation.program import Program
 from .engines import execute
@@ -61,6 +62,7 @@ class ReferenceBackend(VyreBackend):
         self._lock = threading.Lock()
         self._limits = LaunchGeometryLimits.of(self)
         self._closed = False
+        self._process = os.getpid()
         self._worker: ThreadPoolExecutor | None = None
         self._pending: set[Future[OutputBuffers]] = set()
         self._dispatches = Counter("dispatches", mode="pinning")
@@ -92,12 +94,17 @@ class ReferenceBackend(VyreBackend):
         return ReferencePipeline(self, program, config)
 
     def flush(self) -> None:
+        if self._process != os.getpid():
+            return  # nothing that the other process started ever ends here
         with self._lock:
             pending = tuple(self._pending)
         for future in pending:
             future.exception()  # the failure belongs to whoever holds the handle
 
     def shutdown(self) -> None:
+        if self._process != os.getpid():
+            self._closed = True  # the lock and the thread belong to the other process
+            return
         with self._lock:
             self._closed, worker, self._worker = True, self._worker, None
         if worker is not None:
@@ -112,6 +119,7 @@ class ReferenceBackend(VyreBackend):
         """Check everything and copy the inputs; the rest of the dispatch is left to call, from any thread."""
         begun = time.monotonic()
         self._require_open()
+        _check_arguments(program, inputs, config, out)
         self._dispatches.add()
         try:
             config = validate_program_for_backend(self, program, config)
@@ -164,6 +172,12 @@ class ReferenceBackend(VyreBackend):
     def _require_open(self) -> None:
         if self._closed:
             raise _closed()
+        if self._process != os.getpid():
+            raise DispatchFailed(
+                "the backend was opened by the process that this one was forked from, and its threads are not here",
+                fix="use the spawn start method, or acquire the backend in the child",
+                backend=self.id,
+            )
 
 
 class ReferencePipeline(CompiledPipeline):
@@ -203,6 +217,32 @@ class ReferencePipeline(CompiledPipeline):
         if not self._open:
             raise DispatchFailed("the pipeline is closed", fix="compile the program again", pipeline=self.id)
         return self.backend.start(self.program, inputs, self.config if config is None else config, out)
+
+
+def _check_arguments(program: object, inputs: object, config: object, out: object) -> None:
+    """Things of the right kind; what is in them is looked at by the plan."""
+    if not isinstance(program, Program):
+        raise ArgumentTypeError(
+            f"program is a {type(program).__name__}", fix="pass a Program; that of a kernel is kernel.program"
+        )
+    if not isinstance(config, DispatchConfig):
+        raise ArgumentTypeError(f"config is a {type(config).__name__}", fix="pass DispatchConfig(...), or nothing")
+    for what, kind, buffers in (("inputs", "inputs", inputs), ("out", "outputs", () if out is None else out)):
+        if not (hasattr(buffers, "__len__") and hasattr(buffers, "__getitem__")):
+            raise ArgumentTypeError(
+                f"{what} is a {type(buffers).__name__}, not a list of buffers",
+                fix=f"pass a list with one buffer for each of the program's {kind}",
+            )
+        for k, buffer in enumerate(buffers):  # type: ignore[var-annotated, arg-type]
+            try:
+                memoryview(buffer)
+            except TypeError:
+                pass  # no buffer at all, which the plan says
+            except ValueError as e:
+                raise ArgumentValueError(
+                    f"{what}[{k}] is a {type(buffer).__name__} whose memory was released",
+                    fix="pass it before it is released, or pass a copy",
+                ) from e
 
 
 def _label(error: VyreError, config: DispatchConfig) -> None:

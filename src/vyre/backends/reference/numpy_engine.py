@@ -114,6 +114,7 @@ def execute(program: Program, memory: Memory, grid: Grid, options: Options) -> O
     run.tick(0)
     with np.errstate(all="ignore"):
         for first in range(0, groups, max(1, chunk)):
+            run.tick(0)  # a deadline holds for empty programs and for grids without end as well
             _run_chunk(program, body, run, grid, first, min(chunk, groups - first))
     return Outcome(OobReport(run.loads, run.stores, run.atomics), steps=run.steps)
 
@@ -140,18 +141,21 @@ def _ids(program: Program, used: frozenset[int], run: Run, grid: Grid, first: in
     for axis in range(3):
         if not {GLOBAL_ID + axis, GROUP_ID + axis, LOCAL_ID + axis}.isdisjoint(used):
             width = program.workgroup_size[axis]
-            group_id = _axis((first + np.arange(run.groups)), grid, axis)
-            local_id = _axis(np.arange(run.group_lanes), program.workgroup_size, axis)
+            group_id = _axis(first, run.groups, grid, axis)
+            local_id = _axis(0, run.group_lanes, program.workgroup_size, axis)
             env[GROUP_ID + axis] = np.repeat(group_id, run.group_lanes)
             env[LOCAL_ID + axis] = np.tile(local_id, run.groups)
             env[GLOBAL_ID + axis] = env[GROUP_ID + axis] * np.uint32(width) + env[LOCAL_ID + axis]
     return {slot: env[slot] for slot in used}
 
 
-def _axis(linear: Array, extent: tuple[int, int, int], axis: int) -> Array:
-    """Coordinate of linear indices, x fastest."""
-    stride = (1, extent[0], extent[0] * extent[1])[axis]
-    return (linear // stride % extent[axis]).astype(np.uint32)
+def _axis(first: int, count: int, extent: tuple[int, int, int], axis: int) -> Array:
+    """Coordinate of `count` linear indices from `first` on, x fastest. A linear index may be longer than 64 bits."""
+    carry = np.arange(count)
+    for width in extent[:axis]:
+        first, start = divmod(first, width)
+        carry = (start + carry) // width
+    return ((first % extent[axis] + carry) % extent[axis]).astype(np.uint32)
 
 
 def _view(element: DataType, data: bytearray, count: int) -> View:

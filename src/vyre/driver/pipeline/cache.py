@@ -178,7 +178,7 @@ class PipelineCache:
         self._failures: OrderedDict[PipelineCacheKey, VyreError] = OrderedDict()
         self._flights: dict[PipelineCacheKey, _Flight] = {}
         self._seen: OrderedDict[PipelineCacheKey, None] = OrderedDict()
-        self._device: tuple[BackendCapability, PipelineDeviceFingerprint] | None = None
+        self._device: tuple[BackendCapability, str, PipelineDeviceFingerprint] | None = None
 
     def get(self, key: PipelineCacheKey, make: Callable[[int], Entry]) -> Found:
         """The entry of a key, made by `make(epoch)` if nobody has it; others who ask meanwhile wait for it.
@@ -275,11 +275,11 @@ class PipelineCache:
         del gone
 
     def device_of(self, backend: VyreBackend) -> PipelineDeviceFingerprint:
-        """The fingerprint of the backend's device, computed again only when its capability record is another one."""
-        capability, known = backend.capability, self._device
-        if known is None or known[0] is not capability:
-            known = self._device = capability, PipelineDeviceFingerprint.of(backend)
-        return known[1]
+        """The fingerprint of the backend's device, computed again only when it or its capability record is another."""
+        capability, device, known = backend.capability, backend.device, self._device
+        if known is None or known[0] is not capability or known[1] != device:
+            known = self._device = capability, device, PipelineDeviceFingerprint.of(backend)
+        return known[2]
 
     def snapshot(self) -> PipelineCacheSnapshot:
         with self._lock:

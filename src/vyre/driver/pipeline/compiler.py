@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
-from ...errors import ArgumentTypeError, InvalidProgram, KernelCompileFailed
+from ...errors import ArgumentTypeError, DispatchFailed, InvalidProgram, KernelCompileFailed, VyreError
 from ...foundation.ir import Region
 from ...foundation.program import Program
 from ..admission import admit, settle_config
-from ..contract import CompiledPipeline, OutputBuffers, PendingDispatch, VyreBackend
+from ..contract import PIPELINE_CACHE_ATTRIBUTE, CompiledPipeline, OutputBuffers, PendingDispatch, VyreBackend
 from ..execute import DriverPipeline, named
 from ..values import DEFAULT_CONFIG, DispatchConfig, TimedDispatchResult
 from .cache import Entry, Found, PipelineCache, PipelineStore
@@ -101,7 +101,7 @@ def prewarm(backend: VyreBackend, program: Program, config: DispatchConfig | Non
 
 def pipelines_of(backend: VyreBackend) -> PipelineCache:
     """The memory tier of one backend instance; its lifecycle methods clear it."""
-    return cast("PipelineCache", vars(backend).setdefault("_pipelines", PipelineCache()))
+    return cast("PipelineCache", vars(backend).setdefault(PIPELINE_CACHE_ATTRIBUTE, PipelineCache()))
 
 
 def attach_store(backend: VyreBackend, store: PipelineStore | None) -> None:
@@ -160,10 +160,19 @@ def _make(backend: VyreBackend, program: Program, key: PipelineCacheKey, cache: 
     program_bytes = len(program.to_wire())
     if cache.store is not None and isinstance(backend, LoadsPipelines):
         payload = _load(cache, key)
-        native = None if payload is None else _revive(backend, program, config, payload)
+        native = None if payload is None else _checked(backend, _revive(backend, program, config, payload))
         if payload is not None and native is not None:
             return Entry(native, program_bytes + len(payload), "store", epoch)
-    native = backend.compile_native(program, config)
+    try:
+        native = _checked(backend, backend.compile_native(program, config))
+    except VyreError:
+        raise
+    except Exception as e:
+        raise DispatchFailed(  # and not of the kind that is remembered: memory may have run out
+            f"backend {backend.id} raised {type(e).__name__} while compiling: {e}",
+            fix="read the chained error, and correct the backend or the program",
+            backend=backend.id,
+        ) from e
     if native is None:
         return Entry(PassthroughPipeline(backend, program, config), program_bytes, "compiled", epoch)
     code_bytes = int(getattr(native, "nbytes", 0))
@@ -172,6 +181,16 @@ def _make(backend: VyreBackend, program: Program, key: PipelineCacheKey, cache: 
         code_bytes = code_bytes or len(payload)
         _save(cache, key, payload)
     return Entry(native, program_bytes + code_bytes, "compiled", epoch)
+
+
+def _checked(backend: VyreBackend, native: CompiledPipeline | None) -> CompiledPipeline | None:
+    if not isinstance(native, CompiledPipeline | None):
+        raise KernelCompileFailed(
+            f"backend {backend.id} compiled the program to {type(native).__name__}, not a CompiledPipeline",
+            fix="correct the backend: compile_native returns a CompiledPipeline, or None for a plain dispatch",
+            backend=backend.id,
+        )
+    return native
 
 
 def _load(cache: PipelineCache, key: PipelineCacheKey) -> bytes | None:

@@ -180,7 +180,7 @@ class PipelineDeviceFingerprint:
 
     @classmethod
     def of(cls, backend: VyreBackend) -> PipelineDeviceFingerprint:
-        """From everything the backend says about its device, with the exactness record of its probe."""
+        """From everything the backend says about its device, which one it is, and the exactness record of its probe."""
         profile = backend.device_profile()
         facts = {f.name: getattr(profile, f.name) for f in fields(profile)}
         extras = backend.capability.extras
@@ -188,7 +188,7 @@ class PipelineDeviceFingerprint:
             int(extras.get("vendor_id", 0)),
             int(extras.get("device_id", 0)),
             backend.capability.digest(),
-            ";".join(f"{name}={facts[name]!r}" for name in sorted(facts)),
+            ";".join(f"{name}={facts[name]!r}" for name in sorted(facts)) + f";opened_on={backend.device!r}",
         )
 
     def digest(self) -> bytes:

@@ -75,7 +75,7 @@ class LaunchPlan:
                 raise InvalidProgram(
                     f"grid_override {grid} must be non-zero on every axis: zero-sized grid dimensions",
                     fix="use 1 or more on every axis, or do not dispatch",
-                    label=config.label,
+                    **config.labelled,
                 )
             check_grid(grid, workgroup)
             elements = _LAUNCH.mul(grid[0], workgroup[0], "element_count", 32)
@@ -143,7 +143,7 @@ def resolve_workgroup(program: Program, config: DispatchConfig) -> Grid:
         raise InvalidProgram(
             f"workgroup_override {asked} is refused: the program uses {why}, which depends on its workgroup {declared}",
             fix="drop workgroup_override, or build the program with that workgroup",
-            label=config.label,
+            **config.labelled,
         )
     return asked
 
@@ -155,6 +155,6 @@ def resolve_fixpoint_iterations(config: DispatchConfig, backend: str = "") -> in
         raise InvalidProgram(
             f"fixpoint_iterations must be at least 1: backend {backend} has no zero-iteration dispatch",
             fix="pass 1 or more, or leave it out",
-            label=config.label,
+            **config.labelled,
         )
     return asked or 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ArgumentTypeError, ArgumentValueError, InvalidProgram
@@ -111,7 +112,7 @@ def enforce_output_budget(config: DispatchConfig, nbytes: int) -> None:
         raise ArgumentValueError(
             f"the output of {nbytes} bytes exceeds max_output_bytes={limit}",
             fix=f"raise DispatchConfig(max_output_bytes=...) to {nbytes}, or read back less",
-            label=config.label,
+            **config.labelled,
         )
 
 
@@ -256,6 +257,27 @@ def check_outputs(out: Sequence[Buffer | OutputSlot], outputs: Sequence[OutputBi
     for o, layout in zip(out, outputs, strict=True):
         if not isinstance(o, OutputSlot):
             _writable(repr(layout.name), o, layout.layout.read_size)
+
+
+def check_outputs_apart(out: Sequence[Buffer | OutputSlot]) -> None:
+    """Raise when two of the caller's buffers, which can take their outputs, share memory."""
+    if len(out) < 2:
+        return
+    from ctypes import addressof, c_char  # only those with several outputs pay for it
+
+    views = [(_plain(o.arena if isinstance(o, OutputSlot) else o), k) for k, o in enumerate(out)]
+    spans = sorted(
+        (start := addressof(c_char.from_buffer(view)), start + view.nbytes, k)
+        for view, k in views
+        if view.nbytes and not view.readonly
+    )
+    for (_, end, first), (start, _, second) in pairwise(spans):
+        if start < end:
+            low, high = sorted((first, second))
+            raise ArgumentValueError(
+                f"outputs {low} and {high} share memory: two overlapping writable arguments are an error",
+                fix="pass separate buffers",
+            )
 
 
 def _plain(data: Buffer) -> memoryview:
