@@ -100,6 +100,11 @@ def scale(x: In[f32], factors: Uniform[f32, 3], out: Out[f32], *, which: const =
         out[gid.x] = x[gid.x] * factors[which]
 
 
+@vyre.kernel(workgroup=4)
+def four(out: Out[u32, 4]):
+    out[gid.x] = gid.x
+
+
 def blurred(image: np.ndarray) -> np.ndarray:
     padded = np.pad(image, 1, mode="edge")
     total = np.zeros_like(image)
@@ -317,6 +322,7 @@ W = np.arange(4, dtype=np.uint32)
         (lambda: copy_words(W, out=np.zeros(4, np.int64)), TypeError, "int64", "pass an array of uint32"),
         (lambda: copy_words(W, sizes={"nope": 3}), TypeError, "nope", "use one of: out"),
         (lambda: copy_words(W, sizes={"out": 3}, out=W.copy()), ValueError, "asks for 3", "drop sizes"),
+        (lambda: four(sizes={"out": 3}), ValueError, "declared with 4", "drop sizes"),
         (lambda: copy_words(W, sizes={"out": -3}), ValueError, "negative", "0 or more"),
         (lambda: copy_words(W, sizes={"out": 2.5}), TypeError, "not a size", "whole number"),
         (lambda: copy_words(W, grid=1, domain=4), TypeError, "both", "domain="),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+from abc import abstractmethod
 from types import BuiltinFunctionType, FunctionType
 
 from .. import lang
@@ -56,9 +57,9 @@ class CallCompiler(ExpressionCompiler):
             return self._extreme(BinaryOp.MIN if what is min else BinaryOp.MAX, node)
         raise self.fail(node, *_unknown_call(what, target.name))
 
+    @abstractmethod
     def inline(self, device: DeviceFunction, node: ast.Call) -> Result:
         """A helper's statements in place of its call."""
-        raise NotImplementedError
 
     def arguments(self, node: ast.Call, name: str, signature: str, optional: int = 0) -> list[ast.expr]:
         """Plain positional arguments, as many as `signature` has (the last `optional` may be left out)."""

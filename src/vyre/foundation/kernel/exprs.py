@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -87,7 +88,7 @@ MAX_FOLDED_BITS = 256
 """Integers known while compiling stay below this; no type holds more than 64 bits."""
 
 
-class ExpressionCompiler:
+class ExpressionCompiler(ABC):
     """Compiles expressions of the current frame into the builder's open block."""
 
     def __init__(self, builder: Builder, frame: Frame) -> None:
@@ -611,8 +612,9 @@ class ExpressionCompiler:
             raise self.fail(node, f"`{show(node)}` is not a type of kernels", "use u32, i32, f32, bool or another type")
         return t
 
+    @abstractmethod
     def _call(self, node: ast.Call) -> Result:
-        raise NotImplementedError
+        """What a call computes."""
 
 
 def _is_plain_number(value: Scalar) -> bool:

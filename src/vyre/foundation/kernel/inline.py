@@ -7,6 +7,7 @@ returns becomes its other side, and several returns meet in one local.
 from __future__ import annotations
 
 import ast
+from abc import abstractmethod
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -64,9 +65,9 @@ class HelperCompiler(CallCompiler):
         super().__init__(builder, frame)
         self.loops: list[Flags] = []
 
+    @abstractmethod
     def block(self, body: Iterable[ast.stmt]) -> bool:
         """Compiles statements in order; True when no path leads past them."""
-        raise NotImplementedError
 
     def leave(self, node: ast.Return) -> None:
         frame = self.frame
