@@ -208,8 +208,8 @@ def unusable(id: str, why: str) -> BackendUnavailable:
 def package_name(package: Distribution) -> str | None:
     try:
         return re.sub(r"[-_.]+", "-", package.metadata["Name"]).lower()
-    except Exception:
-        return None  # a package without readable metadata
+    except Exception:  # a finder of someone else's reads it, and may raise anything
+        return None
 
 
 def package_label(package: Distribution) -> str:

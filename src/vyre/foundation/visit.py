@@ -178,14 +178,14 @@ def rewrite(
         return (result,) if isinstance(result, Node) else result
 
     top: list[Node] = []
-    todo: list[tuple[Node, list[Node], dict[str, list[Node]] | None]] = [(n, top, None) for n in list(nodes)[::-1]]
-    while todo:
-        item, target, lists = todo.pop()
+    unvisited: list[tuple[Node, list[Node], dict[str, list[Node]] | None]] = [(n, top, None) for n in list(nodes)[::-1]]
+    while unvisited:
+        item, target, lists = unvisited.pop()
         if lists is not None:  # its own lists are rebuilt
             target.extend(finish(item, {name: tuple(body) for name, body in lists.items()}))
             continue
         lists = {name: [] for name in item.body_fields}
-        todo.append((item, target, lists))
+        unvisited.append((item, target, lists))
         for name in reversed(item.body_fields):
-            todo.extend((child, lists[name], None) for child in reversed(getattr(item, name)))
+            unvisited.extend((child, lists[name], None) for child in reversed(getattr(item, name)))
     return tuple(top)

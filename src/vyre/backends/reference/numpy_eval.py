@@ -151,12 +151,12 @@ def compile_expr(root: ir.Expr, names: Names, *, unused: bool = False) -> tuple[
     """Steps that leave the value of `root`, and its type. `unused`: nobody reads that value."""
     code: list[Step] = []
     types: list[DataType] = []
-    todo: list[tuple[ir.Expr, bool]] = [(root, False)]
-    while todo:
-        item, ready = todo.pop()
+    unvisited: list[tuple[ir.Expr, bool]] = [(root, False)]
+    while unvisited:
+        item, ready = unvisited.pop()
         if not ready:
-            todo.append((item, True))
-            todo.extend((c, False) for c in reversed(children(item)))
+            unvisited.append((item, True))
+            unvisited.extend((c, False) for c in reversed(children(item)))
             continue
         operands = len(children(item))
         held = types[len(types) - operands :]

@@ -135,7 +135,7 @@ class _Draft:
 class _Compiler:
     def __init__(self, program: Program, traced: bool) -> None:
         self.program, self.traced = program, traced
-        self.todo: list[Callable[[], None]] = []
+        self.unvisited: list[Callable[[], None]] = []
         self.drafts: list[_Draft] = []
         self.blank: list[Any] = [None] * FIRST_FREE
         self.free: list[int] = []
@@ -152,8 +152,8 @@ class _Compiler:
 
     def run(self) -> Tape:
         self.body(self.program.entry, "entry")
-        while self.todo:
-            self.todo.pop()()
+        while self.unvisited:
+            self.unvisited.pop()()
         self.site = Site(ir.Return(), "end")
         self.draft(Kind.END, weight=0)
         return Tape(self.link(), tuple(self.blank), tuple(self.buffers.values()), self.has_grid_barrier)
@@ -219,7 +219,7 @@ class _Compiler:
 
     def later(self, *work: Callable[[], None]) -> None:
         """Queue work, to be done in this order before whatever is queued already."""
-        self.todo.extend(reversed(work))
+        self.unvisited.extend(reversed(work))
 
     def body(self, nodes: tuple[ir.Node, ...], path: str) -> None:
         """Queue a scope of statements."""
@@ -354,9 +354,9 @@ class _Compiler:
     def expr(self, root: ir.Expr) -> Operand:
         """Append what computes `root`, left to right, and say where the value will be."""
         values: list[Operand] = []
-        todo: list[tuple[ir.Expr, bool]] = [(root, False)]
-        while todo:
-            e, ready = todo.pop()
+        unvisited: list[tuple[ir.Expr, bool]] = [(root, False)]
+        while unvisited:
+            e, ready = unvisited.pop()
             if ready:
                 n = len(children(e))
                 args = values[len(values) - n :]
@@ -365,8 +365,8 @@ class _Compiler:
             elif (leaf := self.leaf(e)) is not None:
                 values.append(leaf)
             else:
-                todo.append((e, True))
-                todo.extend((c, False) for c in reversed(children(e)))
+                unvisited.append((e, True))
+                unvisited.extend((c, False) for c in reversed(children(e)))
         return values[0]
 
     def leaf(self, e: ir.Expr) -> Operand | None:

@@ -10,13 +10,13 @@ Names = frozenset[str]
 
 def jumps(node: ast.stmt, *kinds: type[ast.stmt]) -> bool:
     """Whether a statement may leave the iteration around it; loops inside keep their own jumps."""
-    todo = [node]
-    while todo:
-        item = todo.pop()
+    unvisited = [node]
+    while unvisited:
+        item = unvisited.pop()
         if isinstance(item, kinds or (ast.Break, ast.Continue)):
             return True
         if isinstance(item, ast.If):
-            todo += [*item.body, *item.orelse]
+            unvisited += [*item.body, *item.orelse]
     return False
 
 

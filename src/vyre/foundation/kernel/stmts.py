@@ -34,26 +34,26 @@ class StatementCompiler(LoopCompiler):
 
     def block(self, body: Iterable[ast.stmt]) -> bool:
         """Compiles statements in order; True when no path leads past them."""
-        todo = deque(body)
-        while todo:
-            node = todo.popleft()
+        unvisited = deque(body)
+        while unvisited:
+            node = unvisited.popleft()
             self.b.span = self.frame.source.span(node)
             if isinstance(node, ast.If):
                 self.header(node, node.test)
                 condition = self.truth(node.test)
                 if isinstance(condition, Const):  # decided while compiling: the other side is never looked at
-                    todo.extendleft(reversed(node.body if condition.value else node.orelse))
+                    unvisited.extendleft(reversed(node.body if condition.value else node.orelse))
                     continue
                 if isinstance(self.frame, Inlining) and returns(node):
-                    return self._returning_if(self.frame, node, condition, list(todo))
-                self._if(node, condition, todo)
+                    return self._returning_if(self.frame, node, condition, list(unvisited))
+                self._if(node, condition, unvisited)
             else:
                 self.statement(node)
             if isinstance(node, ast.Return | ast.Break | ast.Continue):
                 return True  # Python accepts dead code; the IR does not
             flags = self.loops[-1] if self.loops else None
-            if todo and flags and flags.guard is not None and jumps(node):
-                return self._guarded(flags.guard, list(todo), jumps)
+            if unvisited and flags and flags.guard is not None and jumps(node):
+                return self._guarded(flags.guard, list(unvisited), jumps)
         return False
 
     def _guarded(self, flag: Var, rest: list[ast.stmt], leaves: Callable[[ast.stmt], bool]) -> bool:
