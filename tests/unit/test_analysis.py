@@ -84,7 +84,7 @@ def test_ops_lists_everything_inside():
         "vyre.node.region", "vyre.node.if", "vyre.node.store", "vyre.node.let", "vyre.bin_op", "vyre.invocation_id",
         "vyre.lit_u32", "vyre.load", "vyre.un_op", "vyre.un_op.exp", "vyre.lit_f32",
     }  # fmt: skip
-    assert p.ops() - CORE_IDS == {"vyre.un_op.exp"}
+    assert p.ops() <= CORE_IDS
 
 
 def test_stats_count_what_is_written():

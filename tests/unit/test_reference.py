@@ -50,7 +50,7 @@ from vyre.foundation.ir import (
     Var,
     lit,
 )  # fmt: skip
-from vyre.foundation.ops import AtomicOp, CollectiveOp, OpaqueOp, UnaryOp
+from vyre.foundation.ops import AtomicOp, CollectiveOp, OpaqueOp
 from vyre.foundation.program import Access, BufferDecl, Program, output, read, read_write, workgroup, write_only
 
 gid = InvocationId(0)
@@ -272,7 +272,6 @@ def one(*body):
         (one(Store("x", lit(0), BinOp(OpaqueOp(0x80000001), lit(1), lit(1)))), "the operator opaque_0x80000001"),
         (one(Store("x", lit(0), UnOp(OpaqueOp(0x80000001), lit(1)))), "the operator opaque_0x80000001"),
         (one(Let("a", Atomic(OpaqueOp(0x80000001), "x", lit(0), lit(1)))), "the operator opaque_0x80000001"),
-        (one(Store("f", lit(0), UnOp(UnaryOp.SIN, lit(1.0)))), "sin"),
     ],
 )
 def test_what_no_engine_knows_is_an_unsupported_feature(program, message):

@@ -3,7 +3,7 @@
 Plain Python over one `random.Random`, so that a long run needs a seed and nothing else. Determinism is built in: an
 invocation plainly writes only slots it owns, reads of shared memory are separated from writes by barriers, atomics on
 one buffer are one order-free operation whose result nobody uses, and barriers and subgroup operations stand in uniform
-flow before any early return.
+flow before any early return. Between grid-wide barriers the same holds for memory that the whole grid shares.
 """
 
 from __future__ import annotations
@@ -111,10 +111,13 @@ def random_program(
     shared: bool = True,
     barriers: bool = True,
     subgroups: bool = True,
+    grid_barriers: bool = False,
+    functions: bool = False,
     max_statements: int = 16,
 ) -> Case:
     """One case. `wide` adds the types that not every device has (u64 i64 f16 bf16 f64); `shared` without `barriers`
-    leaves workgroup memory private to its owner's slots. Validation may warn (narrowing casts), never refuse."""
+    leaves workgroup memory private to its owner's slots; with `grid_barriers`, workgroups exchange data; `functions`
+    adds those of the math library. Validation may warn (narrowing casts), never refuse."""
     types = [u32, i32, bool_, *NARROW]
     if floats:
         types.append(f32)
@@ -122,9 +125,9 @@ def random_program(
         types += [u64, i64]
         if floats:
             types += [f16, bf16, f64]
-    maker = _Maker(rng, types, barriers=barriers, subgroups=subgroups)
-    maker.declare(atomics=atomics, shared=shared)
-    return maker.case(max_statements)
+    maker = _Maker(rng, types, atomics=atomics, barriers=barriers, subgroups=subgroups, functions=functions)
+    maker.declare(shared=shared, exchange=grid_barriers)
+    return maker.case(maker.segments(max_statements) if grid_barriers else maker.regions(max_statements))
 
 
 # ---- values ---------------------------------------------------------------------------------------------------------
@@ -196,10 +199,12 @@ class _Slots:
 
 @dataclass
 class _Shared:
-    """A workgroup buffer and what the present epoch allows: "own" slots, "read" any, or one atomic operation on any."""
+    """A buffer of a workgroup, or of the `whole_grid`, and what the present epoch allows: "own" slots, "read" any, or
+    one atomic operation on any."""
 
     decl: BufferDecl
     phase: str | AtomicOp = "own"
+    whole_grid: bool = False
 
 
 @dataclass
@@ -213,8 +218,10 @@ class _Local:
 class _Maker:
     rng: random.Random
     types: list[DataType]
+    atomics: bool
     barriers: bool
     subgroups: bool
+    functions: bool
     lengths: dict[str, int] = field(default_factory=dict)
     readable: list[BufferDecl] = field(default_factory=list)
     outputs: list[_Slots] = field(default_factory=list)
@@ -228,6 +235,7 @@ class _Maker:
     steps: int = 0
     uniform: bool = True  # every invocation of the workgroup is here
     may_return: bool = False
+    lasting: bool = False  # the value being made is the same whenever it is computed
 
     # -- geometry and buffers
 
@@ -250,7 +258,7 @@ class _Maker:
         assert index is not None
         return index
 
-    def declare(self, *, atomics: bool, shared: bool) -> None:
+    def declare(self, *, shared: bool, exchange: bool) -> None:
         rng, slot = self.rng, 0
         slots = rng.sample(range(24), 16)  # neither dense nor in order of declaration
 
@@ -287,7 +295,7 @@ class _Maker:
                 live = access is Access.READ_WRITE and static and rng.random() < 0.3
                 decl = bound(f"out{k}", access, t, length, static, live_out=live)
             self.outputs.append(_Slots(decl, stride, rng.random() < 0.2))
-        if atomics:
+        if self.atomics:
             for k in range(rng.randint(0, 2)):
                 length = rng.randint(1, 9)
                 decl = bound(f"bins{k}", Access.READ_WRITE, rng.choice(WORDS), length, rng.random() < 0.5)
@@ -298,8 +306,15 @@ class _Maker:
                 decl = BufferDecl(f"sh{k}", 0, Access.WORKGROUP, rng.choice(self.types), length)
                 self.lengths[decl.name] = length
                 self.shared.append(_Shared(decl))
+        if exchange:
+            for k in range(rng.randint(1, 2)):
+                length = rng.choice((self.count, self.count, self.count + 3, max(1, self.count - 2)))
+                t, static = rng.choice(self.types), rng.random() < 0.5
+                decl = bound(f"grid{k}", Access.READ_WRITE, t, length, static, live_out=static and rng.random() < 0.3)
+                self.shared.append(_Shared(decl, whole_grid=True))
 
-    def case(self, max_statements: int) -> Case:
+    def regions(self, max_statements: int) -> list[Node]:
+        """A part in which all invocations go together, one in which they do not, and one with early returns."""
         rng = self.rng
         in_step = rng.randint(0, max_statements)
         apart = rng.randint(0, max_statements - in_step)
@@ -323,6 +338,73 @@ class _Maker:
         entry: list[Node] = list(regions)
         if rng.random() < 0.3:
             entry = [Region("test.case", tuple(Block(r.body) if rng.random() < 0.5 else r for r in regions))]
+        return entry
+
+    def segments(self, max_statements: int) -> list[Node]:
+        """Parts with grid-wide barriers between them; the barriers may stand inside wrappers of several parts."""
+        rng = self.rng
+        count = rng.randint(2, 4)
+        local = [s for s in self.shared if not s.whole_grid]
+        home = {id(s): rng.randrange(count) for s in local}  # workgroup memory does not outlive its segment
+        wide = [s for s in self.shared if s.whole_grid]
+        parts: list[list[Node]] = []
+        with self.scope():
+            self.own = self.linear_id(InvocationId, self.extent)
+            head = self.carried_lets()
+            for k in range(count):
+                self.shared = wide + [s for s in local if home[id(s)] == k]
+                for s in wide if k else ():
+                    s.phase = self.any_phase(s)
+                self.left = quota = max_statements // count
+                last = k == count - 1
+                self.may_return = last and rng.random() < 0.5
+                self.uniform = not self.may_return
+                with self.scope():
+                    body = [self.exchange(s) for s in wide if rng.random() < 0.9]
+                    body += self.statements(DEPTH, quota)
+                    body += [self.store(out) for out in self.outputs if last or rng.random() < 0.3]
+                parts.append([Block(tuple(body))] if rng.random() < 0.3 else body)
+            self.shared = wide + local
+        while len(parts) > 1:  # join neighbours around their barrier, some of them in a wrapper
+            k = rng.randrange(len(parts) - 1)
+            joined = [*parts[k], Barrier(Ordering.GRID_SYNC), *parts.pop(k + 1)]
+            wrapper = rng.choice((Block(tuple(joined)), Region("wrap", tuple(joined))))
+            parts[k] = [wrapper] if rng.random() < 0.4 else joined
+        return [Region("test.segments", (*head, *parts[0]))]
+
+    def exchange(self, s: _Shared) -> Node:
+        """Use memory of the whole grid as the present segment allows: leave something for others, or take theirs."""
+        name, t = s.decl.name, s.decl.element
+        others = self.rng.choice((BufLen(name) - 1 - self.own, self.own + self.lanes, self.index(s.decl)))
+        if isinstance(s.phase, AtomicOp):
+            self.fresh += 1
+            return Let(f"old{self.fresh}", Atomic(s.phase, name, others, self.expr(t)))
+        if s.phase == "own":
+            return Store(name, self.own, self.expr(t))
+        takers = [o for o in self.outputs if o.decl.element == t or can_cast(t, o.decl.element)]
+        if not takers:
+            return Let(self.bind(t), Load(name, others))
+        out = self.rng.choice(takers)
+        value = Load(name, others) if out.decl.element == t else Cast(out.decl.element, Load(name, others))
+        return Store(out.decl.name, self.slot(out), value)
+
+    def carried_lets(self) -> list[Node]:
+        """Names that every segment may use: what they stand for does not change."""
+        out: list[Node] = []
+        self.lasting = True
+        if self.rng.random() < 0.5:
+            name = self.bind(u32, mutable=False)
+            out.append(Let(name, self.own))
+            self.own = Var(name)
+        for _ in range(self.rng.randint(0, 3)):
+            t = self.rng.choice(self.types)
+            value = self.expr(t)
+            out.append(Let(self.bind(t, mutable=False), value))
+        self.lasting = False
+        return out
+
+    def case(self, entry: list[Node]) -> Case:
+        rng = self.rng
         decls = [
             *self.readable, *(o.decl for o in self.outputs), *(b for b, _ in self.bins), *(s.decl for s in self.shared),
         ]  # fmt: skip
@@ -401,6 +483,8 @@ class _Maker:
 
     def loadable(self) -> list[BufferDecl]:
         """Buffers that hold a value this invocation may read now."""
+        if self.lasting:
+            return self.readable
         own = [o.decl for o in self.outputs if o.decl.access is Access.READ_WRITE]
         return self.readable + own + [s.decl for s in self.shared if isinstance(s.phase, str)]
 
@@ -411,7 +495,7 @@ class _Maker:
                 return Load(decl.name, self.slot(out))
         for sh in self.shared:
             if sh.decl is decl and sh.phase == "own":
-                return Load(decl.name, self.local)
+                return Load(decl.name, self.own_index(sh))
         return Load(decl.name, self.index(decl))
 
     def index(self, decl: BufferDecl) -> Expr:
@@ -451,6 +535,8 @@ class _Maker:
             found += [unary(UnaryOp.LOGICAL_NOT, (u32, bool_))]
         if t == u32:
             found += [unary(op, WORDS) for op in UnaryOp if op.rule == "unpack"]
+        if t == f32 and self.functions:
+            found += [unary(op, (f32,)) for op in UnaryOp if op.transcendental]
         if t == f32:
             found += [lambda d: Fma(self.expr(f32, d), self.expr(f32, d), self.expr(f32, d))] * 2
         found += [lambda d: Select(self.condition(d), self.expr(t, d), self.expr(t, d))] * 2
@@ -537,14 +623,17 @@ class _Maker:
         index = lit(self.count - 1) - self.own if out.backwards else self.own
         return index if out.stride == 1 else index * out.stride + self.rng.randrange(out.stride)
 
+    def own_index(self, s: _Shared) -> Expr:
+        return self.own if s.whole_grid else self.local
+
     def store(self, out: _Slots) -> Node:
         return Store(out.decl.name, self.slot(out), self.expr(out.decl.element))
 
     def own_store(self, depth: int) -> list[Node]:
-        private = [s.decl for s in self.shared if s.phase == "own"]
+        private = [s for s in self.shared if s.phase == "own"]
         if private and self.rng.random() < 0.6:
-            decl = self.rng.choice(private)
-            return [Store(decl.name, self.local, self.expr(decl.element))]
+            s = self.rng.choice(private)
+            return [Store(s.decl.name, self.own_index(s), self.expr(s.decl.element))]
         return [self.store(self.rng.choice(self.outputs))]
 
     def atomic(self, depth: int) -> list[Node]:
@@ -603,9 +692,14 @@ class _Maker:
     def barrier(self, depth: int) -> list[Node]:
         """A new epoch, in which shared memory may serve another purpose."""
         for s in self.shared:
-            phases: list[str | AtomicOp] = ["own", "read"]
-            s.phase = self.rng.choice(phases + [self.rng.choice(ORDER_FREE)] * (s.decl.element in WORDS))
+            if not s.whole_grid:
+                s.phase = self.any_phase(s)
         return [Barrier(self.rng.choice((Ordering.SEQ_CST, Ordering.ACQ_REL)))]
+
+    def any_phase(self, s: _Shared) -> str | AtomicOp:
+        phases: list[str | AtomicOp] = ["own", "read"]
+        atomic = s.decl.element in WORDS and (self.atomics or not s.whole_grid)
+        return self.rng.choice(phases + [self.rng.choice(ORDER_FREE)] * atomic)
 
     def subgroup(self, depth: int) -> list[Node]:
         rng = self.rng

@@ -74,8 +74,8 @@ def require_unary(op: UnaryOp | OpaqueOp, dtype: DataType) -> UnaryOp:
     if op.transcendental:
         # libm differs from machine to machine in the last bits, so it is never the definition.
         raise UnsupportedFeature(
-            f"{op.text} has no meaning until the math library defines it",
-            fix="compute it from + - * / sqrt and fma, or pass a table in a buffer",
+            f"{op.text} has no meaning as a single step: the math library defines it",
+            fix="run mathlib.expand(program), which needs arithmetic alone",
             op=op.text,
         )
     return op
@@ -271,7 +271,12 @@ def f32_from_bits(bits: int) -> float:
 
 
 def fma(a: float, b: float, c: float) -> float:
-    """`a * b + c` of f32 values with one rounding.
+    """`a * b + c` of f32 values with one rounding."""
+    return round_f32(fma_to_odd(a, b, c))
+
+
+def fma_to_odd(a: float, b: float, c: float) -> float:
+    """`a * b + c` of f32 values, rounded to 53 bits in such a way that rounding it again equals one rounding.
 
     The product is exact in binary64. The sum is rounded to odd: where TwoSum finds an error and the last bit is even,
     step towards the exact value. A number rounded to odd with two or more spare bits rounds on as the exact one would,
@@ -283,7 +288,7 @@ def fma(a: float, b: float, c: float) -> float:
     error = (product - (total - part)) + (c - part)
     if error and error == error and not _DOUBLE_BITS.unpack(_DOUBLE.pack(total))[0] & 1:
         total = math.nextafter(total, math.copysign(math.inf, error))
-    return round_f32(total)
+    return total
 
 
 # ---- integers -------------------------------------------------------------------------------------------------------

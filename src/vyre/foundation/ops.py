@@ -258,7 +258,7 @@ LITERAL_IDS: dict[str, str] = {
 }  # fmt: skip
 
 TRANSCENDENTAL_IDS = {op: f"vyre.un_op.{op.text}" for op in UnaryOp if op.transcendental}
-"""An operator that a backend may lack carries its own id beside `vyre.un_op`."""
+"""An operator that the math library defines carries its own id beside `vyre.un_op`."""
 
 CORE_NODE_CLASSES = ("Let", "Assign", "Store", "If", "Loop", "Return", "Block", "Barrier", "Region")
 _CORE_EXPR_CLASSES = (
@@ -269,5 +269,6 @@ CORE_IDS = frozenset(
     [NODE_IDS[n] for n in CORE_NODE_CLASSES]
     + [EXPR_IDS[n] for n in _CORE_EXPR_CLASSES]
     + [LITERAL_IDS[n] for n in ("u32", "i32", "f32", "bool")]
+    + [*TRANSCENDENTAL_IDS.values()]
 )
-"""What every backend runs. Subgroup, trap, collective, opaque, call and (for now) transcendental ids are not here."""
+"""What every backend runs. Subgroup, trap, collective, opaque and call ids are not here."""

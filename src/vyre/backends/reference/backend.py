@@ -27,7 +27,7 @@ from ...driver.plan.launch import plan_dispatch
 from ...driver.plan.outputs import replace_output_buffers_preserving_slots
 from ...driver.values import DEFAULT_CONFIG, U32_MAX, DispatchConfig
 from ...errors import ArgumentTypeError, ArgumentValueError, DispatchFailed, VyreError
-from ...foundation.ops import EXPR_IDS, LITERAL_IDS, NODE_IDS
+from ...foundation.ops import EXPR_IDS, LITERAL_IDS, NODE_IDS, TRANSCENDENTAL_IDS
 from ...foundation.program import Program
 from .engines import execute
 from .memory import Memory, Options
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 CAPABILITY = BackendCapability(
-    ops=frozenset((*NODE_IDS.values(), *EXPR_IDS.values(), *LITERAL_IDS.values())),
+    ops=frozenset((*NODE_IDS.values(), *EXPR_IDS.values(), *LITERAL_IDS.values(), *TRANSCENDENTAL_IDS.values())),
     types=frozenset(("f16", "bf16", "f64", "u64", "i64")),
     grid_sync=True,  # all workgroups are alive at once; subgroups, indirect grids and f16 are emulated, hence not here
     max_workgroup_size=(1024, 1024, 64),
@@ -137,8 +137,11 @@ class ReferenceBackend(VyreBackend):
         def finish() -> OutputBuffers:
             try:
                 for _ in range(plan.iterations):
+                    before = memory.image() if plan.iterations > 1 else None
                     grid = memory.indirect_grid() or plan.launch.grid  # an iteration may change where the next one runs
                     execute(program, memory, check_grid(grid, workgroup), Options(deadline=deadline))
+                    if before is not None and before == memory.image():
+                        break  # every further iteration would do the same
             except VyreError as e:
                 _label(e, config)
                 raise

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from ...driver.plan.grid import check_grid
 from ...errors import ArgumentValueError, InvalidProgram, RaceDetected, UnsupportedFeature
-from ...foundation import ir
-from ...foundation.ops import OpaqueOp, UnaryOp
+from ...foundation import ir, mathlib
+from ...foundation.ops import OpaqueOp
 from ...foundation.program import Program
 from ...foundation.report import Capabilities
 from ...foundation.validate import validate
@@ -80,8 +80,6 @@ def _require_valid(program: Program) -> bool:
                 raise _unsupported(f"the extension {kind}", "lower it to core operations first")
             case ir.BinOp(op=OpaqueOp() as op) | ir.UnOp(op=OpaqueOp() as op) | ir.Atomic(op=OpaqueOp() as op):
                 raise _unsupported(f"the operator {op.text}", "lower it to core operations first")
-            case ir.UnOp(op=UnaryOp(transcendental=True) as function):
-                raise _unsupported(function.text, "compute it from + - * / sqrt and fma, or pass a table in a buffer")
     issues = validate(program, Capabilities.everything())
     errors = tuple(issue for issue in issues if issue.severity == "error")
     if errors:
@@ -108,6 +106,7 @@ def execute(program: Program, memory: Memory, grid: Grid, options: Options, engi
         raise ArgumentValueError(f"{engine!r} is not an engine", fix=f"use one of: {', '.join(ENGINES)}")
     from . import numpy_engine  # NumPy starts threads of its own when it is loaded
 
+    program = mathlib.expand(program)
     plain = options.schedule == Schedule() and not options.detect_races
     if engine == "numpy" and not plain:
         raise UnsupportedFeature(

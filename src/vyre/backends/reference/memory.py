@@ -144,6 +144,10 @@ class Memory:
         ranges = [state.decl.output_byte_range or (0, state.nbytes) for state in states]
         return [state.data[start:end] for state, (start, end) in zip(states, ranges, strict=True)]
 
+    def image(self) -> list[bytes]:
+        """A copy of every byte."""
+        return [bytes(state.data) for state in self.buffers.values()]
+
     def indirect_grid(self) -> Grid | None:
         """The grid that the program reads from memory, if it does."""
         found = self.program.indirect

@@ -20,6 +20,7 @@ from ...foundation import ir
 from ...foundation.dtypes import DataType, u32
 from ...foundation.ops import Ordering
 from ...foundation.program import Program
+from ...foundation.subgroup import SUBGROUP_WIDTH
 from ...foundation.visit import walk, walk_nodes
 from . import vector
 from .memory import Grid, Memory, OobReport, Options, Outcome
@@ -29,7 +30,6 @@ from .numpy_eval import (
     GROUP_ID,
     LANE,
     LOCAL_ID,
-    SUBGROUP,
     SUBGROUP_LANE,
     Array,
     Code,
@@ -136,7 +136,7 @@ def _ids(program: Program, used: frozenset[int], run: Run, grid: Grid, first: in
     env = {
         LANE: lane,
         GROUP: group if run.groups > 1 else np.zeros(1, np.intp),
-        SUBGROUP_LANE: (local % SUBGROUP).astype(np.uint32),
+        SUBGROUP_LANE: (local % SUBGROUP_WIDTH).astype(np.uint32),
     }
     for axis in range(3):
         if not {GLOBAL_ID + axis, GROUP_ID + axis, LOCAL_ID + axis}.isdisjoint(used):

@@ -20,11 +20,11 @@ from ...foundation import ir
 from ...foundation.dtypes import DataType, bool_, f32, u32
 from ...foundation.ops import AtomicOp, BinaryOp, UnaryOp
 from ...foundation.program import Program
+from ...foundation.subgroup import SUBGROUP_WIDTH, reduction_offsets
 from ...foundation.visit import children
 from . import vector
 
 Array = NDArray[Any]
-SUBGROUP = 32
 
 # Slots that exist before the first statement; a local takes the next free one.
 LANE, GROUP, SUBGROUP_LANE, GLOBAL_ID, GROUP_ID, LOCAL_ID = 0, 1, 2, 3, 6, 9
@@ -183,7 +183,7 @@ def _compile_one(e: ir.Expr, held: list[DataType], names: Names, unused: bool) -
         case ir.SubgroupLocalId():
             return _local(SUBGROUP_LANE, names), u32
         case ir.SubgroupSize():
-            return _constant(np.array([SUBGROUP], np.uint32)), u32
+            return _constant(np.array([SUBGROUP_WIDTH], np.uint32)), u32
         case ir.BufLen(buffer=buffer):
             names.element(buffer)
             return _length(buffer), u32
@@ -465,7 +465,7 @@ def _compare_exchange(data: Array, at: Array, value: Array, expected: Array) -> 
 def _seats(frame: Frame) -> tuple[Array, int]:
     """Where each lane sits when every workgroup is padded to whole subgroups, and how many seats there are."""
     lanes = frame.run.group_lanes
-    padded = -(-lanes // SUBGROUP) * SUBGROUP
+    padded = -(-lanes // SUBGROUP_WIDTH) * SUBGROUP_WIDTH
     lane = frame.env[LANE]
     seat = lane if padded == lanes else lane // lanes * padded + lane % lanes
     return seat, frame.run.groups * padded
@@ -476,16 +476,16 @@ def _seated(value: Array, empty: Any, frame: Frame) -> tuple[Array, Array]:
     seat, seats = _seats(frame)
     table = np.full(seats, empty, value.dtype)
     table[seat] = value
-    return table.reshape(-1, SUBGROUP), seat
+    return table.reshape(-1, SUBGROUP_WIDTH), seat
 
 
 def _reduce(join: Callable[[Array, Array], Array], identity: Any) -> Step:
-    partners = np.arange(SUBGROUP)
+    partners = [np.arange(SUBGROUP_WIDTH) ^ distance for distance in reduction_offsets(SUBGROUP_WIDTH)]
 
     def step(stack: list[Array], frame: Frame) -> None:
         rows, seat = _seated(stack[-1], identity, frame)
-        for distance in (16, 8, 4, 2, 1):
-            rows = join(rows, rows[:, partners ^ distance])
+        for others in partners:
+            rows = join(rows, rows[:, others])
         stack[-1] = rows.reshape(-1)[seat]
 
     return step
@@ -494,17 +494,17 @@ def _reduce(join: Callable[[Array, Array], Array], identity: Any) -> Step:
 def _shuffle(stack: list[Array], frame: Frame) -> None:
     source = frame.spread(stack.pop())
     rows, seat = _seated(stack[-1], 0, frame)
-    start = seat - seat % SUBGROUP
-    found = rows.reshape(-1)[start + np.minimum(source, SUBGROUP - 1)]
-    stack[-1] = np.where(source < SUBGROUP, found, found.dtype.type(0))
+    start = seat - seat % SUBGROUP_WIDTH
+    found = rows.reshape(-1)[start + np.minimum(source, SUBGROUP_WIDTH - 1)]
+    stack[-1] = np.where(source < SUBGROUP_WIDTH, found, found.dtype.type(0))
 
 
 def _ballot(dtype: DataType) -> Step:
-    bits = np.uint32(1) << np.arange(SUBGROUP, dtype=np.uint32)
+    bits = np.uint32(1) << np.arange(SUBGROUP_WIDTH, dtype=np.uint32)
 
     def step(stack: list[Array], frame: Frame) -> None:
         rows, seat = _seated(truth(stack[-1], dtype), False, frame)
         words = np.bitwise_or.reduce(np.where(rows, bits, np.uint32(0)), axis=1)
-        stack[-1] = words[seat // SUBGROUP]
+        stack[-1] = words[seat // SUBGROUP_WIDTH]
 
     return step

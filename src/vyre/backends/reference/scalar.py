@@ -15,6 +15,7 @@ from typing import Any
 
 from ...errors import DeadlineExceeded, DispatchFailed, InvalidProgram, StepLimitExceeded
 from ...foundation.program import Program
+from ...foundation.subgroup import SUBGROUP_WIDTH
 from .memory import BufferState, Grid, Memory, OobReport, Options, Outcome
 from .races import Detector, Location
 from .tape import (
@@ -24,7 +25,6 @@ from .tape import (
     LID,
     OOB,
     SUBGROUP_LANE,
-    SUBGROUP_WIDTH,
     WG,
     BufferRegisters,
     Kind,

@@ -18,6 +18,7 @@ from ...foundation import arith, ir
 from ...foundation.dtypes import DataType, f32, u32
 from ...foundation.ops import AtomicOp, BinaryOp, Ordering, UnaryOp
 from ...foundation.program import BufferDecl, Program
+from ...foundation.subgroup import SUBGROUP_WIDTH, reduction_offsets
 from ...foundation.typing import infer
 from ...foundation.visit import children
 from .races import Site
@@ -30,7 +31,6 @@ OOB, LANE, DETECTOR = 0, 1, 2
 """Counters of absorbed accesses (loads, stores, atomics), the invocation itself, the race detector if there is one."""
 GID, WG, LID, SUBGROUP_LANE = 3, 6, 9, 12
 FIRST_FREE = 13
-SUBGROUP_WIDTH = 32
 
 
 class Kind(IntEnum):
@@ -644,10 +644,11 @@ def _settle(e: ir.Expr, dtype: DataType) -> Callable[[list[Any]], list[Any]]:
     match e:
         case ir.SubgroupReduce(op=op):
             combine, identity = arith.reduce(op, dtype), arith.reduce_identity(op, dtype)
+            distances = reduction_offsets(SUBGROUP_WIDTH)
 
             def reduce(lanes: list[Any]) -> list[Any]:
                 v = [identity if x is None else x[0] for x in lanes]
-                for d in (16, 8, 4, 2, 1):
+                for d in distances:
                     v = [combine(v[i], v[i ^ d]) for i in range(SUBGROUP_WIDTH)]
                 return v
 

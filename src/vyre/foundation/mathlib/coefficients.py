@@ -1,0 +1,57 @@
+"""Numbers of the math library. The polynomials, lowest order first, are made by `bench/math_coefficients.py`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Exact binary32 numbers: a constant and what rounding took from it. ln 2 is cut, so that its second part is positive.
+LOG2_E: Final = 1.4426950216293335
+LOG2_E_LOW: Final = 1.925963033500011e-08
+LN2_HIGH: Final = 0.6931471228599548
+LN2_LOW: Final = 5.769998878690785e-08
+HALF_PI: Final = 1.5707963705062866
+HALF_PI_LOW: Final = -4.371138828673793e-08
+HALF_PI_PARTS: Final = (HALF_PI, HALF_PI_LOW, -1.7151245100058819e-15)
+TWO_OVER_PI_F32: Final = 0.6366197466850281
+
+TWO_OVER_PI: Final = (0xA2F9836E, 0x4E441529, 0xFC2757D1, 0xF534DDC0, 0xDB629599, 0x3C439041, 0xFE5163AB)
+"""The first 224 bits of the fraction, first word first."""
+
+SQRT_HALF_BITS: Final = 0x3F3504F3
+
+ROUND: Final = 1.5 * 2**23
+"""Adding it rounds to the nearest whole number, which then stands in the low bits of the sum."""
+ROUND_BITS: Final = 0x4B400000
+
+EXP: Final = (0.49999997, 0.16666698, 0.04166757, 0.008327085, 0.0013863016, 0.0002298342)
+EXP2: Final = (0.6931472, 0.24022649, 0.055504184, 0.009618329, 0.0013324491, 0.00015375532, 1.7602297e-05)
+LOG: Final = (0.3333333, -0.2500082, 0.20001242, -0.16623409, 0.1420158, -0.1315961, 0.12762213, -0.07636428)
+LOG2: Final = (
+    -0.72134733,
+    0.4808982,
+    -0.36069867,
+    0.28857142,
+    -0.23956735,
+    0.20448658,
+    -0.19139083,
+    0.18708819,
+    -0.1102559,
+)
+SIN: Final = (-0.16666654, 0.008332106, -0.00019507881)
+COS: Final = (0.041666646, -0.0013887301, 2.4430754e-05)
+TAN: Final = (0.33333352, 0.13332577, 0.054069877, 0.021229895, 0.0109734405, -8.741087e-05, 0.0044647125)
+ASIN: Final = (0.16666752, 0.074953094, 0.04546915, 0.024184778, 0.042158306)
+ATAN: Final = (
+    -0.333333,
+    0.1999853,
+    -0.14264016,
+    0.109508805,
+    -0.083993055,
+    0.057881337,
+    -0.03109686,
+    0.010868561,
+    -0.0017827769,
+)
+SINH: Final = (0.16666667, 0.0083333105, 0.00019842896, 2.7822132e-06)
+COSH: Final = (0.49999997, 0.041666932, 0.0013881654, 2.5568272e-05)
+TANH: Final = (-0.333333, 0.13332242, -0.053853597, 0.021306526, -0.00741417, 0.0015870387)
