@@ -19,16 +19,18 @@
       IRTypeError (TypeError), IRValueError (ValueError)
       KernelError (SyntaxError)
 
-Everything imports this module, so it imports nothing but `enum`.
+Everything imports this module, so it imports nothing that Python has not loaded by then.
 """
 
 from __future__ import annotations
 
+from collections import namedtuple
 from enum import IntEnum, StrEnum
 
 TYPE_CHECKING = False  # importing typing would cost more than the rest of this module
 if TYPE_CHECKING:
-    from typing import ClassVar, Self
+    from collections.abc import Mapping
+    from typing import Any, ClassVar, Self
 
 
 class ErrorCode(IntEnum):
@@ -76,8 +78,18 @@ class VyreError(Exception):
         super().__init__(self.message)
 
     def __str__(self) -> str:
+        return f"{self._headline()}. Fix: {self.fix}"
+
+    def _headline(self) -> str:
+        """The text without the fix."""
         where = "".join(f" [{key}={value!r}]" for key, value in sorted(self.context.items()))
-        return f"{self.message}{where}. Fix: {self.fix}"
+        return f"{self.message}{where}"
+
+    def diagnostic(self) -> Diagnostic:
+        """This error as a record: a stable code, the operation where it names one (`op_id`), and the fix."""
+        op = self.context.get("op_id")
+        where = OpLocation(op) if isinstance(op, str) else None
+        return Diagnostic(Severity.ERROR, self.diagnostic_code, self._headline(), where, self.fix)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, VyreError) and self._identity() == other._identity()
@@ -201,6 +213,12 @@ class InvalidProgram(BackendError, ValueError):
         super().__init__(message, fix=fix, **context)
         self.issues = tuple(issues)
 
+    def diagnostic(self) -> Diagnostic:
+        """As of every error, under the code of its first finding; `driver.diagnostics_of` gives them all."""
+        code = getattr(self.issues[0], "code", None) if self.issues else None
+        found = super().diagnostic()
+        return found if code is None else found._replace(code=code)
+
     def _identity(self) -> tuple[object, ...]:
         return *super()._identity(), self.issues
 
@@ -289,8 +307,11 @@ class KernelError(VyreError, SyntaxError):
         self.end_lineno, self.end_offset = (None, None) if end_offset is None else (lineno, end_offset)
 
     def __str__(self) -> str:
+        return "\n".join([self._headline(), *self._excerpt(), f"Fix: {self.fix}"])
+
+    def _headline(self) -> str:
         place = self.filename if self.lineno is None else f"{self.filename}:{self.lineno}"
-        return "\n".join([f"{place}: {self.message}", *self._excerpt(), f"Fix: {self.fix}"])
+        return f"{place}: {self.message}"
 
     def _excerpt(self) -> list[str]:
         """The source line without its indentation, and carets under the part that is meant."""
@@ -305,6 +326,122 @@ class KernelError(VyreError, SyntaxError):
         end = min((self.end_offset or 0) - 1 - indent, len(line))
         pad = "".join("\t" if char == "\t" else " " for char in line[:start])
         return [f"    {line}", f"    {pad}{'^' * max(end - start, 1)}"]
+
+
+# ---- diagnostics ----------------------------------------------------------------------------------------------------
+
+
+class Severity(StrEnum):
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+    @property
+    def label(self) -> str:
+        return self.value
+
+
+class OpLocation(namedtuple("OpLocation", "op_id operand_idx attr_name", defaults=(None, None))):
+    """The operation that is meant; `operand_idx` or `attr_name` is the part of it that is.
+
+    >>> print(OpLocation("math.add").with_operand(2))
+    op `math.add` operand[2]
+    """
+
+    __slots__ = ()
+
+    def with_operand(self, index: int) -> OpLocation:
+        return self._replace(operand_idx=index)
+
+    def with_attr(self, name: str) -> OpLocation:
+        return self._replace(attr_name=name)
+
+    def __str__(self) -> str:
+        operand = "" if self.operand_idx is None else f" operand[{self.operand_idx}]"
+        attribute = "" if self.attr_name is None else f" attr `{self.attr_name}`"
+        return f"op `{self.op_id}`{operand}{attribute}"
+
+
+class Diagnostic(
+    namedtuple("Diagnostic", "severity code message location suggested_fix doc_url", defaults=(None, None, None))
+):
+    """One failure, warning or note as a record, for people (`str`) and machines (`to_dict`).
+
+    `code` is a `DiagCode`, or the text of a code that another package keeps.
+
+    >>> print(Diagnostic.warning("W-OP-DEPRECATED", "math.plus is old").with_fix("use math.add"))
+    warning[W-OP-DEPRECATED]: math.plus is old
+      = help: use math.add
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def error(cls, code: str, message: str) -> Self:
+        return cls(Severity.ERROR, code, message)
+
+    @classmethod
+    def warning(cls, code: str, message: str) -> Self:
+        return cls(Severity.WARNING, code, message)
+
+    @classmethod
+    def note(cls, code: str, message: str) -> Self:
+        return cls(Severity.NOTE, code, message)
+
+    def with_location(self, location: OpLocation) -> Self:
+        return self._replace(location=location)
+
+    def with_fix(self, fix: str) -> Self:
+        return self._replace(suggested_fix=fix)
+
+    def with_doc_url(self, url: str) -> Self:
+        return self._replace(doc_url=url)
+
+    def render_human(self) -> str:
+        lines = [f"{self.severity.label}[{self.code}]: {self.message}"]
+        if self.location is not None:
+            lines.append(f"  --> {self.location}")
+        if self.suggested_fix is not None:
+            lines.append(f"  = help: {self.suggested_fix}")
+        if self.doc_url is not None:
+            lines.append(f"  = note: {self.doc_url}")
+        return "\n".join(lines)
+
+    __str__ = render_human
+
+    def to_dict(self) -> dict[str, Any]:
+        """What is known, ready for JSON."""
+        found = {name: value for name, value in self._asdict().items() if value is not None}
+        found |= {"severity": self.severity.value, "code": str(self.code)}
+        if self.location is not None:
+            found["location"] = {k: v for k, v in self.location._asdict().items() if v is not None}
+        return found
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, Any]) -> Self:
+        """The record that `to_dict` was asked for."""
+        try:
+            location = OpLocation(**found["location"]) if "location" in found else None
+            return cls(**{**found, "severity": Severity(found["severity"]), "location": location})
+        except (TypeError, KeyError, ValueError) as e:
+            raise ArgumentValueError(
+                f"this is no diagnostic: {e}", fix="pass what Diagnostic.to_dict() or to_json() gave"
+            ) from e
+
+    def to_json(self) -> str:
+        import json  # only those pay for it who write some
+
+        return json.dumps(self.to_dict(), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        import json
+
+        try:
+            found = json.loads(text)
+        except ValueError as e:
+            raise ArgumentValueError(f"this is no JSON: {e}", fix="pass what Diagnostic.to_json() gave") from e
+        return cls.from_dict(found)
 
 
 class DiagCode(StrEnum):

@@ -1,13 +1,45 @@
-"""Every test that asks for `backend` runs on every registered backend."""
+"""Every test that asks for `backend` runs on every registered backend.
+
+Who brings a backend of their own names it: `VYRE_CONTRACT_BACKENDS` (ids, separated by commas) are then the only ones,
+and `VYRE_CONTRACT_GAPS` is a TOML file that says which tests each of them does not pass, and why:
+
+    [mine]
+    test_a_grid_may_lie_in_memory = "the device takes its grid from the host"
+"""
 
 import os
+import tomllib
+from pathlib import Path
 
 import pytest
 
 from vyre.driver.registry import acquire, backend_registration, registered_backends_by_precedence
 
-GAPS: dict[tuple[str, str], str] = {}
-"""(backend, test function) -> what is missing. Strict: closing a gap must delete its line."""
+OUR_GAPS: dict[str, dict[str, str]] = {}
+"""The same for our own backends: id -> test function -> what is missing."""
+
+
+def named_in(variable):
+    return [name for name in os.environ.get(variable, "").split(",") if name]
+
+
+def contract_backends():
+    """The ids to test, best first: all that are registered, or those the environment names."""
+    registered = [r.id for r in registered_backends_by_precedence()]
+    wanted = named_in("VYRE_CONTRACT_BACKENDS")
+    if unknown := sorted(set(wanted) - set(registered)):
+        raise pytest.UsageError(f"VYRE_CONTRACT_BACKENDS names {', '.join(unknown)}; registered: {registered}")
+    return [id for id in registered if not wanted or id in wanted]
+
+
+def contract_gaps():
+    """(backend, test function) -> what is missing. Strict: closing a gap must delete its line."""
+    path = os.environ.get("VYRE_CONTRACT_GAPS")
+    tables = tomllib.loads(Path(path).read_text("utf-8")) if path else {}
+    return {(id, test): why for id, gaps in {**OUR_GAPS, **tables}.items() for test, why in gaps.items()}
+
+
+GAPS = contract_gaps()
 
 
 def pytest_addoption(parser):
@@ -16,7 +48,7 @@ def pytest_addoption(parser):
 
 def required_backends():
     """Backends that this machine promises to have: there, a missing one is a failure and not a skip."""
-    return {name for name in os.environ.get("VYRE_REQUIRE_BACKENDS", "").split(",") if name}
+    return set(named_in("VYRE_REQUIRE_BACKENDS"))
 
 
 def open_or_skip(id):
@@ -28,9 +60,9 @@ def open_or_skip(id):
     return acquire(id)
 
 
-@pytest.fixture(params=[r.id for r in registered_backends_by_precedence()])
+@pytest.fixture(params=contract_backends())
 def backend(request):
-    """Each registered backend in turn, shut down afterwards."""
+    """Each backend in turn, shut down afterwards."""
     opened = open_or_skip(request.param)
     if gap := GAPS.get((request.param, request.function.__name__)):
         request.applymarker(pytest.mark.xfail(reason=gap, strict=True))

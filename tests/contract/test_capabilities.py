@@ -10,7 +10,7 @@ import pytest
 from vyre.driver.admission import why_not
 from vyre.driver.registry import registered_backends
 from vyre.driver.values import DispatchConfig
-from vyre.errors import UnsupportedFeature, VyreError
+from vyre.errors import VyreError
 from vyre.foundation.dtypes import bf16, f16, f64, i64, u32, u64
 from vyre.foundation.ir import (
     Barrier,
@@ -23,10 +23,9 @@ from vyre.foundation.ir import (
     Store,
     SubgroupSize,
     Trap,
-    UnOp,
     lit,
 )
-from vyre.foundation.ops import BinaryOp, Ordering, UnaryOp
+from vyre.foundation.ops import BinaryOp, Ordering
 from vyre.foundation.program import Program, read, read_write, write_only
 
 from .conftest import GAPS, required_backends
@@ -65,7 +64,6 @@ FEATURES = {
     "i64": through(i64),
     "subgroups": storing(SubgroupSize()),
     "traps": Program([read("x", 0, u32), OUT], (4, 1, 1), [Trap(lit(0), "never")]),
-    "sine": storing(Cast(u32, UnOp(UnaryOp.SIN, lit(1.0)))),
     "a call": storing(Call("someone.else", (lit(1),))),
     "an extension": storing(Opaque("someone.elses", b"")),
 }
@@ -144,8 +142,6 @@ def test_the_reference_says_what_it_has():
     assert why_not(FEATURES["subgroups"], backend) is None  # logical subgroups, without native ones
     assert not backend.supports_indirect_dispatch
     assert backend.deadline == "cooperative"
-    with pytest.raises(UnsupportedFeature, match="sin"):
-        backend.dispatch(FEATURES["sine"], [words(1)], DispatchConfig(output_elements={"out": 1}))
 
 
 # ---- the suite itself -----------------------------------------------------------------------------------------------

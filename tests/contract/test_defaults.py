@@ -380,6 +380,7 @@ def test_a_misspelt_capability_is_refused(name):
 # ---- values ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.row("A-VAL-8")
 def test_a_capability_record_defaults_to_the_least():
     record = BackendCapability()
     assert record == MockBackend.capability

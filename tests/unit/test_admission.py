@@ -245,6 +245,7 @@ def test_a_capability_bit_without_the_operation_admits_nothing():
         admit(NEEDS["subgroup"][0], Mock(subgroup_ops=True))
 
 
+@pytest.mark.row("A-VAL-6")
 def test_all_that_is_missing_is_listed_at_once():
     p = program(
         Let("a", Cast(f16, lit(1.0))),
@@ -279,6 +280,7 @@ def test_the_product_of_the_axes_has_its_own_limit():
         admit(program(size=(52, 5, 1)), Mock())
 
 
+@pytest.mark.row("A-VAL-4")
 def test_a_backend_that_says_nothing_runs_single_invocations():
     admit(program(), Mock(BackendCapability()))
     with pytest.raises(UnsupportedFeature, match="workgroup axis 0 is 64; max is 1"):
@@ -402,6 +404,7 @@ def checks(monkeypatch):
     return done
 
 
+@pytest.mark.row("A-VAL-7", "A-VAL-9")
 def test_a_program_is_checked_once_per_capability(checks):
     p, one, same, weak = program(size=(64, 1, 1)), Mock(), Mock(), Mock(max_workgroup_size=(32, 1, 1))
     for backend in (one, one, same, one, same):
@@ -427,6 +430,7 @@ def test_a_refusal_is_not_remembered_as_success(checks):
     assert len(checks) == 2
 
 
+@pytest.mark.row("A-VAL-5")
 def test_the_memory_is_bounded_and_forgets_the_least_recent(checks, monkeypatch):
     monkeypatch.setattr(admission, "REMEMBERED", 2)
     blobs = [program(store(lit(n))).to_wire() for n in range(3)]

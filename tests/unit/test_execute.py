@@ -228,8 +228,14 @@ def test_a_config_that_is_none_is_refused_by_type():
         pipeline.compile(EchoBackend(), copying()).dispatch([ONE], {"timeout": 1})
 
 
-def test_a_grid_the_device_cannot_launch_is_refused():
-    compiled = pipeline.compile(EchoBackend(), copying())
+COOPERATIVE = DispatchConfig(cooperative=True)  # one launch, or none
+
+
+def test_a_grid_that_must_be_one_launch_and_cannot_is_refused():
+    class Cooperative(EchoBackend):
+        capability = BackendCapability(max_workgroup_size=(64, 1, 1), max_workgroups_per_dimension=1000, grid_sync=True)
+
+    compiled = pipeline.compile(Cooperative(), copying(), COOPERATIVE)
     compiled.dispatch([bytes(4 * 4 * 1000)])
     with pytest.raises(InvalidProgram, match=r"axis 0.*max is 1000"):
         compiled.dispatch([bytes(4 * 4 * 1000 + 4)])
@@ -244,10 +250,13 @@ def test_a_grid_that_lies_in_memory_is_checked_at_every_call():
 
     class Indirect(EchoBackend):
         capability = BackendCapability(
-            ops=EchoBackend().supported_ops() | program.ops(), max_workgroups_per_dimension=8, indirect_dispatch=True
+            ops=EchoBackend().supported_ops() | program.ops(),
+            max_workgroups_per_dimension=8,
+            indirect_dispatch=True,
+            grid_sync=True,
         )
 
-    compiled = pipeline.compile(Indirect(), program)
+    compiled = pipeline.compile(Indirect(), program, COOPERATIVE)
     compiled.dispatch([struct.pack("<3I", 8, 1, 1)])
     with pytest.raises(InvalidProgram, match="max is 8"):
         compiled.dispatch([struct.pack("<3I", 9, 1, 1)])

@@ -59,6 +59,7 @@ def root(*body):
     return (Region(ROOT_GENERATOR, body),)
 
 
+@pytest.mark.row("B-GS-01")
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_n_barriers_make_n_plus_one_segments(count):
     p = program(A, *[SYNC, B] * count)
@@ -73,6 +74,7 @@ def test_a_program_without_grid_barrier_is_its_own_segment():
     assert not contains_grid_sync(p)
 
 
+@pytest.mark.row("B-GS-01")
 def test_buffers_workgroup_and_identity_are_kept():
     p = program(A, SYNC, B, op_id="a.b", exclusive=True)
     for s in segments(p):
@@ -80,6 +82,7 @@ def test_buffers_workgroup_and_identity_are_kept():
         assert (s.program.workgroup_size, s.program.entry_op_id, s.program.exclusive) == ((64, 1, 1), "a.b", True)
 
 
+@pytest.mark.row("B-GS-01")
 def test_containers_are_split_and_wrapped_again():
     p = program(Block((A, SYNC, B)), C)
     assert bodies(p) == [root(Block((A,))), root(Block((B,)), C)]
@@ -97,6 +100,7 @@ def test_empty_segments_are_kept():
     assert bodies(program(SYNC, SYNC)) == [root(), root(), root()]
 
 
+@pytest.mark.row("B-GS-01")
 def test_other_barriers_stay_where_they_are():
     p = program(A, Barrier(), B, SYNC, Barrier(Ordering.ACQ_REL), C)
     assert bodies(p) == [root(A, Barrier(), B), root(Barrier(Ordering.ACQ_REL), C)]
@@ -158,6 +162,7 @@ def test_a_load_may_be_repeated_only_while_nobody_writes():
             segments(program(*body))
 
 
+@pytest.mark.row("B-GS-07")
 @pytest.mark.parametrize(
     "value, why",
     [
@@ -202,6 +207,7 @@ def test_workgroup_memory_does_not_cross():
         segments(program(fill, SYNC, fill, drain))
 
 
+@pytest.mark.row("B-GS-07")
 @pytest.mark.parametrize(
     "body, why",
     [

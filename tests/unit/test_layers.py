@@ -78,6 +78,7 @@ def names_target(text: str) -> bool:
     return text not in PUBLISHED_NAMES and TARGET_WORD.search(text) is not None
 
 
+@pytest.mark.row("A-ORG-2")
 @pytest.mark.parametrize("path", sorted(p.relative_to(SOURCE).as_posix() for p in SOURCE.glob("vyre/**/*.py")))
 def test_module_keeps_to_its_layer(path):
     assert violations(path, (SOURCE / path).read_text("utf-8")) == []

@@ -349,14 +349,14 @@ def test_depth_and_sharing_cost_no_stack_and_little_time():
 LIMITS = LaunchGeometryLimits("toy", 1024, (1024, 1024, 64), (7, 7, 7))
 
 
-@pytest.mark.row("B-GEO-01")
+@pytest.mark.row("B-GEO-01", "A-VAL-2")
 def test_an_axis_has_a_limit_of_its_own():
     validate_launch_geometry((1, 1, 64), (1, 1, 1), LIMITS)
     with pytest.raises(InvalidProgram, match=r"workgroup axis 2 has size 65 on backend toy: max is 64.*Fix: "):
         validate_launch_geometry((1, 1, 65), (1, 1, 1), LIMITS)
 
 
-@pytest.mark.row("B-GEO-02")
+@pytest.mark.row("B-GEO-02", "A-VAL-1")
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_a_grid_axis_has_a_limit(axis):
     grid = [1, 1, 1]
@@ -367,7 +367,7 @@ def test_a_grid_axis_has_a_limit(axis):
     assert plan_dispatch(p, [bytes(4)], DispatchConfig(grid_override=(7, 7, 7)), LIMITS).launch.grid == (7, 7, 7)
 
 
-@pytest.mark.row("B-GEO-02")
+@pytest.mark.row("B-GEO-02", "A-VAL-1")
 def test_a_dimension_of_zero_is_refused_before_any_limit():
     with pytest.raises(InvalidProgram, match=r"zero-sized grid dimensions \(1, 0, 1\) on backend toy.*Fix: make"):
         validate_launch_geometry((2048, 1, 1), (1, 0, 1), LIMITS)

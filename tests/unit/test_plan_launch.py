@@ -97,7 +97,7 @@ def test_every_workgroup_that_is_allowed_gives_the_same_bytes(n, width):
 # ---- which grid -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.row("B-LAU-08")
+@pytest.mark.row("B-LAU-08", "A-VAL-3")
 @pytest.mark.parametrize("grid", [(0, 1, 1), (1, 0, 1), (1, 1, 0)])
 def test_a_grid_override_of_zero_is_refused(grid):
     with pytest.raises(InvalidProgram, match=r"must be non-zero .*zero-sized grid dimensions.*Fix: use 1 or more"):

@@ -12,7 +12,12 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
-    "page, blocks, shown", [("README.md", 7, "proved"), ("docs/kernel-language.md", 1, "race on x")]
+    "page, blocks, shown",
+    [
+        ("README.md", 7, "proved"),
+        ("docs/kernel-language.md", 1, "race on x"),
+        ("docs/how-to/shadow-a-backend.md", 1, "2 checked, 0 differ"),
+    ],
 )
 def test_every_python_block_runs(page, blocks, shown, capsys):
     scope: dict[str, object] = {"__name__": "page"}

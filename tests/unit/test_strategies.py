@@ -12,14 +12,16 @@ from vyre.conform.generate import MAX_INVOCATIONS, edge_bits, random_bytes, rand
 from vyre.conform.strategies import arbitrary_programs, buffers, cast_types, element_types, predicates, valid_programs
 from vyre.foundation import ir
 from vyre.foundation.dtypes import ARRAY_TAG, BY_NAME, LIVE_TAGS, OPAQUE_TAG, QUANTIZED_TAG, VEC_TAG, f32, i8, u32
+from vyre.foundation.gridsync import contains_grid_sync, is_sync, segments
 from vyre.foundation.ir import Atomic, Barrier, Cast, Expr, If, Loop, Node, Region, Return, Var, lit
 from vyre.foundation.ops import AtomicOp, BinaryOp, CollectiveOp, OpaqueOp, ReduceOp, UnaryOp
 from vyre.foundation.program import Access, LinearType, Locality, MemoryKind, Program
 from vyre.foundation.text import PREDICATES
 from vyre.foundation.validate import Capabilities, validate
-from vyre.foundation.visit import bodies, children, walk
+from vyre.foundation.visit import bodies, children, rewrite, walk
 
 CASES = [random_program(random.Random(seed)) for seed in range(400)]
+GRID_CASES = [random_program(random.Random(seed), grid_barriers=True) for seed in range(120)]
 SLOW = [HealthCheck.too_slow]
 ANYTHING = {c for c in vars(ir).values() if isinstance(c, type) and issubclass(c, Expr | Node)} - {Expr, Node}
 
@@ -117,7 +119,7 @@ def test_a_seed_names_one_case():
     assert random_program(random.Random(7)) == random_program(random.Random(7)) != random_program(random.Random(8))
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", CASES + GRID_CASES)
 def test_a_random_case_is_valid_and_its_inputs_fit(case):
     assert errors(case.program) == []
     assert 1 <= prod(case.grid) * prod(case.program.workgroup_size) <= MAX_INVOCATIONS
@@ -134,7 +136,7 @@ def test_a_drawn_case_is_valid(case):
     assert errors(case.program) == []
 
 
-@pytest.mark.parametrize("case", CASES[:80])
+@pytest.mark.parametrize("case", CASES[:80] + GRID_CASES[:60])
 def test_a_random_case_has_no_race_and_one_result(case):
     options = {"grid": case.grid, "output_elements": case.output_elements, "engine": "scalar"}
     forward = run(case.program, case.inputs, detect_races=True, **options)
@@ -175,6 +177,33 @@ def test_random_cases_have_loops_that_end_by_a_flag_and_returns_inside_branches(
     items = [x for case in CASES for x in things(case.program)]
     assert sum(map(leaves_by_flag, items)) > 20
     assert sum(isinstance(x, If) and bool(x.then) and isinstance(x.then[-1], Return) for x in items) > 20
+
+
+def test_random_cases_with_grid_wide_barriers_need_them():
+    """Most exchange data between workgroups: with barriers of the workgroup alone they would race."""
+    segmented = [segments(case.program) for case in GRID_CASES]
+    assert {len(parts) for parts in segmented} == {2, 3, 4}
+    assert sum(any(part.live_in for part in parts) for parts in segmented) > 60
+    racing = 0
+    for case in GRID_CASES[:60]:
+        entry = rewrite(case.program.entry, node=lambda n: Barrier() if is_sync(n) else n)
+        narrow = case.program.replace(entry=entry)
+        result = run(narrow, case.inputs, grid=case.grid, output_elements=case.output_elements, detect_races=True)
+        racing += bool(result.races)
+    assert racing > 20
+    assert not any(contains_grid_sync(case.program) for case in CASES)
+
+
+def test_grid_wide_exchange_is_by_owner_by_reading_and_by_atomics():
+    found = set()
+    for case in GRID_CASES:
+        for part in segments(case.program):
+            for item in things(part.program):
+                if getattr(item, "buffer", "").startswith("grid"):
+                    found.add(type(item).__name__)
+    assert found >= {"Load", "Store", "Atomic"}
+    without = [random_program(random.Random(s), grid_barriers=True, atomics=False).program for s in range(60)]
+    assert not any(isinstance(x, Atomic) and p.buffer(x.buffer).binding for p in without for x in things(p))
 
 
 def test_random_cases_read_inside_and_outside_buffers_and_write_something():

@@ -15,7 +15,10 @@ _NAMES = {
         "PendingDispatch VyreBackend core_supported_ops"
     ),
     "device": "DeviceProfile DeviceTimingQuality",
+    "diagnostics": "Diagnostic OpLocation Severity",
+    "enforce": "Allow Chain Deny EnforceGate EnforceVerdict RegistryGate",
     "execute": "explain run_batch run_one",
+    "guard": "GuardedBackend",
     "pipeline": (
         "CURRENT_PIPELINE_CACHE_KEY_VERSION CompiledPipelineBuild PassthroughPipeline PipelineCacheIdentity "
         "PipelineCacheKey PipelineCacheMissEvidence PipelineCacheMissReason PipelineCacheSnapshot "
@@ -40,6 +43,7 @@ _NAMES = {
         "Selection acquire acquire_preferred_dispatch_backend backend_dispatches backend_precedence "
         "backend_registration devices register registered_backends registered_backends_by_precedence select"
     ),
+    "shadow": "ShadowedPipeline",
     "stream": "Backend Executable Streamable stream_chunks",
     "values": (
         "DispatchConfig HostResource Memory MemoryRef PersistentThreadMode ResidentDispatchStep ResidentHandle "
@@ -50,6 +54,7 @@ _ALIASES = {
     "BackendError": "..errors:BackendError",
     "DiagnosticCode": "..errors:DiagCode",
     "Error": "..errors:VyreError",
+    "SubgroupCaps": "..foundation.subgroup:SubgroupCaps",
     "TypedDispatchExt": "..front.typed:TypedDispatchExt",  # arrays are met one layer up
     "compile_owned": "pipeline:compile",
     "compile_owned_with_telemetry": "pipeline:compile_with_telemetry",
@@ -72,9 +77,13 @@ _ROOMS = {
     "contract": "contract",
     "device": "device",
     "device_profile": "device",
+    "diagnostics": "diagnostics",
+    "enforce": "enforce",
     "error": "..errors",
     "execute": "execute",
     "fixpoint_iterations": "plan.launch",
+    "grid_sync": "split",
+    "guard": "guard",
     "launch": "plan.launch",
     "numeric": "checked",
     "output_slots": "plan.outputs",
@@ -83,8 +92,11 @@ _ROOMS = {
     "program_walks": "plan",
     "registry": "registry",
     "reservation_policy": "checked",
+    "shadow": "shadow",
     "specialization": "plan.specialize",
+    "split": "split",
     "stream": "stream",
+    "subgroup": "..foundation.subgroup",
     "validation": "admission",
     "values": "values",
 }

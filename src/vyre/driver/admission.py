@@ -6,11 +6,12 @@ could run it. A config is settled once: its profile filled in, and whatever this
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import BackendError, DiagCode, InvalidProgram, UnsupportedFeature, WireError
 from ..foundation.analysis import COLLECTIVES, SUBGROUP_EXPRS, op_ids
@@ -40,6 +41,8 @@ PROFILES: Mapping[str, Mapping[str, Any]] = {
 """Defaults by name. A backend adds its own as `capability.extras["profiles"]`."""
 
 REMEMBERED = 8192
+_Key: TypeAlias = tuple[str, str, frozenset[str], bool]
+"""Program, capability, operations, and whether grid-wide barriers are split."""
 _PROFILE_FIELDS = frozenset(f.name for f in fields(DispatchConfig) if f.default is None) - {"profile", "label"}
 
 
@@ -59,7 +62,8 @@ def node_op_id(node: Node) -> str:
 def capabilities_of(backend: VyreBackend) -> Capabilities:
     """What programs may contain on this backend, native or emulated: its operations and value types decide.
 
-    A value type that is offered brings its literals. A grid-wide barrier needs a device that has one.
+    A value type that is offered brings its literals. A grid-wide barrier needs a device that has one, or somebody who
+    splits the program there.
     """
     facts = backend.capability
     ops = backend.supported_ops() | {LITERAL_IDS[t] for t in facts.types if t in LITERAL_IDS}
@@ -78,11 +82,15 @@ def capabilities_of(backend: VyreBackend) -> Capabilities:
         indirect=runs(IndirectDispatch),
         collectives=runs(*COLLECTIVES),
         async_copy=runs(AsyncLoad, AsyncStore, AsyncWait),
-        grid_sync=facts.grid_sync,
+        grid_sync=facts.grid_sync or _splits(backend),
         supported_ops=ops,
         max_workgroup_bytes=facts.max_shared_bytes,
         max_invocations=backend.max_invocations_per_workgroup,
     )
+
+
+def _splits(backend: VyreBackend) -> bool:
+    return backend._splits_grid_sync and backend.allows_host_grid_sync_split
 
 
 # ---- programs -------------------------------------------------------------------------------------------------------
@@ -94,16 +102,16 @@ def admit(program: Program, backend: VyreBackend, config: DispatchConfig = DEFAU
     if size != program.workgroup_size:
         _no_zero(size, "workgroup_override", config, backend)
         program = program._cached(("workgroup", size), lambda: program.replace(workgroup_size=size))
-    facts, ops = backend.capability, backend.supported_ops()
+    facts, ops, splits = backend.capability, backend.supported_ops(), _splits(backend)
     last = program._cache.get("admitted")
-    if last is not None and last[0] is facts and last[1] is ops:
+    if last is not None and last[0] is facts and last[1] is ops and last[2] is splits:
         return
     key = _key(program, backend)
     if key is None or not _admitted.holds(key):
         _check(program, backend)
         if key is not None:
             _admitted.add(key)
-    program._cache["admitted"] = facts, ops
+    program._cache["admitted"] = facts, ops, splits
 
 
 def why_not(program: Program, backend: VyreBackend, config: DispatchConfig = DEFAULT_CONFIG) -> str | None:
@@ -133,17 +141,20 @@ class _Admitted:
     """Programs with the capabilities they were admitted under, the latest `REMEMBERED`."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._keys: OrderedDict[tuple[str, str, frozenset[str]], None] = OrderedDict()
+        self._keys: OrderedDict[_Key, None] = OrderedDict()
+        self.renew_lock()
 
-    def holds(self, key: tuple[str, str, frozenset[str]]) -> bool:
+    def renew_lock(self) -> None:
+        self._lock = threading.Lock()
+
+    def holds(self, key: _Key) -> bool:
         with self._lock:
             found = key in self._keys
             if found:
                 self._keys.move_to_end(key)
             return found
 
-    def add(self, key: tuple[str, str, frozenset[str]]) -> None:
+    def add(self, key: _Key) -> None:
         with self._lock:
             self._keys[key] = None
             if len(self._keys) > REMEMBERED:
@@ -158,11 +169,13 @@ class _Admitted:
 
 
 _admitted = _Admitted()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_admitted.renew_lock)  # a thread that is not in the child may have held it
 
 
-def _key(program: Program, backend: VyreBackend) -> tuple[str, str, frozenset[str]] | None:
+def _key(program: Program, backend: VyreBackend) -> _Key | None:
     try:
-        return program.fingerprint, backend.capability.digest(), backend.supported_ops()
+        return program.fingerprint, backend.capability.digest(), backend.supported_ops(), _splits(backend)
     except WireError:
         return None  # the validator says what is wrong with it
 

@@ -8,6 +8,7 @@ under every later version. Capability answers are promises about this device: an
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -244,6 +245,8 @@ class VyreBackend(ABC):
     contract: ClassVar[int] = CONTRACT_VERSION
     device: str = ""
     """Name or index of the device this instance was opened on; the registry fills it in. Part of every cache key."""
+    _splits_grid_sync: ClassVar[bool] = False
+    """Whether programs with grid-wide barriers are split on the way to the device; the driver's guard does it."""
 
     def __init_subclass__(cls, *, contract: int | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -505,8 +508,10 @@ class VyreBackend(ABC):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.flush()
-        self.shutdown()
+        try:
+            self.flush()
+        finally:
+            self.shutdown()
 
     def _unsupported(self, name: str) -> UnsupportedFeature:
         return UnsupportedFeature(
@@ -601,10 +606,14 @@ class PendingDispatch(ABC):
     """A dispatch that was started. Its result is handed out once."""
 
     def __init__(self) -> None:
-        self.__waiting = threading.Lock()  # one thread at a time is inside `_wait`
-        self.__taking = threading.Lock()
+        self.__renew_locks()
         self.__held: tuple[OutputBuffers] | None = None  # what came, until it is taken
         self.__taken = False
+
+    def __renew_locks(self) -> None:
+        self.__process = os.getpid()
+        self.__waiting = threading.Lock()  # one thread at a time is inside `_wait`
+        self.__taking = threading.Lock()
 
     @abstractmethod
     def is_ready(self) -> bool:
@@ -617,7 +626,7 @@ class PendingDispatch(ABC):
     @final
     def result(self, timeout: float | None = None) -> OutputBuffers:
         """Wait and take the outputs. After a DeadlineExceeded of the wait the result can still be asked for."""
-        self.__settle(timeout)
+        self._settle(timeout)
         return self.__take()
 
     await_result = result
@@ -629,12 +638,15 @@ class PendingDispatch(ABC):
     async def __awaited(self) -> OutputBuffers:
         import asyncio  # 50 ms that only those pay who await
 
-        await asyncio.get_running_loop().run_in_executor(None, self.__settle, None)
+        await asyncio.get_running_loop().run_in_executor(None, self._settle, None)
         return self.__take()
 
-    def __settle(self, timeout: float | None) -> None:
-        """Wait until the outputs are here. A thread that waits for another one's wait keeps its own time."""
+    @final
+    def _settle(self, timeout: float | None) -> None:
+        """Wait until the outputs are here, and leave them. A thread that waits for another's wait keeps its time."""
         start = time.monotonic()
+        if self.__process != os.getpid():
+            self.__renew_locks()  # whoever held them is not in this process
         if not self.__waiting.acquire(timeout=-1 if timeout is None else min(max(timeout, 0), threading.TIMEOUT_MAX)):
             raise _not_ended(timeout)
         try:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from ..foundation.subgroup import SubgroupCaps
 from .values import Dims
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ class DeviceProfile:
     @classmethod
     def from_backend(cls, backend: VyreBackend) -> DeviceProfile:
         """What the backend's own answers say."""
+        width = backend.subgroup_size or 0
+        subgroups = SubgroupCaps.from_feature_range(backend.supports_subgroup_ops, False, width, width)
         return cls(
             backend=backend.id,
             supports_subgroup_ops=backend.supports_subgroup_ops,
@@ -75,9 +78,9 @@ class DeviceProfile:
             supports_f16=backend.supports_f16,
             supports_bf16=backend.supports_bf16,
             supports_tensor_cores=backend.supports_tensor_cores,
-            has_subgroup_shuffle=backend.supports_subgroup_ops,
+            has_subgroup_shuffle=subgroups.is_usable(),
             max_workgroup_size=backend.max_workgroup_size,
             max_invocations_per_workgroup=backend.max_invocations_per_workgroup,
             max_storage_buffer_binding_size=backend.max_storage_buffer_bytes,
-            subgroup_size=backend.subgroup_size or 0,
+            subgroup_size=width,
         )

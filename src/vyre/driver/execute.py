@@ -7,7 +7,9 @@ dispatches.
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -16,33 +18,40 @@ from dataclasses import replace
 from operator import is_
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..errors import ArgumentTypeError, DeviceLost, DispatchFailed, VyreError
+from ..errors import ArgumentTypeError, DeadlineExceeded, DeviceLost, DispatchFailed, VyreError
 from .admission import admit, settle_config
 from .contract import CompiledPipeline, OutputBuffers, PendingDispatch, VyreBackend
-from .plan import LaunchGeometryLimits, plan_dispatch
+from .deadline import DeadlinePipeline
+from .life import Phase
+from .plan import plan_dispatch
 from .plan.outputs import (
     check_outputs_apart,
     enforce_actual_output_budget,
     replace_output_buffers_preserving_slots,
 )
-from .values import DEFAULT_CONFIG, DispatchConfig, ResidentHandle, Resource, TimedDispatchResult
+from .split import SequencePipeline, launch_limits
+from .values import DEFAULT_CONFIG, Dims, DispatchConfig, ResidentHandle, Resource, TimedDispatchResult
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from ..foundation.program import Program
     from .explain import Explanation
+    from .guard import GuardedBackend
     from .pipeline.cache import Entry, PipelineCache
     from .pipeline.key import PipelineCacheKey
+    from .shadow import Sample, Shadow
 
 Run: TypeAlias = "Callable[[Sequence[Buffer], Sequence[Buffer] | None], OutputBuffers]"
-_Planned: TypeAlias = tuple[int, int, list[int]]
-"""Bytes taken, bytes made, and the length of each output."""
+_Planned: TypeAlias = tuple[int, int, list[int], CompiledPipeline]
+"""Bytes taken, bytes made, the length of each output, and the code that serves the shape."""
 _LISTS = (list, tuple)
 _MAX_LANES = 64
 """Configs that a pipeline remembers; a caller who makes a new one for each call stays within it."""
 _MAX_SHAPES = 1024
 """Combinations of input lengths that a lane remembers."""
+_SLICE_S = 0.1
+"""How long a wait for a started dispatch goes on without looking at the device."""
 
 
 # ---- counters -------------------------------------------------------------------------------------------------------
@@ -59,9 +68,19 @@ _COUNTERS = (
     "lanes_opened",
     "shapes_planned",
     "recompiled_lanes",
+    "split_dispatches",
+    "split_segments",
+    "split_sync_points",
+    "split_launches",
+    "split_passes",
+    "fixpoints_reached",
+    "shadow_samples",
+    "shadow_divergences",
+    "shadow_ns",
 )
 (
     _PLAIN, _TIMED, _ASYNC, _RESIDENT, _BATCHES, _FAILED, _INPUT_BYTES, _OUTPUT_BYTES, _LANES, _SHAPES, _RECOMPILED,
+    _SPLIT, _SEGMENTS, _SYNC_POINTS, _LAUNCHES, _PASSES, _FIXPOINTS, _SHADOWED, _DIVERGED, _SHADOW_NS,
 ) = range(len(_COUNTERS))  # fmt: skip
 _MAX_LABELS = 256
 _lock = threading.RLock()  # a thread may end, and fold its counts, wherever the collector happens to run
@@ -110,6 +129,13 @@ def _fold(counts: _Counts) -> None:
             _ended.label(label, n)
 
 
+def _forked() -> None:
+    global _lock
+    _lock = threading.RLock()  # a thread that is not in the child may have held the other
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 _live: list[_Counts] = []
 _ended = _Counts()
 _tally = _Tally()
@@ -131,6 +157,25 @@ def label_counters() -> dict[str, int]:
     return dict(found)
 
 
+def count_sequence(segments: int, launches: int, passes: int, *, fixpoint: bool) -> None:
+    """A dispatch was split into launches; `fixpoint`: it stopped because nothing changed any more."""
+    numbers = _tally.numbers
+    numbers[_SPLIT] += 1
+    numbers[_SEGMENTS] += segments
+    numbers[_SYNC_POINTS] += segments - 1
+    numbers[_LAUNCHES] += launches
+    numbers[_PASSES] += passes
+    numbers[_FIXPOINTS] += fixpoint
+
+
+def count_shadow(elapsed_ns: int, *, diverged: bool) -> None:
+    """A dispatch was computed again by a reference, in this much time."""
+    numbers = _tally.numbers
+    numbers[_SHADOWED] += 1
+    numbers[_DIVERGED] += diverged
+    numbers[_SHADOW_NS] += elapsed_ns
+
+
 @contextmanager
 def named(label: str | None) -> Iterator[None]:
     """Errors from inside say which dispatch it was."""
@@ -148,64 +193,72 @@ def named(label: str | None) -> Iterator[None]:
 class _Lane:
     """A pipeline under one config. `run(inputs, out)` is the warm path."""
 
-    __slots__ = ("_cache", "_limits", "_plans", "backend", "config", "entry", "program", "run")
+    __slots__ = (
+        "_cache", "_limits", "_plans", "_sequence", "backend", "config", "entry", "life", "program", "run", "shadow",
+    )  # fmt: skip
 
     def __init__(
-        self, backend: VyreBackend, program: Program, config: DispatchConfig, entry: Entry, cache: PipelineCache
+        self, backend: GuardedBackend, program: Program, config: DispatchConfig, entry: Entry, cache: PipelineCache
     ) -> None:
         self.backend, self.program, self.config, self.entry, self._cache = backend, program, config, entry, cache
-        self._limits = LaunchGeometryLimits.of(backend)
+        self.life = backend.life
+        self._limits = launch_limits(program, backend, config)
+        self._sequence: SequencePipeline | None = None  # for grids over the limit
         self._plans: dict[object, _Planned] = {}
-        self.run = self._build_run()
+        self.shadow = _shadow_of(backend, program)
+        self.run = self._build_run() if self.shadow is None else self.shadow.around(self._build_run(), config)
         _tally.numbers[_LANES] += 1
 
     def _build_run(self) -> Run:
         """The warm path as one closure: nothing is built, formatted, locked or looked up by name."""
         cache, epoch, plans, plan = self._cache, self.entry.epoch, self._plans, self._plan
-        dispatch, config = self.entry.native.dispatch, self.config
+        config = self.config
         label, tally, accept = config.label, _tally, self.accept
+        enter, leave = self.life.inflight.append, self.life.inflight.pop
 
         def run(inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> OutputBuffers:
-            if cache.epoch != epoch:
-                raise self._stale()
-            planned = None
-            if type(inputs) in _LISTS:  # looking at an iterator would use it up
-                try:
-                    key: Any = tuple([len(b) if type(b) is bytes else memoryview(b).nbytes for b in inputs])
-                    planned = plans.get(key if out is None else (key, _targets(out)))
-                except (TypeError, ValueError, BufferError):
-                    pass  # planning says what is wrong
-            taken, made, sizes = planned or plan(inputs, out)
-            counts = tally.numbers
-            counts[_PLAIN] += 1
-            counts[_INPUT_BYTES] += taken
-            counts[_OUTPUT_BYTES] += made
-            if label is not None:
-                try:
-                    tally.labels[label] += 1
-                except KeyError:
-                    tally.counts.label(label)
+            enter(None)
             try:
-                outputs = dispatch(inputs, config, out=out)
-            except VyreError as e:
-                counts[_FAILED] += 1
+                if cache.epoch != epoch:  # not before entering: recovery changes it first, and then looks who is here
+                    raise self._stale()
+                planned = None
+                if type(inputs) in _LISTS:  # looking at an iterator would use it up
+                    try:
+                        key: Any = tuple([len(b) if type(b) is bytes else memoryview(b).nbytes for b in inputs])
+                        planned = plans.get(key if out is None else (key, _targets(out)))
+                    except (TypeError, ValueError, BufferError):
+                        pass  # planning says what is wrong
+                taken, made, sizes, native = planned or plan(inputs, out)
+                counts = tally.numbers
+                counts[_PLAIN] += 1
+                counts[_INPUT_BYTES] += taken
+                counts[_OUTPUT_BYTES] += made
                 if label is not None:
-                    e.context.setdefault("label", label)
-                raise
-            except Exception as e:
-                counts[_FAILED] += 1
-                raise self.failure(e) from e
-            try:
-                if type(outputs) is list:
-                    if out is None:
-                        if [memoryview(b).nbytes for b in outputs] == sizes:
+                    try:
+                        tally.labels[label] += 1
+                    except KeyError:
+                        tally.counts.label(label)
+                try:
+                    outputs = native.dispatch(inputs, config, out=out)
+                except Exception as e:
+                    counts[_FAILED] += 1
+                    error = self.failure(e)
+                    if error is e:
+                        raise
+                    raise error from e
+                try:
+                    if type(outputs) is list:
+                        if out is None:
+                            if [memoryview(b).nbytes for b in outputs] == sizes:
+                                return outputs
+                        elif len(outputs) == len(out) and all(map(is_, outputs, out)):
                             return outputs
-                    elif len(outputs) == len(out) and all(map(is_, outputs, out)):
-                        return outputs
-            except (TypeError, ValueError, BufferError):
-                pass  # no buffers
-            with _counting_failures(self):
-                return accept(outputs, out, sizes)
+                except (TypeError, ValueError, BufferError):
+                    pass  # no buffers
+                with _counting_failures(self):
+                    return accept(outputs, out, sizes)
+            finally:
+                leave()
 
         return run
 
@@ -220,8 +273,10 @@ class _Lane:
             plan = plan_dispatch(self.program, inputs, self.config, self._limits, self.backend.id, out=out)
             if out is not None:
                 check_outputs_apart(out)
+            sizes = [o.layout.read_size for o in plan.outputs]
+            native = self.timed(self._code(plan.launch.grid), sizes)
         lengths = tuple(memoryview(b).nbytes for b in inputs)
-        planned = sum(lengths), plan.output_bytes, [o.layout.read_size for o in plan.outputs]
+        planned = sum(lengths), plan.output_bytes, sizes, native
         _tally.numbers[_SHAPES] += 1
         if not plan.indirect:
             while len(self._plans) >= _MAX_SHAPES:
@@ -232,14 +287,41 @@ class _Lane:
                 self._plans[lengths, _targets(out)] = planned
         return planned
 
-    def prepare(self, branch: int, inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> list[int]:
-        """What `run` does before it dispatches, for the calls that are not hot; the lengths of the outputs."""
-        self.require_current()
-        taken, made, sizes = self._plan(inputs, out)
+    def _code(self, grid: Dims) -> CompiledPipeline:
+        """The compiled program, or the sequence of launches that a grid over the device's limit needs."""
+        native = self.entry.native
+        if isinstance(native, SequencePipeline) or max(grid) <= self.backend.max_workgroups_per_dimension:
+            return native
+        if self._sequence is None:
+            self._sequence = SequencePipeline(self.backend, self.program, self.config, oversized=True)
+        return self._sequence
+
+    def timed(self, native: CompiledPipeline, sizes: Sequence[int] = ()) -> CompiledPipeline:
+        """The same code, kept to the config's deadline if there is one."""
+        if self.config.timeout is None:
+            return native
+        return DeadlinePipeline(native, self.entry, self.life, sizes, keeps_it=self.backend.deadline != "none")
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """For the calls that are not hot: recovery sees them, and on a device that is gone they are refused."""
+        self.life.inflight.append(None)
+        try:
+            if self._cache.epoch != self.entry.epoch:
+                raise self._stale()
+            yield
+        finally:
+            self.life.inflight.pop()
+
+    def prepare(
+        self, branch: int, inputs: Sequence[Buffer], out: Sequence[Buffer] | None
+    ) -> tuple[list[int], CompiledPipeline]:
+        """What `run` does before it dispatches, for the calls that are not hot: the outputs' lengths, and the code."""
+        taken, made, sizes, native = self._plan(inputs, out)
         self.count(branch)
         _tally.numbers[_INPUT_BYTES] += taken
         _tally.numbers[_OUTPUT_BYTES] += made
-        return sizes
+        return sizes, native
 
     def accept(self, outputs: Any, out: Sequence[Buffer] | None, sizes: list[int]) -> OutputBuffers:
         """What a backend handed back, if it is what was planned. Fresh buffers are copied to where the caller wants."""
@@ -267,39 +349,41 @@ class _Lane:
             pipeline=self.entry.native.id,
         )
 
-    def failure(self, error: Exception) -> DispatchFailed:
-        """What the caller gets for an error that is not one of ours."""
-        return DispatchFailed(
-            f"backend {self.backend.id} raised {type(error).__name__}: {error}",
-            fix="read the chained error, and correct the backend or what it was given",
-            backend=self.backend.id,
-            pipeline=self.entry.native.id,
-            **self.config.labelled,
-        )
+    def failure(self, error: Exception) -> VyreError:
+        """What the caller gets for what the backend raised: the loss of its device, or one of our errors."""
+        found = self.backend.failure(error, self.entry.epoch, pipeline=self.entry.native.id)
+        if self.config.label is not None:
+            found.context.setdefault("label", self.config.label)
+        return found
+
+    def sample(self, inputs: Sequence[Buffer]) -> Sample | None:
+        """What to hand the outputs to, where a shadow wants this dispatch."""
+        return None if self.shadow is None else self.shadow.sample(inputs, self.config)
 
     def count(self, branch: int) -> None:
         _tally.numbers[branch] += 1
         if self.config.label is not None:
             _tally.counts.label(self.config.label)
 
-    def require_current(self) -> None:
-        if self._cache.epoch != self.entry.epoch:
-            raise self._stale()
-
     def _stale(self) -> DeviceLost:
-        return DeviceLost(
-            "the backend was shut down or recovered after this pipeline was compiled",
-            fix="compile the program again, after acquiring the backend again if it was shut down",
-            backend=self.backend.id,
-            pipeline=self.entry.native.id,
-            **self.config.labelled,
-        )
+        return self.life.refusal(pipeline=self.entry.native.id, **self.config.labelled)
+
+
+def _shadow_of(backend: VyreBackend, program: Program) -> Shadow | None:
+    """What `VYRE_SHADOW` holds this program's outputs against."""
+    if "VYRE_SHADOW" not in os.environ:
+        return None
+    from .shadow import shadow_from_env  # only those pay for it who ask
+
+    return shadow_from_env(backend, program)
 
 
 def _targets(out: Sequence[Buffer]) -> tuple[int, ...] | None:
     """The lengths of the caller's outputs; None, which no plan is kept under, where they need a closer look."""
-    if type(out) not in _LISTS or (len(out) > 1 and len(set(map(id, out))) != len(out)):
+    if type(out) not in _LISTS:
         return None
+    if len(out) > 1:
+        check_outputs_apart(out)
     return tuple([v.nbytes if v.c_contiguous and not v.readonly else -1 for v in [memoryview(b) for b in out]])
 
 
@@ -323,7 +407,7 @@ class DriverPipeline(CompiledPipeline):
 
     def __init__(
         self,
-        backend: VyreBackend,
+        backend: GuardedBackend,
         program: Program,
         config: DispatchConfig,
         key: PipelineCacheKey,
@@ -366,11 +450,17 @@ class DriverPipeline(CompiledPipeline):
         out: Sequence[Buffer] | None = None,
     ) -> TimedDispatchResult:
         lane = self.lane(config)
-        sizes = lane.prepare(_TIMED, inputs, out)
-        with _counting_failures(lane):
-            result = lane.entry.native.dispatch_timed(inputs, lane.config, out=out)
-            outputs = lane.accept(getattr(result, "outputs", None), out, sizes)
-            return result if outputs is result.outputs else replace(result, outputs=outputs)
+        sample = lane.sample(inputs)
+        with lane.running():
+            sizes, native = lane.prepare(_TIMED, inputs, out)
+            with _counting_failures(lane):
+                result = native.dispatch_timed(inputs, lane.config, out=out)
+                if not isinstance(result, TimedDispatchResult):
+                    raise lane._broken(f"it returned {type(result).__name__}", "return a TimedDispatchResult")
+                outputs = lane.accept(result.outputs, out, sizes)
+        if sample is not None:
+            sample.check(outputs)
+        return result if outputs is result.outputs else replace(result, outputs=outputs)
 
     def dispatch_async(
         self,
@@ -380,12 +470,18 @@ class DriverPipeline(CompiledPipeline):
         out: Sequence[Buffer] | None = None,
     ) -> PendingDispatch:
         lane = self.lane(config)
-        sizes = lane.prepare(_ASYNC, inputs, out)
-        with _counting_failures(lane):
-            pending = lane.entry.native.dispatch_async(inputs, lane.config, out=out)
-            if not isinstance(pending, PendingDispatch):
-                raise lane._broken(f"it returned {type(pending).__name__}", "return a PendingDispatch")
-            return _LanePending(pending, lane, out, sizes)
+        sample = lane.sample(inputs)
+        with lane.running():
+            sizes, native = lane.prepare(_ASYNC, inputs, out)
+            with _counting_failures(lane):
+                held = None if out is None else list(out)  # the caller's list stays his
+                pending = native.dispatch_async(inputs, lane.config, out=held)
+                if not isinstance(pending, PendingDispatch):
+                    raise lane._broken(f"it returned {type(pending).__name__}", "return a PendingDispatch")
+                handle = _LanePending(pending, lane, held, sizes)
+                if not pending.is_ready():
+                    lane.life.watch(handle)
+        return handle if sample is None else sample.after(handle)
 
     def dispatch_batch(
         self,
@@ -400,10 +496,15 @@ class DriverPipeline(CompiledPipeline):
         self, resources: Sequence[Resource], config: DispatchConfig | None = None
     ) -> list[ResidentHandle]:
         lane = self.lane(config)
-        lane.require_current()
-        lane.count(_RESIDENT)
-        with _counting_failures(lane):
-            return lane.entry.native.dispatch_resident(resources, lane.config)
+        if lane.shadow is not None:
+            raise lane.shadow.no_resident()
+        life = lane.life
+        with lane.running():
+            given = [life.unstamp(r) for r in resources]
+            lane.count(_RESIDENT)
+            with _counting_failures(lane):
+                kept = lane.timed(lane.entry.native).dispatch_resident(given, lane.config)
+                return [life.stamp(h) for h in kept]
 
     def explain(self, inputs: Sequence[Buffer], config: DispatchConfig | None = None) -> Explanation:
         """What a dispatch would do, and why. Nothing runs."""
@@ -447,6 +548,8 @@ class DriverPipeline(CompiledPipeline):
         return lane
 
     def _open(self, config: DispatchConfig) -> _Lane:
+        if self._cache.epoch != self._entry.epoch:
+            raise self.backend.life.refusal(pipeline=self.id)  # also where other code would have to be compiled
         admit(self.program, self.backend, config)
         entry = self._find(config)
         if entry is not self._entry:
@@ -461,39 +564,71 @@ def _bounded(table: dict[DispatchConfig, _Lane], key: DispatchConfig, lane: _Lan
 
 
 class _LanePending(PendingDispatch):
-    """A started dispatch: its result is held to the config of its lane, and its code stays open until then."""
+    """A started dispatch: its result is held to the config of its lane, and its code stays open until then.
+
+    It belongs to one life of its device. Waits are cut into slices, so that no wait outlives the device, and a signal
+    is handled even where a backend waits without looking.
+    """
 
     def __init__(self, pending: PendingDispatch, lane: _Lane, out: Sequence[Buffer] | None, sizes: list[int]) -> None:
         super().__init__()
         self._pending, self._lane, self._out, self._sizes = pending, lane, out, sizes
+        self._life_number = lane.life.number
         self._came: tuple[OutputBuffers] | None = None  # kept, so that a refusal can be repeated
         self._failed = False
 
     def is_ready(self) -> bool:
-        return self._pending.is_ready()
+        with _typed_failures(self._lane):
+            return self._pending.is_ready()
 
     def _wait(self, timeout: float | None) -> OutputBuffers:
         try:
             with _typed_failures(self._lane):
                 if self._came is None:
-                    self._came = (self._pending.result(timeout),)
-                return self._lane.accept(self._came[0], self._out, self._sizes)
+                    self._came = self._outputs(timeout)
+                if self._came is not None:
+                    self._lane.life.unwatch(self)
+                    return self._lane.accept(self._came[0], self._out, self._sizes)
         except VyreError:
-            if not self._failed and self._pending.is_ready():  # else only the wait has ended
+            if not self._failed:
                 self._failed = True
+                self._lane.life.unwatch(self)
                 _tally.numbers[_FAILED] += 1
             raise
+        raise TimeoutError
+
+    def _outputs(self, timeout: float | None) -> tuple[OutputBuffers] | None:
+        """What the backend gives, or None when the time is over and the dispatch is not."""
+        pending, end = self._pending, None if timeout is None else time.monotonic() + timeout
+        while True:
+            self._require_device()
+            left = _SLICE_S if end is None else min(max(end - time.monotonic(), 0), _SLICE_S)
+            try:
+                return (pending.result(left),)
+            except DeadlineExceeded as e:
+                if "waited_s" not in e.context:
+                    raise  # not the wait has ended but the dispatch, ready or not
+                if pending.is_ready():
+                    return (pending.result(0),)  # it ended just now, or the deadline was its own
+                if end is not None and time.monotonic() >= end:
+                    return None
+
+    def _require_device(self) -> None:
+        """Raise if the device this runs on is gone. After a shutdown, what was started still ends."""
+        life = self._lane.life
+        if life.number != self._life_number or life.phase not in (Phase.OPEN, Phase.BUSY, Phase.SHUT):
+            raise self._lane._stale()
 
 
 @contextmanager
 def _typed_failures(lane: _Lane) -> Iterator[None]:
     try:
-        with named(lane.config.label):
-            yield
-    except VyreError:
-        raise
+        yield
     except Exception as e:
-        raise lane.failure(e) from e
+        error = lane.failure(e)
+        if error is e:
+            raise
+        raise error from e
 
 
 @contextmanager

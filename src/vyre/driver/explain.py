@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import prod
@@ -12,8 +13,10 @@ from ..foundation.program import Program
 from .admission import admit, settle_config
 from .contract import VyreBackend
 from .execute import DriverPipeline, named
+from .guard import guarded
 from .pipeline.compiler import PassthroughPipeline, key_of, pipelines_of
-from .plan import DispatchPlan, LaunchGeometryLimits, plan_dispatch
+from .plan import DispatchPlan, plan_dispatch
+from .split import SequencePipeline, launch_count, launch_limits, segments_needed
 from .values import DEFAULT_CONFIG, DispatchConfig
 
 if TYPE_CHECKING:
@@ -94,10 +97,11 @@ def explain_dispatch(
         )
     if not isinstance(config, DispatchConfig | None):
         raise ArgumentTypeError(f"config is {type(config).__name__}", fix="pass DispatchConfig(...), or nothing")
+    backend = guarded(backend)
     with named(None if config is None else config.label):
         settled = settle_config(config or DEFAULT_CONFIG, backend) if handle is None else handle.settle(config)
         admit(program, backend, settled)
-        plan = plan_dispatch(program, inputs, settled, LaunchGeometryLimits.of(backend), backend.id)
+        plan = plan_dispatch(program, inputs, settled, launch_limits(program, backend, settled), backend.id)
         key = key_of(backend, program, settled)
     native = handle.native if handle is not None and key == handle.key else None  # another config, another code
     return Explanation(
@@ -121,8 +125,9 @@ def explain_dispatch(
             *_code_decisions(backend, key, native),
             _workgroup_decision(plan, settled),
             _grid_decision(plan, settled),
-            Decision("launch", "plain", f"backend {backend.id} offers no recorded, persistent or overlapped launches"),
+            _launch_decision(program, backend, plan),
             _deadline_decision(backend, settled),
+            _shadow_decision(),
         ),
     )
 
@@ -146,6 +151,8 @@ def _code_decisions(backend: VyreBackend, key: PipelineCacheKey, native: object)
         return (Decision("cache", "memory", "a pipeline with this key was compiled before"),)
     if isinstance(native, PassthroughPipeline):
         code = Decision("code", "passthrough", f"backend {backend.id} compiles nothing ahead")
+    elif isinstance(native, SequencePipeline):
+        code = Decision("code", "sequence", f"backend {backend.id} compiled each launch of it")
     else:
         code = Decision("code", "native", f"backend {backend.id} compiled it")
     kept = "still in memory" if key in cache else "no longer in memory; this pipeline keeps it"
@@ -167,10 +174,33 @@ def _grid_decision(plan: DispatchPlan, config: DispatchConfig) -> Decision:
     return Decision("grid", _dims(plan.launch.grid), why)
 
 
+def _launch_decision(program: Program, backend: VyreBackend, plan: DispatchPlan) -> Decision:
+    segmented, most = segments_needed(program, backend), backend.max_workgroups_per_dimension
+    oversized = max(plan.launch.grid) > most
+    if not segmented and not oversized:
+        return Decision(
+            "launch", "plain", f"backend {backend.id} offers no recorded, persistent or overlapped launches"
+        )
+    why = ["the device has no grid-wide barrier"] * segmented
+    why += [f"the device takes {most} workgroups along an axis"] * oversized
+    count = launch_count(program, plan.launch.grid, most)
+    return Decision("launch", f"{count} in sequence", " and ".join(why))
+
+
 def _deadline_decision(backend: VyreBackend, config: DispatchConfig) -> Decision:
     if config.timeout is None:
         return Decision("deadline", "none", "no timeout is set")
-    return Decision("deadline", f"{config.timeout:g} s", f"kept by backend {backend.id} as: {backend.deadline}")
+    how = f"kept by backend {backend.id} as: {backend.deadline}"
+    if backend.deadline == "none":
+        how = f"kept by the driver, which leaves the call behind: backend {backend.id} keeps none"
+    return Decision("deadline", f"{config.timeout:g} s", how)
+
+
+def _shadow_decision() -> Decision:
+    asked = os.environ.get("VYRE_SHADOW", "").strip()
+    if not asked:
+        return Decision("shadow", "none", "VYRE_SHADOW is not set")
+    return Decision("shadow", asked, "VYRE_SHADOW; an oracle computes this share of the dispatches again")
 
 
 def _dims(dims: tuple[int, int, int]) -> str:

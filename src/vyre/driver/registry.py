@@ -14,15 +14,26 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from ..errors import ArgumentTypeError, ArgumentValueError, BackendUnavailable, InvalidProgram, VyreError
+from ..errors import (
+    ArgumentTypeError,
+    ArgumentValueError,
+    BackendUnavailable,
+    DeadlineExceeded,
+    InvalidProgram,
+    VyreError,
+)
 from .listing import BackendListing, package_label, package_name, unusable
 
 if TYPE_CHECKING:
     from ..foundation.program import Program
-    from .contract import BackendRegistration, DeviceInfo, VyreBackend
+    from .contract import BackendRegistration, DeviceInfo
+    from .guard import GuardedBackend
+    from .probe import Probe
 
+T = TypeVar("T")
 __all__ = [
     "BackendListing", "FallbackWarning", "Loser", "Selection", "acquire", "acquire_preferred_dispatch_backend",
     "backend_dispatches", "backend_precedence", "backend_registration", "devices",
@@ -32,6 +43,7 @@ __all__ = [
 
 GROUP = "vyre.backends"
 DEFAULT_PRECEDENCE = 500
+DEFAULT_ACQUIRE_TIMEOUT_S = 30.0
 _ENTRY_NAME = re.compile(r"([A-Za-z][A-Za-z0-9_-]*)(?:\.(\d{1,9}))?\Z")
 _ON_REQUEST = "only used when asked for"
 
@@ -64,6 +76,9 @@ class _Registry:
         self._scan = scan
         self._own: list[BackendListing] = []
         self._table: _Table | None = None
+        self.renew_lock()
+
+    def renew_lock(self) -> None:
         self._lock = threading.Lock()
 
     def table(self) -> _Table:
@@ -144,8 +159,17 @@ def _changed() -> None:
     _generation += 1
 
 
+def _forked() -> None:
+    """What the parent opened has its threads and its device there, and whoever held a lock is not here."""
+    global _swap
+    _swap = threading.Lock()
+    for registry in _registries:
+        registry.renew_lock()
+    _changed()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_changed)  # what the parent opened has its threads and its device there
+    os.register_at_fork(after_in_child=_forked)
 
 
 def registered_backends() -> tuple[BackendListing, ...]:
@@ -265,22 +289,24 @@ class Selection(NamedTuple):
     """Who runs the program, open and not yet prepared, and why the others do not."""
 
     chosen: str
-    backend: VyreBackend
+    backend: GuardedBackend
     losers: tuple[Loser, ...]
 
     def __str__(self) -> str:
         return "\n".join([f"{self.chosen}: chosen", *(f"{loser.name}: {loser.reason}" for loser in self.losers)])
 
 
-def acquire(name: str) -> VyreBackend:
+def acquire(name: str) -> GuardedBackend:
     """Open the backend `id` or `id:device`: this one or an error."""
+    from .guard import guarded
+
     id, device = _split(name)
-    return _listing(id).open(device)
+    return guarded(_listing(id).open(device))
 
 
 def acquire_preferred_dispatch_backend(
     program: Program | None = None, *, allow_oracle: bool = False, strict: bool | None = None
-) -> VyreBackend:
+) -> GuardedBackend:
     """The backend that `select` chooses."""
     return select(program, allow_oracle=allow_oracle, strict=strict).backend
 
@@ -319,7 +345,7 @@ def _select_by_precedence(program: Program | None, allow_oracle: bool) -> Select
     everyone = registered_backends_by_precedence()
     for listing in _candidates(everyone, allow_oracle, losers):
         try:
-            backend = _open_for(listing, None, program)
+            backend = _in_time(listing, partial(_open_for, listing, None, program))
         except InvalidProgram:
             raise  # it is wrong on every backend
         except VyreError as e:
@@ -358,7 +384,7 @@ def _candidates(
             oracles.append(listing)
         elif record.kind in ("oracle", "distributed"):
             losers[listing.id] = _ON_REQUEST
-        elif (why := (found := listing.probe()).unavailable) is not None:
+        elif (why := (found := _probed(listing)).unavailable) is not None:
             losers[listing.id] = why
         elif record.kind == "device" and found.emulated:
             names = ", ".join(d.name for d in found.devices)
@@ -369,6 +395,43 @@ def _candidates(
     for listing in (*emulated, *oracles):
         losers.pop(listing.id, None)
         yield listing
+
+
+def _probed(listing: BackendListing) -> Probe:
+    try:
+        return _in_time(listing, listing.probe)
+    except BackendUnavailable as e:
+        from .probe import Probe
+
+        return Probe(str(e))
+
+
+def _in_time(listing: BackendListing, ask: Callable[[], T]) -> T:
+    """What a backend answers. Nobody named it, so it may not keep the others waiting for ever."""
+    from .deadline import call_within
+
+    seconds = _acquire_timeout()
+    try:
+        return call_within(ask, seconds, lambda: lambda: None)
+    except DeadlineExceeded as e:
+        raise BackendUnavailable(
+            f"backend {listing.id} did not answer within {seconds:g} s",
+            fix="ask for another one by name, or set VYRE_ACQUIRE_TIMEOUT to more seconds",
+            backend=listing.id,
+        ) from e
+
+
+def _acquire_timeout() -> float:
+    text = os.environ.get("VYRE_ACQUIRE_TIMEOUT", "").strip()
+    try:
+        seconds = float(text) if text else DEFAULT_ACQUIRE_TIMEOUT_S
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        raise ArgumentValueError(
+            f"VYRE_ACQUIRE_TIMEOUT={text!r} is no time to wait", fix="set it to a number of seconds above 0"
+        )
+    return seconds
 
 
 def _select_listed(names: Sequence[str], program: Program | None, strict: bool) -> Selection:
@@ -396,8 +459,10 @@ def _select_listed(names: Sequence[str], program: Program | None, strict: bool) 
     )
 
 
-def _open_for(listing: BackendListing, device: str | None, program: Program | None) -> VyreBackend:
-    backend = listing.open(device)
+def _open_for(listing: BackendListing, device: str | None, program: Program | None) -> GuardedBackend:
+    from .guard import guarded
+
+    backend = guarded(listing.open(device))
     if program is not None:
         from .admission import admit  # the validator comes with it
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from enum import StrEnum
 from operator import index
@@ -229,11 +229,15 @@ class ResidentOwner:
 
 @dataclass(frozen=True, slots=True)
 class ResidentHandle:
-    """Memory that stays on a device, named by its owner's instance."""
+    """Memory that stays on a device, named by its owner's instance.
+
+    `life` is the driver's: which life of the device the memory belongs to. Backends neither set nor see it.
+    """
 
     owner: int
     id: int
     nbytes: int
+    life: int = field(default=0, repr=False, compare=False)
 
 
 Resource: TypeAlias = HostResource | ResidentHandle

@@ -1,7 +1,8 @@
 """Which backend runs a program, and the pipeline it runs through.
 
 The front keeps one open backend per name. It is opened by the first call that needs it and forgotten when the set of
-registered backends changes, or when somebody shuts it down or recovers it.
+registered backends changes, or when somebody shuts it down or recovers it. One whose device is lost is recovered by the
+next call, where it can be.
 """
 
 from __future__ import annotations
@@ -10,17 +11,18 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ArgumentTypeError
+from ..errors import ArgumentTypeError, UnsupportedFeature
 from ..foundation import lang
 from ..foundation.program import Program
 
 if TYPE_CHECKING:
     from ..driver.contract import CompiledPipeline, VyreBackend
+    from ..driver.guard import GuardedBackend
     from ..driver.registry import Loser, Selection
     from ..driver.values import DispatchConfig
 
 _lock = threading.Lock()
-_open_backends: dict[str, tuple[VyreBackend, int]] = {}
+_open_backends: dict[str, tuple[GuardedBackend, int]] = {}
 """By name, each with the epoch of its pipelines when it was opened; another epoch means that its state is no more."""
 _opened_at = -1
 """The generation of the registry that `_open_backends` belongs to."""
@@ -53,14 +55,16 @@ def compile(
     return pipeline.compile(backend, program, config)
 
 
-def backend_for(name: str | None, program: Program) -> VyreBackend:
+def backend_for(name: str | None, program: Program) -> GuardedBackend:
     """The open backend of that name, or the one that is chosen for the program."""
     from ..driver import registry
 
     at = registry.generation()
     if name is None:
         found = choose(program)
+        _recover(found.chosen)
         return _keep(found.chosen, found.backend, at)
+    _recover(name)
     with _lock:
         kept = _kept(name)
     return _keep(name, registry.acquire(name), at) if kept is None else kept
@@ -88,7 +92,25 @@ def losers_for(program: Program) -> tuple[Loser, ...]:
     return found.losers
 
 
-def _keep(name: str, backend: VyreBackend, at: int) -> VyreBackend:
+def _recover(name: str) -> None:
+    """Recover the device of the open backend of that name, if it is lost. A backend that cannot is opened anew."""
+    from ..driver.life import Phase
+    from ..driver.pipeline.compiler import pipelines_of
+
+    with _lock:
+        backend, _ = _open_backends.get(name, (None, 0))
+    if backend is None or backend.life.phase not in (Phase.LOST, Phase.RECOVERING, Phase.GIVEN_UP):
+        return
+    try:
+        backend.try_recover()
+    except UnsupportedFeature:
+        return  # its pipelines have ended, so it is forgotten
+    with _lock:
+        if _open_backends.get(name, (None, 0))[0] is backend:
+            _open_backends[name] = backend, pipelines_of(backend).epoch
+
+
+def _keep(name: str, backend: GuardedBackend, at: int) -> GuardedBackend:
     """The backend that is open under that name: the new one is spare if there was one before.
 
     It was opened without the lock, since `open` may come back here; `at` is the registry's generation before that.
@@ -107,7 +129,7 @@ def _keep(name: str, backend: VyreBackend, at: int) -> VyreBackend:
     return kept
 
 
-def _kept(name: str) -> VyreBackend | None:
+def _kept(name: str) -> GuardedBackend | None:
     """The open backend of that name. Those of another registry are let go, not shut down: somebody may be using them.
 
     The caller has the lock.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import weakref
@@ -115,7 +116,12 @@ class Entry:
         self.tier = tier
         self.epoch = epoch
         if type(native).close is not CompiledPipeline.close:
-            weakref.finalize(self, native.close).atexit = False  # a device library may be gone by then
+            weakref.finalize(self, _close, native, os.getpid()).atexit = False  # a device library may be gone by then
+
+
+def _close(native: CompiledPipeline, process: int) -> None:
+    if process == os.getpid():  # what a forked process lets go of is still its parent's
+        native.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +167,13 @@ def _remember(table: OrderedDict[PipelineCacheKey, T], key: PipelineCacheKey, va
 class PipelineCache:
     """The pipelines of one backend instance.
 
-    `epoch` counts how often everything was forgotten: a pipeline of an earlier epoch belongs to a device state that is
-    no more.
+    `epoch` names a state of the device, and no two have the same: a pipeline of another epoch belongs to one that is no
+    more.
     """
 
     def __init__(self) -> None:
-        self.epoch = 0
+        self._epochs = itertools.count()
+        self.epoch = next(self._epochs)
         self.store: PipelineStore | None = None
         self.audit = PipelineCacheAudit()
         self.reasons: Counter[PipelineCacheMissReason] = Counter()
@@ -267,12 +274,35 @@ class PipelineCache:
     def clear(self) -> None:
         """Forget everything. Pipelines that are held elsewhere refuse from now on; counts stay."""
         with self._lock:
-            self.epoch += 1
+            self.epoch = next(self._epochs)
             gone, self._entries = self._entries, OrderedDict()
             self._failures.clear()
             self._nbytes = 0
             self._device = None
         del gone
+
+    def expire(self) -> None:
+        """As `clear`, but what was compiled is closed later: it may still run somewhere."""
+        with self._lock:
+            self.epoch = next(self._epochs)
+
+    def suspend(self) -> Callable[[], None]:
+        """Let every pipeline refuse until what this returns is called, which is in vain after anything ended them."""
+        with self._lock:
+            before = self.epoch
+            meanwhile = self.epoch = next(self._epochs)
+
+        def resume() -> None:
+            with self._lock:
+                if self.epoch == meanwhile:
+                    self.epoch = before
+
+        return resume
+
+    def forked(self) -> None:
+        """This is a child process: pipelines refuse, and whoever held the lock is not here."""
+        self._lock = threading.RLock()
+        self.epoch = next(self._epochs)
 
     def device_of(self, backend: VyreBackend) -> PipelineDeviceFingerprint:
         """The fingerprint of the backend's device, computed again only when it or its capability record is another."""

@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 from ...errors import ArgumentTypeError, DispatchFailed, InvalidProgram, KernelCompileFailed, VyreError
 from ...foundation.ir import Region
 from ...foundation.program import Program
-from ..admission import admit, settle_config
+from ..admission import validate_program_for_backend
 from ..contract import PIPELINE_CACHE_ATTRIBUTE, CompiledPipeline, OutputBuffers, PendingDispatch, VyreBackend
+from ..enforce import enforce
 from ..execute import DriverPipeline, named
+from ..guard import GuardedBackend, guarded
+from ..split import SequencePipeline, segments_needed
 from ..values import DEFAULT_CONFIG, DispatchConfig, TimedDispatchResult
 from .cache import Entry, Found, PipelineCache, PipelineStore
 from .key import LoweringOptions, PipelineCacheKey, PipelineCacheMissEvidence, hex_encode, hex_short
@@ -73,22 +76,23 @@ def compile_with_telemetry(
 ) -> CompiledPipelineBuild:
     """As `compile`, with what the cache did and why."""
     _check_arguments(backend, program, config)
-    asked = DEFAULT_CONFIG if config is None else config
+    asked, guard = DEFAULT_CONFIG if config is None else config, guarded(backend)
     with named(asked.label):
         _require_regions(program)
-        settled = settle_config(asked, backend)
-        admit(program, backend, settled)
-        key = key_of(backend, program, settled)
-        found = _find(backend, program, key)
+        guard.require_usable()
+        enforce(program)
+        settled = validate_program_for_backend(guard, program, asked)
+        key = key_of(guard, program, settled)
+        found = _find(guard, program, key)
 
     def code_for(other: DispatchConfig) -> Entry:
         if LoweringOptions.of(other) == key.options:
             return found.entry  # also when the cache has thrown it out
-        return _find(backend, program, key_of(backend, program, other)).entry
+        return _find(guard, program, key_of(guard, program, other)).entry
 
-    pipeline = DriverPipeline(backend, program, settled, key, found.entry, pipelines_of(backend), code_for)
+    pipeline = DriverPipeline(guard, program, settled, key, found.entry, guard.life.pipelines, code_for)
     manifest = PipelineReproManifest(
-        backend.id, pipeline.id, program.fingerprint, str(key.options), hex_encode(key.digest()), found.hit
+        guard.id, pipeline.id, program.fingerprint, str(key.options), hex_encode(key.digest()), found.hit
     )
     return CompiledPipelineBuild(pipeline, found.hit, manifest, found.evidence)
 
@@ -100,7 +104,9 @@ def prewarm(backend: VyreBackend, program: Program, config: DispatchConfig | Non
 
 
 def pipelines_of(backend: VyreBackend) -> PipelineCache:
-    """The memory tier of one backend instance; its lifecycle methods clear it."""
+    """The memory tier of one backend instance, guarded or not; its lifecycle methods clear it."""
+    if isinstance(backend, GuardedBackend):
+        return backend.life.pipelines
     return cast("PipelineCache", vars(backend).setdefault(PIPELINE_CACHE_ATTRIBUTE, PipelineCache()))
 
 
@@ -133,9 +139,14 @@ def _require_regions(program: Program) -> None:
         )
 
 
-def _find(backend: VyreBackend, program: Program, key: PipelineCacheKey) -> Found:
-    cache = pipelines_of(backend)
-    return cache.get(key, lambda epoch: _make(backend, program, key, cache, epoch))
+def code_for(backend: VyreBackend, program: Program, config: DispatchConfig) -> Entry:
+    """The compiled code of a program that was admitted, found or made."""
+    return _find(guarded(backend), program, key_of(backend, program, config)).entry
+
+
+def _find(guard: GuardedBackend, program: Program, key: PipelineCacheKey) -> Found:
+    cache = guard.life.pipelines
+    return cache.get(key, lambda epoch: guard.on_device(lambda: _make(guard, program, key, cache, epoch)))
 
 
 # ---- below the memory tier ------------------------------------------------------------------------------------------
@@ -155,9 +166,11 @@ class LoadsPipelines(Protocol):
     def load_native(self, program: Program, config: DispatchConfig, payload: bytes) -> CompiledPipeline | None: ...
 
 
-def _make(backend: VyreBackend, program: Program, key: PipelineCacheKey, cache: PipelineCache, epoch: int) -> Entry:
-    config = key.options.config()
+def _make(guard: GuardedBackend, program: Program, key: PipelineCacheKey, cache: PipelineCache, epoch: int) -> Entry:
+    config, backend = key.options.config(), guard.inner
     program_bytes = len(program.to_wire())
+    if segments_needed(program, guard):
+        return Entry(SequencePipeline(guard, program, config), program_bytes, "compiled", epoch)
     if cache.store is not None and isinstance(backend, LoadsPipelines):
         payload = _load(cache, key)
         native = None if payload is None else _checked(backend, _revive(backend, program, config, payload))
@@ -190,6 +203,13 @@ def _checked(backend: VyreBackend, native: CompiledPipeline | None) -> CompiledP
             fix="correct the backend: compile_native returns a CompiledPipeline, or None for a plain dispatch",
             backend=backend.id,
         )
+    for name in ("id", "backend_id") if native is not None else ():
+        if not isinstance(getattr(native, name, None), str):
+            raise KernelCompileFailed(
+                f"backend {backend.id} compiled the program to a {type(native).__name__} without {name}",
+                fix=f"correct the backend: set {name} of its pipelines, as text",
+                backend=backend.id,
+            )
     return native
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ...errors import ArgumentValueError, InvalidProgram
@@ -263,6 +263,10 @@ class LaunchGeometryLimits:
     def of(cls, backend: VyreBackend) -> LaunchGeometryLimits:
         most = backend.max_workgroups_per_dimension
         return cls(backend.id, backend.max_invocations_per_workgroup, backend.max_workgroup_size, (most, most, most))
+
+    def any_grid(self) -> LaunchGeometryLimits:
+        """The same, for a grid that may become several launches."""
+        return replace(self, max_grid_dim=(U32_MAX, U32_MAX, U32_MAX))
 
 
 def validate_launch_geometry(workgroup: Grid, grid: Grid, limits: LaunchGeometryLimits | None = None) -> None:

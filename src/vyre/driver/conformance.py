@@ -1,0 +1,260 @@
+"""Is a pipeline right? Its outputs held against those of a reference, over a list of cases.
+
+Outputs must be equal byte for byte. A config with an `ulp_budget` grants that many units in the last place to floats of
+programs whose operations may be approximated, and to nothing else. A program whose results may depend on the schedule
+is refused, unless the caller names a comparison that does not depend on it either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from ..errors import BackendError, VyreError
+from ..foundation.determinism import Determinism, determinism
+from ..foundation.program import Program
+from .compare import Compare, Difference, arrangement, compare_outputs
+from .contract import CompiledPipeline, OutputBuffers
+from .values import DEFAULT_CONFIG, DispatchConfig
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+ReferenceExecutor: TypeAlias = "Callable[[Program, Sequence[Buffer], DispatchConfig], OutputBuffers]"
+"""What says which outputs are right; the `dispatch` of a backend is one."""
+_WHAT = {"count": "the number of outputs", "length": "the length of an output", "value": "an output"}
+
+
+# ---- what can go wrong ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DivergenceEvent:
+    """All there is to know about outputs that differ; inputs and outputs are copies."""
+
+    case_label: str
+    program_fingerprint: str
+    backend: str
+    reference: str
+    inputs: tuple[bytes, ...]
+    backend_output: tuple[bytes, ...]
+    reference_output: tuple[bytes, ...]
+    difference: Difference
+
+
+class ConformanceError(BackendError):
+    """A pipeline was not shown to be right."""
+
+    diagnostic_code = "C-LAW-001"
+
+
+class EmptyMatrix(ConformanceError):
+    """There is no case to check, and no cases prove nothing."""
+
+
+class NotComparable(ConformanceError):
+    """Results may depend on the schedule, so two right ones may differ."""
+
+    diagnostic_code = "C-DET-001"
+
+
+class BackendRejected(ConformanceError):
+    """The pipeline under test raised; its error is chained."""
+
+
+class ReferenceRejected(ConformanceError):
+    """The reference raised, so there is nothing to compare with; its error is chained."""
+
+
+class Diverged(ConformanceError):
+    """Outputs differ. The context names the output, the element, both values and the program; `event` has it all."""
+
+    event: DivergenceEvent | None
+
+    def __init__(self, message: str, /, *, fix: str, event: DivergenceEvent | None = None, **context: object) -> None:
+        super().__init__(message, fix=fix, **context)
+        self.event = event
+
+    def _identity(self) -> tuple[object, ...]:
+        return *super()._identity(), self.event
+
+
+# ---- one comparison -------------------------------------------------------------------------------------------------
+
+
+class Claim(NamedTuple):
+    """That a backend gives, for one program, the outputs of a reference; both by their names."""
+
+    program: Program
+    backend: str
+    reference: str
+    compare: Compare = "bytes"
+
+    def hold(
+        self,
+        label: str,
+        inputs: tuple[bytes, ...],
+        found: tuple[bytes, ...],
+        expected: tuple[bytes, ...],
+        config: DispatchConfig,
+    ) -> int:
+        """Raise `Diverged` unless outputs are the same; else how many ulps a budget let pass."""
+        budget = config.ulp_budget or 0
+        seen = compare_outputs(self.program, found, expected, compare=self.compare, ulp_budget=budget)
+        if seen.difference is None:
+            return seen.worst_ulps
+        program = self.program.fingerprint
+        raise Diverged(
+            f"{_WHAT[seen.difference.kind]} of {self.backend} differs from {self.reference}",
+            fix=f"report it to the author of backend {self.backend}: error.event has the inputs and both outputs",
+            event=DivergenceEvent(
+                label, program, self.backend, self.reference, inputs, found, expected, seen.difference
+            ),
+            program=program,
+            case=label,
+            **seen.difference.facts,
+        )
+
+    def rejected_by_backend(self, error: Exception, **context: object) -> BackendRejected:
+        return BackendRejected(
+            f"{self.backend} does not run the case: {_words(error)}",
+            fix="follow the fix of the backend, or correct the case",
+            program=self.program.fingerprint,
+            **context,
+        )
+
+    def rejected_by_reference(self, error: Exception, **context: object) -> ReferenceRejected:
+        return ReferenceRejected(
+            f"{self.reference} does not run the program: {_words(error)}",
+            fix="follow the fix of the reference, or run this program without it",
+            program=self.program.fingerprint,
+            **context,
+        )
+
+
+def _words(error: Exception) -> str:
+    return error.message if isinstance(error, VyreError) else f"{type(error).__name__}: {error}"
+
+
+def copied(buffers: Iterable[Buffer]) -> tuple[bytes, ...]:
+    return tuple(memoryview(b).tobytes() for b in buffers)
+
+
+def reference_config(config: DispatchConfig) -> DispatchConfig:
+    """What of a config changes the result. The reference is exact, and takes the time that it takes."""
+    return DispatchConfig(
+        label=config.label,
+        workgroup_override=config.workgroup_override,
+        grid_override=config.grid_override,
+        fixpoint_iterations=config.fixpoint_iterations,
+        output_elements=config.output_elements,
+    )
+
+
+def require_comparable(program: Program, compare: Compare = "bytes") -> Determinism:
+    """The proof that schedules do not change the program's results; raises where there is none and it is needed."""
+    proof = program._cached("driver.determinism", lambda: determinism(program))
+    if arrangement(compare) is None and proof.verdict != "proved":
+        raise not_comparable(program, proof)
+    return proof
+
+
+def not_comparable(program: Program, proof: Determinism) -> NotComparable:
+    return NotComparable(
+        f"the program is not proved deterministic: {'; '.join(proof.reasons)}",
+        fix="remove what depends on the schedule, or name an order-free comparison: compare='unordered' or a function "
+        "of your own, with an environment variable VYRE_SHADOW=1,unordered",
+        program=program.fingerprint,
+    )
+
+
+# ---- lists of cases -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ConformanceCase:
+    label: str
+    inputs: tuple[Buffer, ...]
+
+
+@dataclass(slots=True)
+class ConformanceMatrix:
+    """Cases to check, in order."""
+
+    cases: list[ConformanceCase] = field(default_factory=list)
+
+    def push(self, label: str, inputs: Iterable[Buffer]) -> None:
+        self.cases.append(ConformanceCase(label, tuple(inputs)))
+
+    def is_empty(self) -> bool:
+        return not self.cases
+
+
+@dataclass(frozen=True, slots=True)
+class ConformanceReport:
+    """What came of all cases; `worst_ulps` is how far apart floats were that a budget let pass."""
+
+    cases: int
+    errors: tuple[ConformanceError, ...]
+    worst_ulps: int = 0
+
+    @property
+    def ok(self) -> bool:
+        return not self.errors
+
+
+def check_matrix(
+    pipeline: CompiledPipeline,
+    program: Program,
+    reference: ReferenceExecutor,
+    matrix: ConformanceMatrix,
+    config: DispatchConfig = DEFAULT_CONFIG,
+    *,
+    compare: Compare = "bytes",
+) -> ConformanceReport:
+    """Run every case once on the pipeline and then on the reference. One that fails does not stop the others."""
+    if matrix.is_empty():
+        raise EmptyMatrix("there are no cases to check", fix="push at least one case with its inputs")
+    require_comparable(program, compare)
+    claim = Claim(program, pipeline.backend_id, "the reference", compare)
+    errors: list[ConformanceError] = []
+    worst = 0
+    for case in matrix.cases:
+        try:
+            worst = max(worst, _check_case(claim, pipeline, reference, case, config))
+        except ConformanceError as e:
+            errors.append(e)
+    return ConformanceReport(len(matrix.cases), tuple(errors), worst)
+
+
+def assert_exhaustive_byte_identity(
+    pipeline: CompiledPipeline,
+    program: Program,
+    reference: ReferenceExecutor,
+    matrix: ConformanceMatrix,
+    config: DispatchConfig = DEFAULT_CONFIG,
+) -> None:
+    """Raise the first error, after every case has run."""
+    report = check_matrix(pipeline, program, reference, matrix, config)
+    if not report.ok:
+        raise report.errors[0]
+
+
+def _check_case(
+    claim: Claim,
+    pipeline: CompiledPipeline,
+    reference: ReferenceExecutor,
+    case: ConformanceCase,
+    config: DispatchConfig,
+) -> int:
+    inputs = copied(case.inputs)
+    try:
+        found = copied(pipeline.dispatch(inputs, config))
+    except Exception as e:
+        raise claim.rejected_by_backend(e, case=case.label) from e
+    try:
+        expected = copied(reference(claim.program, inputs, reference_config(config)))
+    except Exception as e:
+        raise claim.rejected_by_reference(e, case=case.label) from e
+    return claim.hold(case.label, inputs, found, expected, config)

@@ -1,0 +1,284 @@
+"""Rules that hold for every file of the package, read from its syntax: imports, raises, reads and caches."""
+
+import ast
+import builtins
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from vyre import errors
+from vyre.driver import shadow
+from vyre.driver.admission import admit
+from vyre.driver.contract import VyreBackend
+from vyre.driver.values import DEFAULT_CONFIG
+from vyre.errors import UnsupportedFeature
+from vyre.foundation.dtypes import u32
+from vyre.foundation.ir import Call, Lit, Store
+from vyre.foundation.program import Program, output
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "vyre"
+PATHS = sorted(p.relative_to(SOURCE).as_posix() for p in SOURCE.rglob("*.py"))
+ERRORS = {
+    name
+    for module in (errors, shadow)
+    for name, value in vars(module).items()
+    if isinstance(value, type) and issubclass(value, errors.VyreError)
+}
+BUILTIN_ERRORS = {
+    name for name, value in vars(builtins).items() if isinstance(value, type) and issubclass(value, BaseException)
+}
+
+every_module = pytest.mark.parametrize("path", PATHS)
+
+
+def source(path: str) -> str:
+    return (SOURCE / path).read_text("utf-8")
+
+
+# ---- imports --------------------------------------------------------------------------------------------------------
+
+
+def wildcards(tree: ast.AST) -> list[int]:
+    return [n.lineno for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.names[0].name == "*"]
+
+
+@pytest.mark.row("A-ORG-1")
+@every_module
+def test_names_are_imported_one_by_one(path):
+    assert wildcards(ast.parse(source(path))) == []
+
+
+@pytest.mark.row("A-ORG-1")
+@pytest.mark.parametrize("path", [p for p in PATHS if p.startswith("driver/") and p.endswith("__init__.py")])
+def test_packages_of_the_driver_list_what_they_offer(path):
+    assert any(
+        isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+        for node in ast.parse(source(path)).body
+    )
+
+
+# ---- raises ---------------------------------------------------------------------------------------------------------
+
+OUR_OWN_MISTAKES = {
+    ("errors.py", "__init__"): "an error without a fix",
+    ("driver/checked.py", "__init__"): "a counter of an unknown mode",
+    ("foundation/text.py", "_expr_parts"): "an expression class that the printer does not know",
+    ("foundation/text.py", "_node_parts"): "a statement class that the printer does not know",
+}
+"""(module, function) -> what it refuses. Nobody can cause these from outside."""
+
+
+PROTOCOL = {"StopIteration", "TimeoutError"}
+"""What Python, and the wait of a pending dispatch, take as an answer."""
+
+
+@cache
+def makers() -> dict[str, set[str]]:
+    """Name of each function or method of the package -> what its definitions return."""
+    found: dict[str, set[str]] = {}
+    for path in PATHS:
+        for node in ast.walk(ast.parse(source(path))):
+            if isinstance(node, ast.FunctionDef):
+                found.setdefault(node.name, set()).add(ast.unparse(node.returns) if node.returns else "")
+    return found
+
+
+def raises(tree: ast.AST) -> Iterator[tuple[ast.Raise, str, set[str]]]:
+    """Every `raise` with the function it is in, and the exceptions that a `try` around it catches there."""
+
+    def visit(node: ast.AST, function: str, caught: frozenset[str]) -> Iterator[tuple[ast.Raise, str, set[str]]]:
+        if isinstance(node, ast.Raise):
+            yield node, function, set(caught)
+        if isinstance(node, ast.FunctionDef | ast.Lambda):
+            function, caught = getattr(node, "name", function), frozenset()
+        for name, value in ast.iter_fields(node):
+            inside = caught
+            if isinstance(node, ast.Try) and name == "body":
+                handled = (h.type for h in node.handlers if h.type is not None)
+                inside |= {ast.unparse(t) for h in handled for t in (h.elts if isinstance(h, ast.Tuple) else [h])}
+            for child in value if isinstance(value, list) else [value]:
+                if isinstance(child, ast.AST):
+                    yield from visit(child, function, inside)
+
+    return visit(tree, "", frozenset())
+
+
+def without_fix(path: str, text: str) -> list[str]:
+    """Raises whose error may say nothing about what to do next."""
+    found = []
+    for node, function, caught in raises(ast.parse(text)):
+        why = _complaint(node.exc, caught)
+        if why and (path, function) not in OUR_OWN_MISTAKES:
+            found.append(f"{path}:{node.lineno}: {why}")
+    return found
+
+
+def _complaint(raised: ast.expr | None, caught: set[str]) -> str | None:
+    if not isinstance(raised, ast.Call):
+        name = ast.unparse(raised) if raised is not None else ""
+        return f"{name} has no text" if name in BUILTIN_ERRORS - PROTOCOL - caught else None
+    name = ast.unparse(raised.func).rpartition(".")[2]
+    if any(k.arg in ("fix", None) for k in raised.keywords):
+        return None
+    if name in ERRORS:
+        return f"{name} has no fix"
+    if name in BUILTIN_ERRORS:
+        if name in caught or name == "AttributeError":  # which is how Python says that a name is not there
+            return None
+        return None if "Fix: " in ast.unparse(raised) else f"{name} has no fix"
+    makes = {word for returned in makers().get(name, set()) for word in re.findall(r"\w+", returned)}
+    local = name.startswith("_") and name[1:2].isupper()  # a signal between two functions of one module
+    return None if local or makes & (ERRORS | {"Exception"}) else f"{name}() does not say that it makes an error"
+
+
+@pytest.mark.row("A-ORG-3")
+@every_module
+def test_every_raise_says_what_to_do_next(path):
+    assert without_fix(path, source(path)) == []
+
+
+@pytest.mark.row("A-ORG-3")
+@pytest.mark.parametrize(
+    "text, complaint",
+    [
+        ("raise ValueError('no')", "ValueError has no fix"),
+        ("raise ValueError", "ValueError has no text"),
+        ("raise RuntimeError(f'no {x}')", "RuntimeError has no fix"),
+        ("raise VyreError('no')", "VyreError has no fix"),
+        ("raise errors.DispatchFailed('no')", "DispatchFailed has no fix"),
+        ("raise Diverged('no')", "Diverged has no fix"),
+        ("raise something('no')", "something() does not say that it makes an error"),
+        (
+            "def f():\n    try:\n        g()\n    except ValueError:\n        raise ValueError('no')",
+            "ValueError has no fix",
+        ),
+        ("try:\n    def f():\n        raise ValueError('no')\nexcept ValueError: pass", "ValueError has no fix"),
+    ],
+)
+def test_a_raise_without_a_fix_is_caught(text, complaint):
+    (found,) = without_fix("driver/x.py", text)
+    assert found.endswith(complaint)
+
+
+@pytest.mark.row("A-ORG-3")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "raise",
+        "raise error",
+        "raise StopIteration",
+        "raise VyreError('no', fix='do')",
+        "raise VyreError(*args, **options)",
+        "raise TypeError('no. Fix: do')",
+        "raise AttributeError(name)",
+        "try:\n    raise ValueError('no')\nexcept (TypeError, ValueError):\n    pass",
+    ],
+)
+def test_a_raise_with_a_fix_passes(text):
+    assert without_fix("driver/x.py", text) == []
+
+
+# ---- reads ----------------------------------------------------------------------------------------------------------
+
+READS = {("driver/registry.py", "read_text"): "metadata of an installed package, through the standard library"}
+"""(module, call) -> why nothing from outside decides how much it reads."""
+
+
+def unbounded_reads(path: str, text: str) -> list[str]:
+    """Calls that read a file to its end, however long it is."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.Call(func=ast.Attribute(attr="read" | "readlines" as name), args=[]):
+                pass
+            case ast.Call(func=ast.Attribute(attr="read_text" | "read_bytes" as name)):
+                pass
+            case ast.Call(func=ast.Attribute(attr="load" as name, value=ast.Name(id="json" | "tomllib" | "pickle"))):
+                pass
+            case _:
+                continue
+        if (path, name) not in READS:
+            found.append(f"{path}:{node.lineno}: {name}() has no limit")
+    return found
+
+
+@pytest.mark.row("A-ORG-4")
+@every_module
+def test_every_read_of_a_file_has_a_limit(path):
+    assert unbounded_reads(path, source(path)) == []
+
+
+@pytest.mark.row("A-ORG-4")
+def test_a_read_without_a_limit_is_caught():
+    for text in ("f.read()", "Path(p).read_text('utf-8')", "p.read_bytes()", "json.load(f)", "f.readlines()"):
+        assert len(unbounded_reads("driver/x.py", text)) == 1
+    for text in ("f.read(MAX + 1)", "json.loads(text)", "reader.read_u32"):
+        assert unbounded_reads("driver/x.py", text) == []
+
+
+# ---- caches ---------------------------------------------------------------------------------------------------------
+
+FEW = {"DataType", "BinaryOp", "UnaryOp", "AtomicOp", "ReduceOp", "bool"}
+"""Types with as many values as the language has; of a program's own there may be any number."""
+
+
+CACHES = {("lower/evaluate.py", "_function"): "its parameters are names of operations and types"}
+"""(module, function) -> why it meets only so many arguments."""
+
+
+def unbounded_caches(path: str, text: str) -> list[str]:
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.FunctionDef) or (path, node.name) in CACHES:
+            continue
+        decorators = {ast.unparse(d).removeprefix("functools.") for d in node.decorator_list}
+        if not decorators & {"cache", "lru_cache(maxsize=None)", "lru_cache(None)"}:
+            continue
+        given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        if (
+            node.args.vararg
+            or node.args.kwarg
+            or any(a.annotation is None or ast.unparse(a.annotation) not in FEW for a in given)
+        ):
+            found.append(f"{path}:{node.lineno}: {node.name} remembers without a bound")
+    return found
+
+
+@pytest.mark.row("A-ORG-5")
+@every_module
+def test_no_cache_grows_with_what_users_bring(path):
+    assert unbounded_caches(path, source(path)) == []
+
+
+@pytest.mark.row("A-ORG-5")
+def test_an_unbounded_cache_is_caught():
+    for head in ("@cache", "@functools.cache", "@lru_cache(maxsize=None)", "@functools.lru_cache(None)"):
+        assert len(unbounded_caches("driver/x.py", f"{head}\ndef f(p: Program): ...")) == 1
+    assert len(unbounded_caches("driver/x.py", "@cache\ndef f(x): ...")) == 1
+    assert len(unbounded_caches("driver/x.py", "@cache\ndef f(*xs: bool): ...")) == 1
+    for text in ("@cache\ndef f(): ...", "@cache\ndef f(t: DataType): ...", "@lru_cache(maxsize=64)\ndef f(p): ..."):
+        assert unbounded_caches("driver/x.py", text) == []
+
+
+# ---- fixtures -------------------------------------------------------------------------------------------------------
+
+UNSUPPORTED = (ROOT / "tests" / "fixtures" / "unsupported_ops.txt").read_text("utf-8").split()
+
+
+class Plain(VyreBackend, contract=1):
+    id = "plain"
+
+    def dispatch(self, program, inputs, config=DEFAULT_CONFIG, *, out=None):
+        return []
+
+
+@pytest.mark.row("A-ORG-6")
+@pytest.mark.parametrize("op", UNSUPPORTED)
+def test_an_operation_that_nobody_registered_is_refused_by_name(op):
+    program = Program([output("out", 0, u32, 1)], (1, 1, 1), [Store("out", Lit(u32, 0), Call(op, ()))])
+    with pytest.raises(UnsupportedFeature, match=f"it lacks .*{op}"):
+        admit(program, Plain())
