@@ -2,6 +2,7 @@
 #   make test        unit and contract tests, in parallel
 #   make lint        ruff (lint and format) and mypy --strict
 #   make demo        examples/demo.py
+#   make bench-cpu   the cpu backend against its peers, which it installs into .bench
 #   make soak sweep fuzz exhaustive    the long tiers, one pytest marker each
 
 PYTHON ?= python3
@@ -11,9 +12,10 @@ STAMP  := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 TIERS  := soak sweep fuzz exhaustive
 BENCHES := import_time registry dispatch_overhead
+PEERS  := .bench
 
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test lint format bench clean $(TIERS)
+.PHONY: help venv demo test lint format bench bench-cpu clean $(TIERS)
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -49,6 +51,17 @@ $(TIERS): $(STAMP)
 bench: $(STAMP)
 	@set -e; for name in $(BENCHES); do echo "== $$name"; $(BIN)/python bench/$$name.py; done
 
+# A peer that cannot be installed here is left out; the table says who was measured.
+$(PEERS)/.installed: pyproject.toml bench/peers.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --editable .
+	for peer in $$(grep -v '^#' bench/peers.txt); do \
+	  $(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check $$peer || echo "no $$peer here"; done
+	@touch $@
+
+bench-cpu: $(PEERS)/.installed
+	$(PEERS)/bin/python bench/cpu.py
+
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
+	rm -rf $(VENV) $(PEERS) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
 	find src tests examples bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

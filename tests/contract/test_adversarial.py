@@ -11,18 +11,26 @@ import pytest
 
 from vyre.backends.reference import run
 from vyre.driver import pipeline as pipelines
-from vyre.driver.contract import BackendCapability, BackendRegistration, VyreBackend
+from vyre.driver.contract import (
+    BackendCapability,
+    BackendRegistration,
+    CompiledPipeline,
+    PendingDispatch,
+    VyreBackend,
+)
 from vyre.driver.pipeline import CURRENT_PIPELINE_CACHE_KEY_VERSION, PipelineCacheKey
 from vyre.driver.plan import plan_dispatch
 from vyre.driver.registry import acquire, isolated, register, registered_backends, select
 from vyre.driver.values import DEFAULT_CONFIG, DispatchConfig
 from vyre.errors import (
     ArgumentValueError,
+    BackendError,
     BackendUnavailable,
     DeadlineExceeded,
     DeviceLost,
     DeviceOutOfMemory,
     DispatchFailed,
+    KernelCompileFailed,
     VyreError,
 )
 
@@ -305,6 +313,77 @@ def test_a_result_that_was_not_planned_is_the_backends_fault_and_reaches_nobody(
 
     with pytest.raises(DispatchFailed, match=r"backend bare broke its contract: .*Fix: correct the backend"):
         every_way(opened(Wrong()))[way]()
+
+
+class Odd(PendingDispatch):
+    """A handle that nobody can ask, or one that does not know that its dispatch has ended."""
+
+    def __init__(self, ready, error):
+        super().__init__()
+        self.ready, self.error = ready, error
+
+    def is_ready(self):
+        if isinstance(self.ready, Exception):
+            raise self.ready
+        return self.ready
+
+    def _wait(self, timeout):
+        raise self.error
+
+
+def starting(pending):
+    return opened(type("Starting", (Bare,), {"dispatch_async": lambda self, *args, **options: pending})())
+
+
+def test_a_handle_that_cannot_say_whether_it_is_ready_fails_as_the_backends_fault():
+    with pytest.raises(DispatchFailed, match="backend bare raised ValueError: no idea"):
+        starting(Odd(ValueError("no idea"), ValueError("never"))).dispatch_async(ADD, PAIR, FOUR)
+
+
+def test_a_handle_that_breaks_later_is_not_told_to_whoever_starts_another_dispatch():
+    odd = Odd(False, ValueError("broken"))
+    guard = starting(odd)
+    handles = [guard.dispatch_async(ADD, PAIR, FOUR)]
+    odd.ready = ValueError("no idea")
+    guard.inner.__class__ = Bare
+    for pending in (Odd(False, ValueError("broken")) for _ in range(40)):
+        guard.inner.dispatch_async = lambda *args, pending=pending, **options: pending
+        handles.append(guard.dispatch_async(ADD, PAIR, FOUR))
+    with pytest.raises(DispatchFailed, match="ValueError: no idea"):
+        handles[0].is_ready()
+
+
+def test_a_deadline_of_the_dispatch_ends_the_wait_whatever_its_handle_says():
+    late = DeadlineExceeded("the kernel did not end in time", fix="allow more time")
+    handle = starting(Odd(False, late)).dispatch_async(ADD, PAIR, FOUR)
+    with pytest.raises(DeadlineExceeded, match="the kernel did not end in time"):
+        handle.result()
+
+
+@pytest.mark.parametrize("missing", ["id", "backend_id"])
+def test_code_without_a_name_is_the_backends_fault(missing):
+    class Nameless(CompiledPipeline):
+        id = backend_id = "bare"
+
+        def dispatch(self, inputs, config=None, *, out=None):
+            return []
+
+    setattr(Nameless, missing, None)
+    guard = opened(type("Careless", (Bare,), {"compile_native": lambda self, program, config: Nameless()})())
+    with pytest.raises(KernelCompileFailed, match=rf"to a Nameless without {missing} .*Fix: correct the backend"):
+        guard.dispatch(ADD, PAIR, FOUR)
+
+
+def test_operations_may_be_any_set():
+    ops = VyreBackend.supported_ops(Bare())
+    guard = opened(type("Loose", (Bare,), {"supported_ops": lambda self: set(ops)})())
+    assert unwords(guard.dispatch(ADD, PAIR, FOUR)[0]) == [2, 3, 4, 5]
+    assert guard.supported_ops() == ops
+
+
+def test_a_backend_without_a_capability_record_is_refused():
+    with pytest.raises(BackendError, match=r"capability record of backend bare is NoneType .*Fix: correct the backend"):
+        opened(type("Blank", (Bare,), {"capability": None})())
 
 
 def test_other_buffers_than_the_callers_are_copied_to_where_the_caller_wants():

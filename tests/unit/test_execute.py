@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections import UserList
 from concurrent.futures import Future
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -446,8 +447,11 @@ def test_a_timed_or_pending_result_of_another_type_is_refused():
     backend = EchoBackend()
     compiled = pipeline.compile(backend, copying())
     backend.native.dispatch_timed = backend.native.dispatch_async = lambda inputs, config=None, *, out=None: [ONE]
-    with pytest.raises(DispatchFailed, match="it returned NoneType"):
+    with pytest.raises(DispatchFailed, match=r"it returned list.*return a TimedDispatchResult"):
         compiled.dispatch_timed([ONE])
+    backend.native.dispatch_timed = lambda inputs, config=None, *, out=None: SimpleNamespace(outputs=[ONE])
+    with pytest.raises(DispatchFailed, match="it returned SimpleNamespace"):
+        compiled.dispatch_timed([ONE], out=[bytearray(4)])
     with pytest.raises(DispatchFailed, match=r"it returned list.*return a PendingDispatch"):
         compiled.dispatch_async([ONE])
 
@@ -518,6 +522,8 @@ def test_two_outputs_that_share_memory_are_refused():
     assert compiled.dispatch([], out=apart) == apart
     with pytest.raises(ArgumentValueError, match="share memory"):  # also warm
         compiled.dispatch([], out=[same, same])
+    with pytest.raises(ArgumentValueError, match="share memory"):  # lengths that were planned before, and other views
+        compiled.dispatch([], out=[memoryview(base)[0:4], memoryview(base)[3:7]])
 
 
 # ---- counters -------------------------------------------------------------------------------------------------------

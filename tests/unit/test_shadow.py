@@ -146,7 +146,9 @@ def test_a_shadow_is_a_pipeline_that_gives_what_the_main_one_gives():
 
 
 @pytest.mark.row("A-SH-5")
-@pytest.mark.parametrize("rate, samples", [(0, 0), (0.25, 250), (0.3, 300), (1 / 3, 334), (0.999, 999), (1, 1000)])
+@pytest.mark.parametrize(
+    "rate, samples", [(0, 0), (1e-9, 1), (0.25, 250), (0.3, 300), (1 / 3, 334), (0.999, 999), (1, 1000)]
+)
 def test_an_exact_share_of_dispatches_is_sampled(rate, samples):
     main, reference = (Fixed(DOUBLE, words(2), id=name) for name in ("main", "reference"))
     both = ShadowedPipeline(main, reference, sample_rate=rate)

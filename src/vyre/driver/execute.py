@@ -50,6 +50,7 @@ _MAX_LANES = 64
 """Configs that a pipeline remembers; a caller who makes a new one for each call stays within it."""
 _MAX_SHAPES = 1024
 """Combinations of input lengths that a lane remembers."""
+_RETURN_BUFFERS = "return a list of every output, each of exactly the planned length, or write into out and return it"
 _SLICE_S = 0.1
 """How long a wait for a started dispatch goes on without looking at the device."""
 
@@ -326,15 +327,15 @@ class _Lane:
     def accept(self, outputs: Any, out: Sequence[Buffer] | None, sizes: list[int]) -> OutputBuffers:
         """What a backend handed back, if it is what was planned. Fresh buffers are copied to where the caller wants."""
         if not isinstance(outputs, list):
-            raise self._broken(f"it returned {type(outputs).__name__}", "return a list of buffers")
+            raise self._broken(f"it returned {type(outputs).__name__}", _RETURN_BUFFERS)
         if out is not None and len(outputs) == len(out) and all(map(is_, outputs, out)):
             return outputs
         if any(not _is_buffer(b) for b in outputs):
-            raise self._broken("it returned something that holds no bytes", "return a list of buffers")
+            raise self._broken("it returned something that holds no bytes", _RETURN_BUFFERS)
         enforce_actual_output_budget(self.config, outputs)
         found = [memoryview(b).nbytes for b in outputs]
         if found != sizes:
-            raise self._broken(f"it returned buffers of {found} bytes and {sizes} were planned", "return every output")
+            raise self._broken(f"it returned buffers of {found} bytes and {sizes} were planned", _RETURN_BUFFERS)
         if out is None:
             return outputs
         targets = list(out)
@@ -344,7 +345,7 @@ class _Lane:
     def _broken(self, what: str, fix: str) -> DispatchFailed:
         return DispatchFailed(
             f"backend {self.backend.id} broke its contract: {what}",
-            fix=f"correct the backend's dispatch: {fix} of exactly the planned length, or write into out and return it",
+            fix=f"correct the backend's dispatch: {fix}",
             backend=self.backend.id,
             pipeline=self.entry.native.id,
         )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import threading
-import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from copy import copy
@@ -108,20 +108,19 @@ class PipelineCacheAudit:
 class Entry:
     """One compiled pipeline, shared by the cache and every handle to it; closed when the last of them lets go."""
 
-    __slots__ = ("__weakref__", "epoch", "native", "nbytes", "tier")
+    __slots__ = ("__weakref__", "_process", "epoch", "native", "nbytes", "tier")
 
     def __init__(self, native: CompiledPipeline, nbytes: int, tier: str, epoch: int) -> None:
         self.native = native
         self.nbytes = nbytes
         self.tier = tier
         self.epoch = epoch
-        if type(native).close is not CompiledPipeline.close:
-            weakref.finalize(self, _close, native, os.getpid()).atexit = False  # a device library may be gone by then
+        self._process = os.getpid()
 
-
-def _close(native: CompiledPipeline, process: int) -> None:
-    if process == os.getpid():  # what a forked process lets go of is still its parent's
-        native.close()
+    def __del__(self) -> None:  # no finalizer: that would hold the code, which may hold its backend, which holds us
+        if sys.is_finalizing() or self._process != os.getpid():
+            return  # a device library may be gone by then; what a forked process lets go of is still its parent's
+        self.native.close()
 
 
 @dataclass(frozen=True, slots=True)
