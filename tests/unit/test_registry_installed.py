@@ -58,9 +58,9 @@ def test_fifty_plugins_that_raise_on_import_do_no_harm(tmp_path):
     install(
         tmp_path,
         "good",
-        entries("good.600 = good_one:REGISTRATION"),
+        entries("good.60 = good_one:REGISTRATION"),
         module="good_one",
-        code=GOOD.format(id="good", precedence=600),
+        code=GOOD.format(id="good", precedence=60),
     )
     seen = python(
         """

@@ -1,0 +1,49 @@
+"""The cpu backend: the embedded default, on every core and vector register of the processor.
+
+Importing this package loads no compiler.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from ...driver.contract import BackendRegistration, DeviceInfo, VyreBackend
+
+if TYPE_CHECKING:
+    from .backend import CpuBackend
+    from .build import Switches
+
+__all__ = ["REGISTRATION", "CpuBackend", "Switches"]
+_HOME = {"CpuBackend": "backend", "Switches": "build"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_HOME[name]}", __name__), name)
+
+
+def open_backend(device: object = None) -> VyreBackend:
+    from .backend import CpuBackend
+
+    return CpuBackend()
+
+
+def devices() -> tuple[DeviceInfo, ...]:
+    import platform
+
+    return (DeviceInfo(0, platform.machine() or "processor"),)
+
+
+def unavailable() -> str | None:
+    for package, module in (("llvmlite", "llvmlite"), ("cffi", "_cffi_backend")):
+        if find_spec(module) is None:
+            return f"{package} is not installed: pip install {package}"
+    return None
+
+
+REGISTRATION = BackendRegistration(
+    id="cpu", precedence=100, open=open_backend, unavailable=unavailable, devices=devices, kind="host"
+)

@@ -1,0 +1,96 @@
+"""Program -> object code with the facts that its launches need; also as bytes that another process can load."""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ...errors import KernelCompileFailed
+from ...foundation.program import Program
+from ...lower import LowerOptions, lower
+from ...lower.form import Ins, Kernel, walk
+from .cost import Cost, cost_of
+from .emit import Target, emit
+from .jit import Host, compile_object
+
+FORMAT = 1
+_HEADER = struct.Struct("<4sI")
+_MAGIC = b"vcpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Switches:
+    """How to compile. The bytes that programs produce are the same with each of them.
+
+    `scalar` emits one lane after another. `soft_flush` leaves the floating-point environment of the machine alone.
+    `off` names improvements of the lowering that are not made.
+    """
+
+    scalar: bool = False
+    soft_flush: bool = False
+    off: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a launch must know of its code. Slots count the bound buffers; `private` says which atomic combines them."""
+
+    scratch_bytes: int
+    traps: tuple[str, ...]
+    stored: tuple[int, ...]
+    private: dict[int, str]
+    cost: Cost
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    image: bytes
+    facts: Facts
+
+    def to_bytes(self) -> bytes:
+        header = json.dumps({"format": FORMAT, **asdict(self.facts)}).encode()
+        return _HEADER.pack(_MAGIC, len(header)) + header + self.image
+
+    @classmethod
+    def from_bytes(cls, payload: bytes) -> Built:
+        try:
+            magic, length = _HEADER.unpack_from(payload)
+            found: dict[str, Any] = json.loads(payload[_HEADER.size : _HEADER.size + length])
+            if magic != _MAGIC or found.pop("format") != FORMAT:
+                raise ValueError("another format")
+            private = {int(slot): op for slot, op in found.pop("private").items()}
+            traps, stored = tuple(found.pop("traps")), tuple(found.pop("stored"))
+            return cls(payload[_HEADER.size + length :], Facts(**found, traps=traps, stored=stored, private=private))
+        except (struct.error, ValueError, KeyError, TypeError) as e:
+            raise KernelCompileFailed("the stored code is damaged", fix="compile the program again") from e
+
+
+def build(program: Program, host: Host, switches: Switches, *, poll: bool = False) -> Built:
+    """Compile a program that was admitted; its workgroup size is that of the launch."""
+    kernel, text, scratch_bytes = kernel_text(program, host, switches, poll=poll)
+    return Built(compile_object(text), facts_of(kernel, scratch_bytes))
+
+
+def kernel_text(program: Program, host: Host, switches: Switches, *, poll: bool = False) -> tuple[Kernel, str, int]:
+    """The kernel form, the assembler's text, and the bytes of scratch memory that a worker needs."""
+    soft = soft_flush(program, host, switches)
+    kernel = lower(program, LowerOptions(soft_flush=soft, poll=poll, off=switches.off))
+    width = 1 if switches.scalar else host.vector_bits // 32
+    emitted = emit(kernel, Target(width=width, mxcsr=not soft))
+    return kernel, emitted.text, emitted.scratch_bytes
+
+
+def soft_flush(program: Program, host: Host, switches: Switches) -> bool:
+    """Whether f32 steps flush by themselves: where the machine would flush f64 too, or flushes otherwise than we do."""
+    return switches.soft_flush or not host.x86 or program.requirements.float64
+
+
+def facts_of(kernel: Kernel, scratch_bytes: int) -> Facts:
+    slots = {b.name: b.slot for b in kernel.buffers}
+    private = {}
+    for item in walk(kernel.body):
+        if isinstance(item, Ins) and item.op == "atomic" and item.attr[1].private and not item.attr[1].shared:
+            private[item.attr[1].slot] = item.attr[0].name
+    return Facts(scratch_bytes, kernel.traps, tuple(sorted(slots[n] for n in kernel.stored)), private, cost_of(kernel))

@@ -1,0 +1,31 @@
+"""Program -> legal typed kernel form, shared by every compiled backend."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+from ..foundation import mathlib
+from ..foundation.program import Program
+from .build import build
+from .form import Kernel
+from .options import DEFAULT_OPTIONS, PASSES, LowerOptions
+from .passes import RUN
+from .uniform import mark_uniform
+
+__all__ = ["PASSES", "Kernel", "LowerOptions", "improve", "lower"]
+
+
+def lower(program: Program, options: LowerOptions = DEFAULT_OPTIONS) -> Kernel:
+    """The kernel of a program that was admitted. Grid-wide barriers were split off before."""
+    kernel = build(mathlib.expand(program), soft_flush=options.soft_flush)
+    kernel.poll = options.poll
+    improve(kernel, options.off)
+    return kernel
+
+
+def improve(kernel: Kernel, off: Set[str] = frozenset()) -> None:
+    """Make every improvement that is not `off`, in place, and then say what is uniform."""
+    for name in PASSES:
+        if name not in off:
+            RUN[name](kernel)
+    mark_uniform(kernel)

@@ -1,0 +1,284 @@
+"""The kernel form: what every emitter prints. Typed, flat, legal.
+
+A body is a list of instructions in evaluation order. An instruction *is* its value: operands are the instructions that
+made them, so there are no names and no scopes. Control flow is structured: `If` and `Loop` hold bodies of their own.
+Locals that a program changes are `Local`s, read by `get` and written by `set`; every other `let` is just a value.
+
+Legal means that each operation has a result for all operands on every machine: divisors are not zero and do not
+overflow, shift counts are below the width, conversions of floats saturate, f16 and bf16 are f32 values that were
+rounded, narrow integers are 32-bit values that were wrapped. What is left to an emitter is printing.
+
+Registers have seven types: bool u32 i32 u64 i64 f32 f64.
+
+    op            operands, attr, result
+    const         attr = bits                                     any
+    gid wid lid   attr = axis: global, workgroup, local id        u32
+    gid_lo gid_hi attr = axis: the smallest and largest global id of the tile that a check stands before  u64
+    lane          lane in the logical subgroup of 32              u32
+    len           attr = Buffer: its elements                     u32
+    get           attr = Local                                    its type
+    index         attr = Loop: its counter                        u32
+    add sub mul   integers wrap; floats round once, by their own type, and stay canonical (see `exact.py`)
+    fma           f32, one rounding
+    div           integers: divisor legal, truncating; floats: one rounding
+    rem           integers: divisor legal, sign of the dividend
+    sqrt          floats, one rounding
+    and or xor    integers and bool;   not   the same
+    shl shr       count u32 (u64 for 64-bit values), below the width; shr of a signed type keeps the sign
+    mulhi         u32: the high word of the product
+    neg abs       floats: only the sign bit changes
+    copysign      floats: the size of the first, the sign of the second
+    min max       integers; floats: the other operand for one NaN, -0 below +0
+    floor ceil trunc  floats; the sign of zero stays
+    popcount clz ctz bitrev   integers; clz and ctz of 0 give the width
+    eq ne lt le gt ge         -> bool; floats: false with a NaN, except ne
+    select        bool, a, b
+    convert       between register types: integers wrap, floats to integers truncate and saturate with NaN to 0, bool to
+                  0 or 1; to bool is never used (it is `ne`)
+    bitcast       u32 i32 f32 (of canonical bits)
+    flush         f32: a subnormal becomes zero of its sign
+    quiet         f32 f64: any NaN becomes the canonical one
+    round_f16 round_bf16      f32 -> the nearest value of that type, as f32
+    narrow        attr = "u8" ...: a u32 or i32 wrapped to the range of the narrow type
+    load          attr = Buffer; index (u32)                      register type of the element
+    atomic        attr = (AtomicOp, Buffer); index, value[, expected] -> what was there (`used`: if anyone looks)
+    subgroup      attr = ReduceOp | "shuffle" | "ballot"          stands in uniform flow only
+
+    statements (no result):
+    set           attr = Local; value
+    store         attr = Buffer; index, value
+    barrier       of the workgroup
+    trap          attr = tag; address (u32)
+    return        of the invocation
+    If, Loop      classes of their own
+
+A subnormal f32 comes from `load` and `bitcast` alone, and under `soft_flush` from the arithmetic that `exact.py` then
+flushes. Without `soft_flush` the machine reads subnormal operands of + - * / sqrt, fma and comparisons as zero and
+flushes what these give, so that a `flush` before them may be missing; all other instructions take operands as they are.
+A `subgroup` reduction of floats gives canonical sums and products in every mode: its steps are those of `exact.py`.
+
+Loads, stores and atomics carry `guarded`: the access is out of bounds for some lane unless the emitter tests it. With
+`covered` set, the access is in bounds in every tile for which the kernel's `check` gives true, so an emitter that
+versions its body leaves out the test there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..foundation.dtypes import DataType
+
+REGISTER_TYPES = ("bool", "u32", "i32", "u64", "i64", "f32", "f64")
+BITS = {"bool": 1, "u32": 32, "i32": 32, "u64": 64, "i64": 64, "f32": 32, "f64": 64}
+SIGNED = frozenset(("i32", "i64"))
+FLOATS = frozenset(("f32", "f64"))
+UNSIGNED = frozenset(("u32", "u64"))
+
+PURE = frozenset((
+    "const", "gid", "wid", "lid", "gid_lo", "gid_hi", "lane", "len", "index", "add", "sub", "mul", "fma",
+    "div", "rem", "sqrt", "and", "or", "xor", "not", "shl", "shr", "mulhi", "neg", "abs", "copysign", "min",
+    "max", "floor", "ceil", "trunc", "popcount", "clz", "ctz", "bitrev", "eq", "ne", "lt", "le", "gt", "ge",
+    "select", "convert", "bitcast", "flush", "quiet", "round_f16", "round_bf16", "narrow",
+))  # fmt: skip
+"""Same operands, same value, no effect. A load is none of these: memory changes."""
+EFFECTS = frozenset(("set", "store", "atomic", "barrier", "trap", "return", "subgroup"))
+
+
+@dataclass(slots=True, eq=False)
+class Buffer:
+    """A buffer as kernels see it: `slot` indexes pointers and lengths, shared ones come after the bound ones.
+
+    `count` is the static length of a shared buffer. `private` asks the emitter for a copy per worker, to which its
+    order-free atomics go without contention (see `privatize`).
+    """
+
+    name: str
+    slot: int
+    element: DataType
+    shared: bool = False
+    writable: bool = False
+    count: int = 0
+    private: bool = False
+
+    @property
+    def register(self) -> str:
+        """The register type of an element."""
+        return register_of(self.element)
+
+
+@dataclass(slots=True, eq=False)
+class Local:
+    """A local that the program changes. `uniform`: every lane of a workgroup always holds the same value."""
+
+    name: str
+    dtype: str
+    uniform: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Ins:
+    """One instruction, and its value. `uniform`: the same in every lane of a workgroup."""
+
+    op: str
+    dtype: str = ""
+    args: tuple[Ins, ...] = ()
+    attr: Any = None
+    uniform: bool = False
+    guarded: bool = False
+    covered: bool = False
+    used: bool = True
+
+    def __repr__(self) -> str:
+        attr = getattr(self.attr, "name", self.attr)
+        return f"{self.op}{'' if attr is None else f'[{attr}]'}:{self.dtype}"
+
+
+@dataclass(slots=True, eq=False)
+class If:
+    """`uniform`: the lanes of a workgroup agree."""
+
+    condition: Ins
+    then: Body
+    orelse: Body = field(default_factory=list)
+    uniform: bool = False
+    op = "if"
+
+
+@dataclass(slots=True, eq=False)
+class Loop:
+    """The counter (an `index` instruction of this loop) runs from `start` below `stop`, both u32.
+
+    With `live`, a local of bool or u32, the loop ends as soon as that is false or 0: every iteration begins with
+    the test.
+    """
+
+    start: Ins
+    stop: Ins
+    body: Body = field(default_factory=list)
+    live: Local | None = None
+    uniform: bool = False
+    op = "loop"
+
+
+Statement = Ins | If | Loop
+Body = list[Statement]
+
+
+@dataclass(slots=True, eq=False)
+class Check:
+    """Straight-line uniform code before a tile of workgroups: `ok` says that covered accesses fit.
+
+    Only pure instructions and guarded loads of read-only buffers; no floats.
+    """
+
+    body: list[Ins]
+    ok: Ins
+
+
+@dataclass(slots=True, eq=False)
+class Kernel:
+    """One launch. `buffers` are in slot order.
+
+    `stored` names the output buffers of which every element below the length is stored, provided that the grid has at
+    least that many invocations along x and exactly one along y and z.
+    """
+
+    workgroup: tuple[int, int, int]
+    buffers: tuple[Buffer, ...]
+    body: Body
+    check: Check | None = None
+    stored: frozenset[str] = frozenset()
+    soft_flush: bool = False
+    poll: bool = False
+    traps: tuple[str, ...] = ()
+
+    @property
+    def lanes(self) -> int:
+        x, y, z = self.workgroup
+        return x * y * z
+
+
+def register_of(element: DataType) -> str:
+    """The type in which elements are loaded and stored; the words of a bool buffer are u32."""
+    name = element.name
+    if name == "bool":
+        return "u32"
+    if name in ("u8", "u16"):
+        return "u32"
+    if name in ("i8", "i16"):
+        return "i32"
+    return "f32" if name in ("f16", "bf16") else name
+
+
+def bodies(item: Statement) -> tuple[Body, ...]:
+    """The bodies directly inside a statement."""
+    if isinstance(item, If):
+        return item.then, item.orelse
+    return (item.body,) if isinstance(item, Loop) else ()
+
+
+def operands(item: Statement) -> tuple[Ins, ...]:
+    """The values that a statement uses itself."""
+    if isinstance(item, If):
+        return (item.condition,)
+    return (item.start, item.stop) if isinstance(item, Loop) else item.args
+
+
+def walk(body: Sequence[Statement]) -> Iterator[Statement]:
+    """Every instruction and statement in program order, those inside bodies included."""
+    stack: list[Statement] = list(reversed(body))
+    while stack:
+        item = stack.pop()
+        yield item
+        for inner in reversed(bodies(item)):
+            stack.extend(reversed(inner))
+
+
+def show(kernel: Kernel) -> str:
+    """The kernel as text, for people and tests."""
+    names: dict[int, str] = {}
+    lines: list[str] = []
+
+    def name(value: Ins) -> str:
+        return names.setdefault(id(value), f"%{len(names)}")
+
+    def attr(value: Any) -> str:
+        if isinstance(value, tuple):
+            return ", ".join(map(attr, value))
+        if isinstance(value, Loop):
+            return name(value)  # type: ignore[arg-type]
+        return str(getattr(value, "name", value))
+
+    def line(item: Statement, indent: str) -> None:
+        if isinstance(item, If):
+            lines.append(f"{indent}if{' uniform' * item.uniform} {name(item.condition)}")
+        elif isinstance(item, Loop):
+            live = f" while {item.live.name}" if item.live else ""
+            label = name(item)  # type: ignore[arg-type]
+            lines.append(f"{indent}loop{' uniform' * item.uniform} {label} {name(item.start)}..{name(item.stop)}{live}")
+        else:
+            to = f"{name(item)} = " if item.dtype else ""
+            at = "" if item.attr is None else f"[{attr(item.attr)}]"
+            flags = " uniform" * item.uniform + " guarded" * item.guarded + " covered" * item.covered
+            args = "".join(f" {name(a)}" for a in item.args)
+            lines.append(f"{indent}{to}{item.op}{at}{f' {item.dtype}' * bool(item.dtype)}{args}{flags}")
+
+    if kernel.check is not None:
+        lines.append("check")
+        for step in kernel.check.body:
+            line(step, "  ")
+        lines.append(f"  ok {name(kernel.check.ok)}")
+    unvisited: list[tuple[Statement | str, str]] = [(item, "") for item in reversed(kernel.body)]
+    while unvisited:
+        item, indent = unvisited.pop()
+        if isinstance(item, str):
+            lines.append(item)
+            continue
+        line(item, indent)
+        for k, inner in reversed(list(enumerate(bodies(item)))):
+            unvisited.extend((part, indent + "  ") for part in reversed(inner))
+            if k and inner:
+                unvisited.append((f"{indent}else", indent))
+    return "\n".join(lines)

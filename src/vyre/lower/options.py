@@ -1,0 +1,32 @@
+"""How to lower: what the machine does by itself, and which improvements to make. Part of every cache key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import ArgumentValueError
+
+PASSES = ("fold", "licm", "cse", "dce", "cover", "flush", "private")
+"""Improvements by name, in the order in which they run; each can be switched off and no byte changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class LowerOptions:
+    """`soft_flush`: the machine keeps f32 subnormals, so every step flushes by itself.
+
+    `poll`: loops and workgroups look at the stop flag. `off` names improvements that are not made.
+    """
+
+    soft_flush: bool = False
+    poll: bool = False
+    off: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "off", frozenset(self.off))
+        if unknown := sorted(self.off - set(PASSES)):
+            raise ArgumentValueError(
+                f"no improvement is called {unknown[0]!r}", fix=f"use names of: {', '.join(PASSES)}"
+            )
+
+
+DEFAULT_OPTIONS = LowerOptions()

@@ -1,0 +1,24 @@
+"""The improvements of the kernel form, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..form import Kernel
+from .cover import cover
+from .cse import cse
+from .dce import dce
+from .flush import flush
+from .fold import fold
+from .licm import licm
+from .private import private
+
+RUN: dict[str, Callable[[Kernel], None]] = {
+    "fold": fold,
+    "licm": licm,
+    "cse": cse,
+    "dce": dce,
+    "cover": cover,
+    "flush": flush,
+    "private": private,
+}

@@ -1,0 +1,403 @@
+"""How small and how large can a u32 value be in a tile of workgroups? As numbers where they are known now, as code that
+the tile runs first where they are not.
+
+A range carries the conditions under which it holds; a condition that fails only means that accesses are tested. What is
+computed in u64 does not wrap while the conditions hold, because everything is compared with 2^32 before it could.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeAlias
+
+from ..form import FLOATS, PURE, Buffer, Ins, Kernel
+
+MAX = (1 << 32) - 1
+_HUGE = 1 << 62
+_DEPTH = 40
+_SLICE = 64
+_PLACES = frozenset(("gid", "wid", "lid", "lane", "index", "gid_lo", "gid_hi"))
+
+Bound: TypeAlias = int | Ins
+Facts: TypeAlias = dict[Ins, list[tuple[Ins, int]]]
+
+
+class Range(NamedTuple):
+    """`lo` <= value <= `hi` <= `top`, a number, if all of `needs` hold. A `top` above `MAX` was not compared yet."""
+
+    lo: Bound
+    hi: Bound
+    top: int
+    needs: frozenset[Ins] = frozenset()
+
+
+ANY = Range(0, MAX, MAX)
+
+
+class CheckCode:
+    """Straight-line code, each step once."""
+
+    def __init__(self) -> None:
+        self.body: list[Ins] = []
+        self._made: dict[Any, Ins] = {}
+
+    def emit(self, op: str, dtype: str, *args: Ins, attr: Any = None) -> Ins:
+        key = op, dtype, args, attr
+        found = self._made.get(key)
+        if found is None:
+            found = self._made[key] = Ins(op, dtype, args, attr, uniform=True, guarded=op == "load")
+            self.body.append(found)
+        return found
+
+    def value(self, bound: Bound) -> Ins:
+        return self.emit("const", "u64", attr=bound) if isinstance(bound, int) else bound
+
+    def do(self, op: str, a: Bound, b: Bound) -> Bound:
+        """One u64 step; `sub` and `div` are legal."""
+        if isinstance(a, int) and isinstance(b, int):
+            match op:
+                case "add":
+                    return a + b
+                case "sub":
+                    return max(a - b, 0)
+                case "mul":
+                    return a * b
+                case "div":
+                    return a // max(b, 1)
+                case "min":
+                    return min(a, b)
+                case _:
+                    return max(a, b)
+        if b == 0 and op in ("add", "sub", "max"):
+            return a
+        if a == 0 and op in ("add", "max"):
+            return b
+        if (a == 0 or b == 0) and op in ("mul", "min"):
+            return 0
+        if b == 1 and op in ("mul", "div"):
+            return a
+        if a == 1 and op == "mul":
+            return b
+        if a is b and op in ("min", "max"):
+            return a
+        return self.emit(op, "u64", self.value(a), self.value(b))
+
+    def less_by(self, a: Bound, b: Bound) -> Bound:
+        """a - b, or 0 where that is negative."""
+        return self.do("sub", self.do("max", a, b), b)
+
+    def compare(self, op: str, a: Bound, b: Bound) -> bool | Ins:
+        """`lt` or `le`."""
+        if isinstance(a, int) and isinstance(b, int):
+            return a < b if op == "lt" else a <= b
+        if a is b or (a == 0 and op == "le"):
+            return op == "le"
+        return self.emit(op, "bool", self.value(a), self.value(b))
+
+
+class Ranges:
+    """Ranges of values under the facts that hold at the present place of a walk over the kernel."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.code = CheckCode()
+        self.above: Facts = {}  # value -> (bound, k): value + k <= bound
+        self.below: Facts = {}  # value -> (bound, k): bound + k <= value
+        self.sums: Facts = {}  # value -> (sum, k): sum is value + k, and `above` knows it
+        self._log: list[tuple[Facts, Ins]] = []
+        self._ranges: dict[Ins, Range] = {}
+        self._asking: set[Ins] = set()
+        self._cuts = 0  # questions that went in circles or too far
+        self.fuel = 0  # questions left
+        self._exact: dict[Ins, Ins | None] = {}
+
+    # -- facts
+
+    def enter(self) -> tuple[int, dict[Ins, Range]]:
+        return len(self._log), self._ranges
+
+    def leave(self, scope: tuple[int, dict[Ins, Range]]) -> None:
+        while len(self._log) > scope[0]:
+            facts, value = self._log.pop()
+            facts[value].pop()
+        self._ranges = scope[1]
+
+    def assume(self, condition: Ins, truth: bool) -> None:
+        """The condition is known to be true (or false) from here on."""
+        unvisited = [(condition, truth)]
+        while unvisited:
+            c, truth = unvisited.pop()
+            if c.op == "not":
+                unvisited.append((c.args[0], not truth))
+            elif c.op == ("and" if truth else "or") and c.dtype == "bool":
+                unvisited += [(c.args[0], truth), (c.args[1], truth)]
+            elif c.op in ("lt", "le", "gt", "ge", "eq", "ne") and c.args[0].dtype == "u32":
+                self._compare(c.op, c.args[0], c.args[1], truth)
+
+    def _compare(self, op: str, a: Ins, b: Ins, truth: bool) -> None:
+        if op in ("gt", "ge"):
+            op, a, b = ("lt" if op == "gt" else "le"), b, a
+        if op in ("eq", "ne"):
+            if (op == "eq") == truth:
+                self._at_most(a, b, 0)
+                self._at_most(b, a, 0)
+            elif a.op == "const" and a.attr == 0:
+                self._at_most(a, b, 1)
+            elif b.op == "const" and b.attr == 0:
+                self._at_most(b, a, 1)
+        elif truth:
+            self._at_most(a, b, int(op == "lt"))
+        else:
+            self._at_most(b, a, int(op == "le"))
+
+    def _at_most(self, a: Ins, b: Ins, k: int) -> None:
+        """a + k <= b"""
+        self._note(self.above, a, b, k)
+        self._note(self.below, b, a, k)
+        if a.op == "add":
+            for x, step in (a.args, a.args[::-1]):
+                if step.op == "const":
+                    self._note(self.sums, x, a, step.attr)
+        self._ranges = {}
+
+    def _note(self, facts: Facts, value: Ins, other: Ins, k: int) -> None:
+        facts.setdefault(value, []).append((other, k))
+        self._log.append((facts, value))
+
+    # -- values that are the same for the whole dispatch
+
+    def exact(self, value: Ins) -> Ins | None:
+        """Code for a value that depends on nothing but lengths and read-only memory; it computes as the kernel does."""
+        exact, room = self._exact, _SLICE
+        unvisited = [value]
+        while unvisited:
+            v = unvisited[-1]
+            if v not in exact:
+                missing = [a for a in v.args if a not in exact]
+                args = [a for a in (exact.get(a) for a in v.args) if a is not None]
+                room -= 1
+                if not room or not self._is_fixed(v) or len(args) + len(missing) < len(v.args):
+                    exact[v] = None
+                elif missing:
+                    unvisited.append(missing[0])
+                    continue
+                else:
+                    exact[v] = self.code.emit(v.op, v.dtype, *args, attr=v.attr)
+            unvisited.pop()
+        return exact[value]
+
+    def _is_fixed(self, v: Ins) -> bool:
+        if v.op == "load":
+            return not v.attr.writable and v.dtype not in FLOATS
+        return v.op in PURE and v.op not in _PLACES and v.dtype not in FLOATS
+
+    def length(self, buffer: Buffer) -> Bound:
+        if buffer.shared:
+            return buffer.count
+        return self.code.emit("convert", "u64", self.code.emit("len", "u32", attr=buffer))
+
+    # -- ranges
+
+    def of(self, value: Ins) -> Range:
+        """The range of a u32 value."""
+        found = self._ranges.get(value)
+        if found is None:
+            if value in self._asking or self.fuel <= 0 or len(self._asking) > _DEPTH:
+                self._cuts += 1
+                return ANY
+            self.fuel -= 1
+            cuts = self._cuts
+            self._asking.add(value)
+            found = self._narrowed(value, self._plain(value))
+            self._asking.discard(value)
+            if self._cuts == cuts or not self._asking:  # else another question may find out more
+                self._ranges[value] = found
+        return found
+
+    def settled(self, r: Range) -> Range:
+        """The range with a top that is a u32; `ANY` where that can never be."""
+        if r.top <= MAX:
+            return r
+        fits = self.code.compare("le", r.hi, MAX)
+        if isinstance(fits, bool):
+            return r._replace(top=MAX) if fits else ANY
+        return r._replace(top=MAX, needs=r.needs | {fits})
+
+    def _narrowed(self, value: Ins, r: Range) -> Range:
+        code = self.code
+        for bound, k in self.above.get(value, ()):
+            other = self.settled(self.of(bound))
+            if other.hi == MAX:
+                continue
+            hi = code.less_by(other.hi, k)
+            if r.top > MAX or (r.needs and not other.needs) or r.hi == MAX:
+                r = Range(0, hi, other.top, other.needs)  # simpler, and never worse than a wrapped value
+            else:
+                r = Range(r.lo, code.do("min", r.hi, hi), min(r.top, other.top), r.needs | other.needs)
+        r = self._through_sum(value, r)
+        for bound, k in self.below.get(value, ()):
+            if bound.op == "const":
+                r = r._replace(lo=code.do("max", r.lo, bound.attr + k))
+            elif (fixed := self.exact(bound)) is not None:
+                least = code.do("add", code.emit("convert", "u64", fixed), k)
+                r = r._replace(lo=code.do("max", r.lo, least))
+        return r
+
+    def _through_sum(self, value: Ins, r: Range) -> Range:
+        """value + c < bound says something about value as well, provided that the sum does not wrap."""
+        code = self.code
+        for total, step in self.sums.get(value, ()):
+            for bound, k in self.above.get(total, ()):
+                other = self.settled(self.of(bound))
+                fits = code.compare("le", code.do("add", r.hi, step), MAX)
+                if r.top > MAX or r.hi == MAX or other.hi == MAX or fits is False:
+                    continue
+                needs = r.needs | other.needs | (frozenset() if fits is True else {fits})
+                r = Range(r.lo, code.do("min", r.hi, code.less_by(other.hi, k + step)), r.top, needs)
+        return r
+
+    def _plain(self, v: Ins) -> Range:
+        """By definition, without facts."""
+        if v.dtype != "u32":
+            return ANY
+        code, op = self.code, v.op
+        match op:
+            case "const":
+                return Range(v.attr, v.attr, v.attr)
+            case "gid" | "wid":
+                lo, hi = (code.emit(end, "u64", attr=v.attr) for end in ("gid_lo", "gid_hi"))
+                size = self.kernel.workgroup[v.attr] if op == "wid" else 1
+                return Range(code.do("div", lo, size), code.do("div", hi, size), MAX // size)
+            case "lid":
+                size = self.kernel.workgroup[v.attr]
+                return Range(0, size - 1, size - 1)
+            case "lane" | "popcount" | "clz" | "ctz":
+                return Range(0, 32, 32)
+            case "narrow":
+                return Range(0, top := 255 if v.attr == "u8" else 65535, top)
+            case "index":
+                return self._counter(v)
+        fixed = self.exact(v)
+        if fixed is not None:
+            word = code.emit("convert", "u64", fixed)
+            return Range(word, word, MAX)
+        if op == "load" and v.attr.element.name in ("u8", "u16"):
+            return Range(0, top := 255 if v.attr.element.name == "u8" else 65535, top)
+        if op == "convert" and v.args[0].dtype == "bool":
+            return Range(0, 1, 1)
+        if op in _RULES:
+            return getattr(self, f"_{op}")(*v.args)  # type: ignore[no-any-return]
+        return ANY
+
+    def _counter(self, v: Ins) -> Range:
+        start, stop = self.settled(self.of(v.attr.start)), self.settled(self.of(v.attr.stop))
+        hi = self.code.less_by(stop.hi, 1)  # of 0 there is no iteration
+        return Range(start.lo, hi, max(stop.top - 1, 0), start.needs | stop.needs)
+
+    def _pair(self, a: Ins, b: Ins, settle: bool = True) -> tuple[Range, Range, frozenset[Ins]]:
+        x, y = self.of(a), self.of(b)
+        if settle or (max(x.top, y.top) > MAX and x.top * y.top >= _HUGE):
+            x, y = self.settled(x), self.settled(y)
+        return x, y, x.needs | y.needs
+
+    def _add(self, a: Ins, b: Ins) -> Range:
+        x, y, needs = self._pair(a, b, False)
+        return self._grown("add", x, y, x.top + y.top, needs)
+
+    def _mul(self, a: Ins, b: Ins) -> Range:
+        x, y, needs = self._pair(a, b, False)
+        return self._grown("mul", x, y, x.top * y.top, needs)
+
+    def _shl(self, a: Ins, n: Ins) -> Range:
+        if n.op != "const":
+            return ANY
+        x, k = self.of(a), 1 << n.attr
+        x = self.settled(x) if x.top * k >= _HUGE else x
+        return self._grown("mul", x, Range(k, k, k), x.top * k, x.needs)
+
+    def _grown(self, op: str, x: Range, y: Range, top: int, needs: frozenset[Ins]) -> Range:
+        lo, hi = self.code.do(op, x.lo, y.lo), self.code.do(op, x.hi, y.hi)
+        if isinstance(hi, int) and hi > MAX:
+            return ANY
+        return Range(lo, hi, top, needs)
+
+    def _sub(self, a: Ins, b: Ins) -> Range:
+        x, y, needs = self._pair(a, b)
+        hi = self.code.less_by(x.hi, y.lo)
+        top = x.top - (y.lo if isinstance(y.lo, int) else 0)
+        if self.is_at_most(b, a):
+            return Range(self.code.less_by(x.lo, y.hi), hi, max(top, 0), needs)
+        fits = self.code.compare("le", y.hi, x.lo)
+        if fits is False:
+            return ANY
+        return Range(self.code.do("sub", x.lo, y.hi), hi, max(top, 0), needs if fits is True else needs | {fits})
+
+    def is_at_most(self, a: Ins, b: Ins) -> bool:
+        """Whether a <= b is known without any check."""
+        if a is b or any(bound is b for bound, _ in self.above.get(a, ())):
+            return True
+        x = self.of(a)
+        if x.top > MAX or x.needs:
+            return False
+        if any(bound.op == "const" and x.top <= bound.attr + k for bound, k in self.below.get(b, ())):
+            return True
+        y = self.of(b)
+        return isinstance(y.lo, int) and x.top <= y.lo and y.top <= MAX and not y.needs
+
+    def _shr(self, a: Ins, n: Ins) -> Range:
+        x = self.settled(self.of(a))
+        k = 1 << n.attr if n.op == "const" else 1
+        lo = self.code.do("div", x.lo, k) if n.op == "const" else 0
+        return Range(lo, self.code.do("div", x.hi, k), x.top // k, x.needs)
+
+    def _div(self, a: Ins, b: Ins) -> Range:
+        x, y, needs = self._pair(a, b)
+        least = self.code.do("max", y.lo, 1)
+        lo = self.code.do("div", x.lo, self.code.do("max", y.hi, 1))
+        return Range(lo, self.code.do("div", x.hi, least), x.top, needs)
+
+    def _rem(self, a: Ins, b: Ins) -> Range:
+        x, y = self.of(a), self.settled(self.of(b))
+        rest = Range(0, self.code.less_by(y.hi, 1), max(y.top - 1, 0), y.needs)
+        if x.top > MAX or x.hi == MAX or x.needs:
+            return rest
+        return Range(0, self.code.do("min", x.hi, rest.hi), min(x.top, rest.top), rest.needs)
+
+    def _and(self, a: Ins, b: Ins) -> Range:
+        x, y = self.of(a), self.of(b)
+        found = [r for r in (x, y) if r.top <= MAX and not r.needs]
+        if not found:
+            return ANY
+        r = min(found, key=lambda r: r.top)
+        return Range(0, r.hi, r.top)
+
+    def _or(self, a: Ins, b: Ins) -> Range:
+        x, y = self.of(a), self.of(b)
+        top = max(x.top, y.top)
+        if top > MAX:
+            return ANY
+        hi = (1 << top.bit_length()) - 1
+        return Range(0, hi, hi, x.needs | y.needs)
+
+    _xor = _or
+
+    def _min(self, a: Ins, b: Ins) -> Range:
+        x, y, needs = self._pair(a, b)
+        return Range(self.code.do("min", x.lo, y.lo), self.code.do("min", x.hi, y.hi), min(x.top, y.top), needs)
+
+    def _max(self, a: Ins, b: Ins) -> Range:
+        x, y, needs = self._pair(a, b)
+        return Range(self.code.do("max", x.lo, y.lo), self.code.do("max", x.hi, y.hi), max(x.top, y.top), needs)
+
+    def _select(self, condition: Ins, a: Ins, b: Ins) -> Range:
+        x, y, needs = self._pair(a, b)
+        known = self.exact(condition)
+        if known is None:
+            return Range(self.code.do("min", x.lo, y.lo), self.code.do("max", x.hi, y.hi), max(x.top, y.top), needs)
+        lo, hi = (
+            self.code.emit("select", "u64", known, self.code.value(p), self.code.value(q))
+            for p, q in ((x.lo, y.lo), (x.hi, y.hi))
+        )
+        return Range(lo, hi, max(x.top, y.top), needs)
+
+
+_RULES = frozenset(("add", "sub", "mul", "shl", "shr", "div", "rem", "and", "or", "xor", "min", "max", "select"))
