@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import cpu_kernels as kernels
@@ -31,6 +32,7 @@ import vyre
 from vyre.driver.registry import acquire
 
 BACKEND = "cpu"
+COLD = Path(__file__).with_name("cpu_cold.py")
 Call = Callable[[], Any]
 
 
@@ -172,19 +174,20 @@ def _sum(d: dict[str, Any]) -> dict[str, Call]:
 
 
 def _scan(d: dict[str, Any]) -> dict[str, Call]:
-    totals, out = np.empty(kernels.SCAN_BLOCKS, np.uint32), np.empty_like(d["x"])
+    """One block per core; nobody starts from what the last block adds up to."""
+    blocks = max(os.cpu_count() or 1, 2)
+    totals, out = np.empty((blocks - 1) * kernels.GROUP, np.uint32), np.empty_like(d["x"])
+    before = d["x"][: d["x"].size // blocks * (blocks - 1)]
     first, last = kernels.block_totals.on(BACKEND), kernels.scan_blocks.on(BACKEND)
-    grid = (kernels.SCAN_BLOCKS, 1, 1)
-    return {"vyre": lambda: last(d["x"], first(d["x"], out=totals, grid=grid), out=out, grid=grid)}
+    return {"vyre": lambda: last(d["x"], first(before, out=totals), out=out, grid=(blocks, 1, 1))}
 
 
 def _histogram(d: dict[str, Any]) -> dict[str, Call]:
     bins, on = np.empty(256, np.uint32), kernels.histogram.on(BACKEND)
-    grid = (d["data"].size // (kernels.BLOCK * 64), 1, 1)
 
     def run() -> Any:
         bins.fill(0)
-        return on(d["data"], bins, grid=grid)
+        return on(d["data"], bins)
 
     return {"vyre": run}
 
@@ -365,37 +368,11 @@ def interval(theirs: list[float], mine: list[float], draws: int = 2000) -> tuple
     return float(low), float(high)
 
 
-_COLD = """
-import time, numpy as np, llvmlite.binding, vyre
-from vyre.driver import pipeline
-from vyre.driver.registry import acquire
-backend = acquire("cpu")
-backend.prepare()
-@vyre.kernel(workgroup=256)
-def warm(a: vyre.In[vyre.u32], out: vyre.Out[vyre.u32]):
-    out[vyre.gid.x] = a[vyre.gid.x] + 1
-pipeline.compile(backend, warm.program)
-@vyre.kernel(workgroup=256)
-def cold(alpha: vyre.f32, x: vyre.In[vyre.f32], y: vyre.In[vyre.f32], out: vyre.Out[vyre.f32]):
-    i = vyre.gid.x
-    if i < len(out):
-        out[i] = alpha * x[i] + y[i]
-program = cold.program
-start = time.perf_counter()
-pipe = pipeline.compile(backend, program)
-compiled = time.perf_counter() - start
-payload = pipe.native.serialize()
-start = time.perf_counter()
-backend.load_native(program, pipe.config, payload)
-print(compiled * 1e3, (time.perf_counter() - start) * 1e3)
-"""
-
-
 def compile_times(rounds: int) -> dict[str, Any]:
     """Milliseconds of a cold compile of a small kernel, and of loading its object code, each in a fresh process."""
     found = []
     for _ in range(rounds):
-        done = subprocess.run([sys.executable, "-"], input=_COLD, capture_output=True, text=True, check=False)
+        done = subprocess.run([sys.executable, str(COLD)], capture_output=True, text=True, check=False)
         if done.returncode:
             raise SystemExit(done.stderr)
         found.append([float(x) for x in done.stdout.split()])
@@ -411,7 +388,10 @@ def show(r: dict[str, Any]) -> None:
     if "ratio" in r:
         low, high = r["interval"]
         verdict = "" if not r["goal"] else "  met" if r["met"] else f"  MISSED (goal {r['goal']})"
-        print(f"{r['title']:<30} {r['ratio']:6.2f} x {r['best_peer']:<8} [{low:.2f}, {high:.2f}]{verdict}   {others}")
+        print(
+            f"{r['title']:<30} {r['ratio']:6.2f} x {r['best_peer']:<8} [{low:.2f}, {high:.2f}]{verdict}   {others}",
+            flush=True,
+        )
     else:
         print(f"{r['title']:<30} no peer   {others}")
 

@@ -7,8 +7,8 @@ from vyre import In, InOut, Out, atomic_add, exp, f32, gid, lid, log, sqrt, u8, 
 
 BLOCK = 256
 SUM_LANES = 4096
-"""Partial sums of the first step of a sum, and of the second."""
-SCAN_BLOCKS = 64
+"""Partial sums of the first step of a sum."""
+GROUP = 64
 
 
 @vyre.kernel(workgroup=BLOCK)
@@ -25,40 +25,42 @@ def saxpy(alpha: f32, x: In[f32], y: In[f32], out: Out[f32]):
         out[i] = alpha * x[i] + y[i]
 
 
-@vyre.kernel(workgroup=BLOCK)
-def partial_sums(x: In[f32], out: Out[f32, SUM_LANES]):
-    """Lane k of a group sums every 256th element of the group's share: neighbours read neighbours."""
-    share = len(x) // (SUM_LANES // BLOCK)
+@vyre.kernel(workgroup=GROUP)
+def partial_sums(x: In[f32], out: Out[f32]):
+    """Lane k of a group sums every 64th element of the group's share: neighbours read neighbours."""
+    share = len(x) // (len(out) // GROUP)
     start = wg.x * share + lid.x
     total = f32(0)
-    for k in range(share // BLOCK):
-        total += x[start + k * BLOCK]
+    for k in range(share // GROUP):
+        total += x[start + k * GROUP]
     out[gid.x] = total
 
 
 @vyre.kernel(workgroup=1)
-def last_sum(x: In[f32, SUM_LANES], out: Out[f32, 1]):
+def last_sum(x: In[f32], out: Out[f32, 1]):
     total = f32(0)
-    for k in range(SUM_LANES):
+    for k in range(len(x)):
         total += x[k]
     out[0] = total
 
 
-@vyre.kernel(workgroup=1)
-def block_totals(x: In[u32], out: Out[u32, SCAN_BLOCKS]):
-    share = len(x) // SCAN_BLOCKS
+@vyre.kernel(workgroup=GROUP)
+def block_totals(x: In[u32], out: Out[u32]):
+    """What the lanes of each group add up to; a group takes one block."""
+    share = len(x) // (len(out) // GROUP)
+    start = wg.x * share + lid.x
     total = u32(0)
-    for k in range(share):
-        total += x[gid.x * share + k]
+    for k in range(share // GROUP):
+        total += x[start + k * GROUP]
     out[gid.x] = total
 
 
 @vyre.kernel(workgroup=1)
-def scan_blocks(x: In[u32], totals: In[u32, SCAN_BLOCKS], out: Out[u32]):
+def scan_blocks(x: In[u32], totals: In[u32], out: Out[u32]):
     """Inclusive scan: every block starts from what the blocks before it add up to."""
-    share = len(x) // SCAN_BLOCKS
+    share = len(x) // (len(totals) // GROUP + 1)
     total = u32(0)
-    for k in range(gid.x):
+    for k in range(gid.x * GROUP):
         total += totals[k]
     for k in range(share):
         total += x[gid.x * share + k]
@@ -67,12 +69,9 @@ def scan_blocks(x: In[u32], totals: In[u32, SCAN_BLOCKS], out: Out[u32]):
 
 @vyre.kernel(workgroup=BLOCK)
 def histogram(data: In[u8], bins: InOut[u32, 256]):
-    """Each group counts 16 KiB."""
-    start = wg.x * (BLOCK * 64) + lid.x
-    for k in range(64):
-        i = start + k * BLOCK
-        if i < len(data):
-            atomic_add(bins, u32(data[i]), 1)
+    i = gid.x
+    if i < len(data):
+        atomic_add(bins, u32(data[i]), 1)
 
 
 @vyre.kernel(workgroup=BLOCK)

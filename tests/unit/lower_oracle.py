@@ -16,6 +16,7 @@ from vyre.foundation.ops import AtomicOp, ReduceOp
 from vyre.foundation.subgroup import SUBGROUP_WIDTH, reduction_offsets
 from vyre.lower.evaluate import bits_of, function_of, value_of
 from vyre.lower.form import PURE, If, Loop, walk
+from vyre.lower.passes.stored import share_of
 
 DIRTY = {
     "f32": struct.unpack("<f", struct.pack("<I", 0xFFC12345))[0],
@@ -78,7 +79,8 @@ class Dispatch:
         for b in kernel.buffers:
             if b.name in kernel.stored:
                 assert self.memory.buffers[b.name].decl.is_host_output
-                if extent[0] >= self.length[b] and extent[1] == extent[2] == 1:
+                share = share_of(kernel.stored[b.name], [self.length[o] for o in kernel.buffers])
+                if extent[0] * share >= self.length[b] and extent[1] == extent[2] == 1:
                     n = self.length[b] * b.element.size
                     self.data[b][:n] = b"\xa5" * n
             if b.private:

@@ -181,15 +181,16 @@ class Check:
 class Kernel:
     """One launch. `buffers` are in slot order.
 
-    `stored` names the output buffers of which every element below the length is stored, provided that the grid has at
-    least that many invocations along x and exactly one along y and z.
+    `stored` names the output buffers of which every element below the length is stored, provided that the grid has
+    exactly one invocation along y and z and, times the share that goes with the name, at least that many along x. A
+    share is computed from constants and lengths (`passes.stored.share_of`).
     """
 
     workgroup: tuple[int, int, int]
     buffers: tuple[Buffer, ...]
     body: Body
     check: Check | None = None
-    stored: frozenset[str] = frozenset()
+    stored: dict[str, Ins] = field(default_factory=dict)
     soft_flush: bool = False
     poll: bool = False
     traps: tuple[str, ...] = ()

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from ...errors import KernelCompileFailed
+from ...foundation.dtypes import u32
 from ...foundation.program import Program
 from ...lower import LowerOptions, lower
-from ...lower.form import Ins, Kernel, walk
+from ...lower.form import Buffer, Ins, Kernel, walk
+from ...lower.passes.stored import share_of
 from .cost import Cost, cost_of
 from .emit import Target, emit
 from .jit import Host, compile_object
 
-FORMAT = 1
+FORMAT = 2
+Share: TypeAlias = "list[Any]"
+"""[operation, type, constant or slot, operands...]"""
 _HEADER = struct.Struct("<4sI")
 _MAGIC = b"vcpu"
 
@@ -35,13 +40,20 @@ class Switches:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a launch must know of its code. Slots count the bound buffers; `private` says which atomic combines them."""
+    """What a launch must know of its code. Slots count the bound buffers; `private` says which atomic combines them.
+
+    `stored` are slots that the code fills, with the share of an invocation as plain data.
+    """
 
     scratch_bytes: int
     traps: tuple[str, ...]
-    stored: tuple[int, ...]
+    stored: dict[int, Share]
     private: dict[int, str]
     cost: Cost
+
+    def filled(self, slot: int, lengths: Sequence[int]) -> int:
+        """Elements of a buffer that each invocation stores, in a launch over buffers of these lengths."""
+        return share_of(_revived(self.stored[slot]), lengths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +73,7 @@ class Built:
             if magic != _MAGIC or found.pop("format") != FORMAT:
                 raise ValueError("another format")
             private = {int(slot): op for slot, op in found.pop("private").items()}
-            traps, stored = tuple(found.pop("traps")), tuple(found.pop("stored"))
+            traps, stored = tuple(found.pop("traps")), {int(slot): s for slot, s in found.pop("stored").items()}
             return cls(payload[_HEADER.size + length :], Facts(**found, traps=traps, stored=stored, private=private))
         except (struct.error, ValueError, KeyError, TypeError) as e:
             raise KernelCompileFailed("the stored code is damaged", fix="compile the program again") from e
@@ -93,4 +105,17 @@ def facts_of(kernel: Kernel, scratch_bytes: int) -> Facts:
     for item in walk(kernel.body):
         if isinstance(item, Ins) and item.op == "atomic" and item.attr[1].private and not item.attr[1].shared:
             private[item.attr[1].slot] = item.attr[0].name
-    return Facts(scratch_bytes, kernel.traps, tuple(sorted(slots[n] for n in kernel.stored)), private, cost_of(kernel))
+    stored = {slots[name]: _plain(share) for name, share in kernel.stored.items()}
+    return Facts(scratch_bytes, kernel.traps, stored, private, cost_of(kernel))
+
+
+def _plain(share: Ins) -> Share:
+    """A share as data; it is a small tree."""
+    at = share.attr.slot if share.op == "len" else share.attr
+    return [share.op, share.dtype, at, *map(_plain, share.args)]
+
+
+def _revived(data: Share) -> Ins:
+    op, dtype, at, *args = data
+    attr = Buffer("", at, u32) if op == "len" else at
+    return Ins(op, dtype, tuple(map(_revived, args)), attr)

@@ -7,6 +7,7 @@ version, and away from the edges that has nothing to do.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from ...lower.form import PURE, Body, Check, If, Ins, Kernel, bodies, operands, walk
@@ -21,7 +22,12 @@ def held_conditions(kernel: Kernel) -> tuple[dict[int, bool], Check | None]:
     ranges = Ranges(kernel)
     held: dict[int, bool] = {}
     needs: dict[Ins, None] = {}
-    for condition, truth in _guards(kernel.body):
+    guards = _guards(kernel.body)
+    elsewhere = Counter(id(item.condition) for item in walk(kernel.body) if isinstance(item, If))
+    elsewhere.subtract(id(condition) for condition, _ in guards)
+    for condition, truth in guards:
+        if elsewhere[id(condition)]:
+            continue  # a branch that stays asks it too, and lanes may disagree there
         found = _proof(ranges, condition, truth)
         if found is not None:
             held[id(condition)] = truth

@@ -22,8 +22,6 @@ _FLOAT_CALLS = {
     "fma": "fma",
     "abs": "fabs",
     "copysign": "copysign",
-    "min": "minimumnum",
-    "max": "maximumnum",
     "floor": "floor",
     "ceil": "ceil",
     "trunc": "trunc",
@@ -31,6 +29,8 @@ _FLOAT_CALLS = {
 _FLOAT_COMPARE = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
 _INT_COMPARE = {"lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}
 _BIT_CALLS = {"popcount": "ctpop", "clz": "ctlz", "ctz": "cttz", "bitrev": "bitreverse"}
+_SIGN = {"f32": 1 << 31, "f64": 1 << 63}
+_INFINITY = {"f32": 0x7F800000, "f64": 0x7FF0000000000000}
 _NARROW = {"u8": (8, False), "u16": (16, False), "i8": (8, True), "i16": (16, True)}
 
 
@@ -135,8 +135,6 @@ def pure(w: Writer, ins: Ins, args: Sequence[str], width: int) -> str:
         return w.new(f"{_INT_BINARY[op]} {kind} {a}, {b}")
     if op == "shr":
         return w.new(f"{'ashr' if t in SIGNED else 'lshr'} {kind} {a}, {b}")
-    if op in ("min", "max"):
-        return w.call(kind, mangled(("s" if t in SIGNED else "u") + op, TYPES[t], width), (kind, a), (kind, b))
     flag = (("i1", "false"),) if op in ("clz", "ctz") else ()
     return w.call(kind, mangled(_BIT_CALLS[op], TYPES[t], width), (kind, a), *flag)
 
@@ -156,6 +154,34 @@ def _not(w: Writer, ins: Ins, args: Sequence[str], width: int) -> str:
 
 def _neg(w: Writer, ins: Ins, args: Sequence[str], width: int) -> str:
     return w.new(f"fneg {ty(ins.dtype, width)} {args[0]}")
+
+
+def _least_or_most(w: Writer, ins: Ins, args: Sequence[str], width: int) -> str:
+    """The smaller or larger of two numbers. Of floats, in comparisons: the compiler's own function for this gives a NaN
+    on some machines where one operand comes from another minimum.
+
+    A comparison is false for a NaN and gives the second operand, so that is where a constant goes.
+    """
+    t, op = ins.dtype, ins.op
+    kind, flags = ty(t, width), ty("bool", width)
+    if t not in FLOATS:
+        return w.call(kind, mangled(("s" if t in SIGNED else "u") + op, TYPES[t], width), *((kind, x) for x in args))
+    (a, b), (x, y) = args, ins.args
+    if x.op == "const":
+        a, b, x, y = b, a, y, x
+    less, number = "olt" if op == "min" else "ogt", "i32" if t == "f32" else "i64"
+    known = y.op == "const" and y.attr & ~_SIGN[t] <= _INFINITY[t]
+    if known and y.attr == (0 if op == "min" else _SIGN[t]):
+        less = less[:2] + "e"  # the other zero is the one
+    found = w.new(f"select {flags} {w.new(f'fcmp {less} {kind} {a}, {b}')}, {kind} {a}, {kind} {b}")
+    if known:
+        return found
+    bits = [cast_bits(w, z, TYPES[t], number, width) for z in (a, b)]
+    zero = w.new(f"{'or' if op == 'min' else 'and'} {vec(number, width)} {bits[0]}, {bits[1]}")
+    equal = w.new(f"fcmp oeq {kind} {a}, {b}")  # zeros of either sign, or the same bits
+    found = w.new(f"select {flags} {equal}, {kind} {cast_bits(w, zero, number, TYPES[t], width)}, {kind} {found}")
+    nan = w.new(f"fcmp uno {kind} {b}, {b}")
+    return w.new(f"select {flags} {nan}, {kind} {a}, {kind} {found}")
 
 
 def _divide(w: Writer, ins: Ins, args: Sequence[str], width: int) -> str:
@@ -226,7 +252,7 @@ def _flush(w: Writer, ins: Ins, args: Sequence[str], width: int) -> str:
 def _quiet(w: Writer, ins: Ins, args: Sequence[str], width: int) -> str:
     """In integers: where a choice between floats may give a NaN, the compiler feels free to give any."""
     word, bits_type = ("u32", "i32") if ins.dtype == "f32" else ("u64", "i64")
-    infinity, canonical = (0x7F800000, 0x7FC00000) if word == "u32" else (0x7FF0000000000000, 0x7FF8000000000000)
+    infinity, canonical = _INFINITY[ins.dtype], 0x7FC00000 if word == "u32" else 0x7FF8000000000000
     kind = ty(word, width)
     bits = cast_bits(w, args[0], TYPES[ins.dtype], bits_type, width)
     size = w.new(f"and {kind} {bits}, {literal(word, (1 << _WIDTHS[word] - 1) - 1, width)}")
@@ -286,6 +312,8 @@ _SPECIAL: dict[str, Callable[[Writer, Ins, Sequence[str], int], str]] = {
     "select": _select,
     "not": _not,
     "neg": _neg,
+    "min": _least_or_most,
+    "max": _least_or_most,
     "div": _divide,
     "rem": _divide,
     "mulhi": _mulhi,

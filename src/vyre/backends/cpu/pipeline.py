@@ -143,6 +143,7 @@ class CpuPipeline(CompiledPipeline):
             if facts.private:
                 invocations = prod(grid) * prod(workgroup)
                 merge = privatize(launch, facts, self._elements, shape.counts, invocations, plan.workers)
+                launch.hold = memory, merge  # the copies too, for workers that outlive this call
             launch.run(code, self.backend.pool, plan, until)
             launch.require_no_trap(facts)
             if merge is not None:

@@ -40,7 +40,8 @@ class Shape:
         self.outputs = [(slot, b) for slot, b in enumerate(self.bound) if b.output_index is not None]
         grid, workgroup = plan.launch.grid, plan.launch.workgroup
         line = grid[0] * workgroup[0] if prod(workgroup[1:]) * prod(grid[1:]) == 1 else 0
-        self.proved = frozenset(s for s in pipeline.built.facts.stored if self.counts[s] <= line)
+        facts = pipeline.built.facts
+        self.proved = frozenset(s for s in facts.stored if self.counts[s] <= line * facts.filled(s, self.counts))
         self.schedule = self.spread(grid)
 
     def spread(self, grid: Dims) -> Schedule:
@@ -126,7 +127,10 @@ def warm(pipeline: CpuPipeline, shape: Shape, code: Code) -> Callable[[list[Any]
     def dispatch(pointers: list[Any]) -> OutputBuffers:
         if not backend.open:
             raise Slow
-        launch = idle.pop() if idle else shape.ready(seen)
+        try:
+            launch = idle.pop()
+        except IndexError:  # asked for like this because another thread may take the last one
+            launch = shape.ready(seen)
         buffers = launch.buffers
         for place, pointer in zip(inputs, pointers):  # noqa: B905 - the key has their number
             buffers[place] = pointer
@@ -175,7 +179,10 @@ def warm_into(pipeline: CpuPipeline, shape: Shape, code: Code) -> Callable[[list
     def dispatch(pointers: list[Any], count: int) -> None:
         if not backend.open or count != targets:
             raise Slow
-        launch = idle.pop() if idle else shape.ready(seen)
+        try:
+            launch = idle.pop()
+        except IndexError:  # asked for like this because another thread may take the last one
+            launch = shape.ready(seen)
         buffers = launch.buffers
         if straight is not None:
             buffers[straight] = pointers
