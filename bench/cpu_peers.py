@@ -10,6 +10,7 @@ import importlib.util
 from collections.abc import Callable
 from typing import Any
 
+import cpu_taichi
 import numpy as np
 
 Call = Callable[[], Any]
@@ -23,9 +24,14 @@ def installed(name: str) -> bool:
 def contenders(row: str, data: dict[str, Any]) -> dict[str, Call]:
     found: dict[str, Call] = {}
     for peer, rows in PEERS.items():
-        if row in rows and installed(PACKAGE.get(peer, peer)):
+        if row not in rows or not installed(PACKAGE.get(peer, peer)):
+            continue
+        try:
             call = rows[row](data)
             call()  # compiles
+        except Exception as e:  # a peer that does not run here is left out, and said so
+            print(f"{peer} does not run {row} here: {type(e).__name__}: {str(e)[:120]}")
+        else:
             found[peer] = call
     return found
 
@@ -555,6 +561,38 @@ _JAX = {
 }
 
 
+def _tinygrad_chain(x: Any, y: Any) -> Any:
+    a = x * 1.5 + y
+    a = (a * (y - 0.25) + 3.0).minimum(100.0).maximum(-100.0)
+    return a - a * a + 0.5
+
+
+# ---- tinygrad -------------------------------------------------------------------------------------------------------
+
+
+def _tinygrad(function: Callable[..., Any], *names: str) -> Callable[[dict[str, Any]], Call]:
+    """Compiled with the system's clang; results are fresh."""
+
+    def prepare(d: dict[str, Any]) -> Call:
+        from tinygrad import Tensor, TinyJit
+
+        tensors = [Tensor(d[n]).realize() if isinstance(d[n], np.ndarray) else d[n] for n in names]
+        run = TinyJit(lambda: function(*tensors).realize())
+        for _ in range(3):
+            run()
+        return run
+
+    return prepare
+
+
+_TINYGRAD = {
+    "xor": _tinygrad(lambda a, b: a ^ b, "a", "b"),
+    "saxpy": _tinygrad(lambda alpha, x, y: alpha * x + y, "alpha", "x", "y"),
+    "sum": _tinygrad(lambda x: x.sum(), "x"),
+    "chain": _tinygrad(_tinygrad_chain, "x", "y"),
+}
+
+
 # ---- text search ----------------------------------------------------------------------------------------------------
 
 
@@ -597,6 +635,8 @@ PEERS: dict[str, dict[str, Callable[[dict[str, Any]], Call]]] = {
     "numba parallel": {"scan": _numba_scan_parallel},
     "torch": _TORCH,
     "jax": _JAX,
+    "tinygrad": _TINYGRAD,
+    "taichi": {row: cpu_taichi.contender(row) for row in cpu_taichi.ROWS},
     "hyperscan": {"dfa": _hyperscan},
     "pyahocorasick": {"dfa": _aho_corasick},
 }
