@@ -132,6 +132,26 @@ def fold(root: Expr, combine: Callable[[Expr, tuple[T, ...]], T]) -> T:
     return done[id(root)]
 
 
+def in_order(root: Expr, leaf: Callable[[Expr], T | None], operation: Callable[[Expr, list[T]], T]) -> T:
+    """Bottom-up in evaluation order: `leaf` gives the value of an expression without operands, or None for one that has
+    some; `operation` gets those with the values of their operands. Shared parts are seen as often as they stand."""
+    values: list[T] = []
+    unvisited: list[tuple[Expr, bool]] = [(root, False)]
+    while unvisited:
+        e, ready = unvisited.pop()
+        if ready:
+            n = len(children(e))
+            operands = values[len(values) - n :]
+            del values[len(values) - n :]
+            values.append(operation(e, operands))
+        elif (found := leaf(e)) is not None:
+            values.append(found)
+        else:
+            unvisited.append((e, True))
+            unvisited.extend((c, False) for c in reversed(children(e)))
+    return values[0]
+
+
 def rewrite_expr(root: Expr, change: Callable[[Expr], Expr]) -> Expr:
     """Bottom-up: `change` sees every expression after its operands were rebuilt. Shared parts are rebuilt once."""
     done: dict[int, Expr] = {}

@@ -15,7 +15,7 @@ from ..foundation.dtypes import DataType, u32
 from ..foundation.ops import AtomicOp, BinaryOp, Ordering, UnaryOp
 from ..foundation.program import Program
 from ..foundation.typing import infer
-from ..foundation.visit import Scopes, Steps, children, run_nested
+from ..foundation.visit import Scopes, Steps, in_order, run_nested
 from .exact import FloatSteps
 from .form import BITS, FLOATS, SIGNED, Body, Buffer, If, Ins, Kernel, Local, Loop, register_of
 
@@ -223,21 +223,7 @@ class _Builder:
 
     def expr(self, root: ir.Expr) -> _Typed:
         """Emit what computes `root`, left to right."""
-        values: list[_Typed] = []
-        unvisited: list[tuple[ir.Expr, bool]] = [(root, False)]
-        while unvisited:
-            e, ready = unvisited.pop()
-            if ready:
-                n = len(children(e))
-                args = values[len(values) - n :]
-                del values[len(values) - n :]
-                values.append(self.operation(e, args))
-            elif (leaf := self.leaf(e)) is not None:
-                values.append(leaf)
-            else:
-                unvisited.append((e, True))
-                unvisited.extend((c, False) for c in reversed(children(e)))
-        return values[0]
+        return in_order(root, self.leaf, self.operation)
 
     def leaf(self, e: ir.Expr) -> _Typed | None:
         match e:

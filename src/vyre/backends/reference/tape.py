@@ -20,7 +20,7 @@ from ...foundation.ops import AtomicOp, BinaryOp, Ordering, UnaryOp
 from ...foundation.program import BufferDecl, Program
 from ...foundation.subgroup import SUBGROUP_WIDTH, reduction_offsets
 from ...foundation.typing import infer
-from ...foundation.visit import children
+from ...foundation.visit import in_order
 from .races import Site
 
 Registers = list[Any]
@@ -353,21 +353,7 @@ class _Compiler:
 
     def expr(self, root: ir.Expr) -> Operand:
         """Append what computes `root`, left to right, and say where the value will be."""
-        values: list[Operand] = []
-        unvisited: list[tuple[ir.Expr, bool]] = [(root, False)]
-        while unvisited:
-            e, ready = unvisited.pop()
-            if ready:
-                n = len(children(e))
-                args = values[len(values) - n :]
-                del values[len(values) - n :]
-                values.append(self.operation(e, args))
-            elif (leaf := self.leaf(e)) is not None:
-                values.append(leaf)
-            else:
-                unvisited.append((e, True))
-                unvisited.extend((c, False) for c in reversed(children(e)))
-        return values[0]
+        return in_order(root, self.leaf, self.operation)
 
     def leaf(self, e: ir.Expr) -> Operand | None:
         match e:
