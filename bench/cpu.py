@@ -109,19 +109,24 @@ def _text() -> dict[str, Any]:
     for place in RANDOM.integers(0, text.size - 16, 6000):
         pattern = patterns[chance.randrange(100)]
         text[place : place + len(pattern)] = np.frombuffer(pattern, np.uint8)
-    table, wide, symbols = _automaton(patterns)
+    table, accepting, wide, symbols = _automaton(patterns)
     return {
         "text": text,
         "patterns": patterns,
-        "table": table.reshape(-1),
+        "table": table,
+        "accepting": accepting,
         "wide_table": wide.reshape(-1),
-        "width": table.shape[1],
         "symbols": symbols,
     }
 
 
-def _automaton(patterns: list[bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Aho-Corasick as a full table over the bytes in use; the high bit of a next state says that a pattern ended."""
+def _automaton(patterns: list[bytes]) -> tuple[np.ndarray, int, np.ndarray, np.ndarray]:
+    """Aho-Corasick as full tables, over the bytes in use and over all bytes.
+
+    In the narrow one a state is the place of its row, and those at which a pattern ends come last, from the number on
+    that goes with the table; it has room for every u16 and symbol, so that no lookup is out of bounds. In the wide one
+    a state is a number and its high bit says that a pattern ended.
+    """
     used = sorted(set(b"".join(patterns)))
     symbols = np.zeros(256, np.uint8)
     symbols[used] = np.arange(1, len(used) + 1)
@@ -147,11 +152,14 @@ def _automaton(patterns: list[bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarra
             fail[child] = int(wide[fail[at], byte])
             wide[at, byte] = child
             queue.append(child)
-    wide |= np.array(ends)[wide].astype(np.uint16) << 15
-    table = np.zeros((len(children), len(used) + 1), np.uint16)
+    width, order = len(used) + 1, np.argsort(ends, kind="stable")
+    place = np.empty(len(children), np.uint16)
+    place[order] = np.arange(len(children)) * width
+    table = np.zeros((1 << 16) + 256, np.uint16)
     for k, byte in enumerate(used):
-        table[:, k + 1] = wide[:, byte]
-    return table, wide, symbols
+        table[place.astype(int) + k + 1] = place[wide[:, byte]]
+    wide |= np.array(ends)[wide].astype(np.uint16) << 15
+    return table, (len(ends) - sum(ends)) * width, wide, symbols
 
 
 # ---- ours -----------------------------------------------------------------------------------------------------------
@@ -208,7 +216,7 @@ def _dfa(d: dict[str, Any]) -> dict[str, Call]:
     out, on = np.empty(lanes, np.uint32), kernels.dfa_scan.on(BACKEND)
 
     def run() -> int:
-        on(words, d["table"], d["symbols"], d["width"], 4, words.size // lanes, out=out)
+        on(words, d["table"], d["symbols"], d["accepting"], 4, words.size // lanes, out=out)
         return int(out.sum())
 
     return {"vyre": run}

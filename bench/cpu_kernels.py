@@ -139,24 +139,26 @@ def matmul_tiled(a: In[f32], b: In[f32], n: u32, out: Out[f32]):
 
 
 @vyre.kernel(workgroup=64)
-def dfa_scan(text: In[u32], table: In[u16], symbols: In[u8, 256], width: u32, warm_up: u32, share: u32, out: Out[u32]):
+def dfa_scan(
+    text: In[u32], table: In[u16], symbols: In[u8, 256], accepting: u32, warm_up: u32, share: u32, out: Out[u32]
+):
     """Matches that end in this invocation's share of the text, four bytes to a word.
 
     It starts `warm_up` words early, which is longer than any pattern, so that the automaton knows what went before.
-    States with the high bit set accept.
+    A state is the place of its row in the table; those that accept begin at `accepting`.
     """
     begin = gid.x * share
     state = u32(0)
     for k in range(min(begin, warm_up)):
         word = text[begin - min(begin, warm_up) + k]
         for b in range(4):
-            state = u32(table[(state & 0x7FFF) * width + u32(symbols[(word >> (b * 8)) & 255])])
+            state = u32(table[state + u32(symbols[(word >> (b * 8)) & 255])])
     count = u32(0)
     for k in range(share):
         word = text[begin + k]
         for b in range(4):
-            state = u32(table[(state & 0x7FFF) * width + u32(symbols[(word >> (b * 8)) & 255])])
-            count += state >> 15
+            state = u32(table[state + u32(symbols[(word >> (b * 8)) & 255])])
+            count += u32(state >= accepting)
     out[gid.x] = count
 
 

@@ -27,6 +27,7 @@ from vyre.errors import (
     DispatchFailed,
     InvalidProgram,
     UnsupportedFeature,
+    VyreError,
 )
 from vyre.foundation.ir import IndirectDispatch, InvocationId, Lit, Load, Store
 from vyre.foundation.program import Program, output, read, write_only
@@ -141,6 +142,14 @@ def test_a_config_that_is_changed_by_nobody_but_replaced_is_seen():
     for k in range(300):
         compiled.dispatch([bytes(4)], DispatchConfig(label=f"l{k % 150}"))
         assert backend.native.calls[-1][1].label == f"l{k % 150}"
+
+
+def test_an_input_too_few_and_an_output_too_many_are_not_taken_for_a_known_shape():
+    compiled = pipeline.compile(EchoBackend(), copying())
+    compiled.dispatch([bytes(4)], out=[bytearray(4)])
+    for inputs, out in (([], [bytearray(4), bytearray(4)]), ([bytes(4), bytes(4)], []), ([bytes(4), bytes(4)], None)):
+        with pytest.raises(VyreError, match="Fix: "):
+            compiled.dispatch(inputs, out=out)
 
 
 def test_a_new_config_for_every_call_and_a_new_length_for_every_call_grow_nothing():

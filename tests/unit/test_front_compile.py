@@ -572,6 +572,33 @@ def test_a_known_call_still_checks_where_its_result_goes():
         copy_words(X, grid=1) is not None and copy_words(X, grid=True)
 
 
+def test_a_known_call_still_looks_how_its_arguments_lie_in_memory():
+    both = np.arange(200, dtype=np.uint32)
+    out = np.zeros(100, np.uint32)
+    for x in (X, both[::2], X, both[::-2], np.asfortranarray(X.reshape(10, 10)).reshape(100)):
+        assert copy_words(x, out=out) is out
+        assert (out == x).all()
+    for matrix in (X.reshape(10, 10), X.reshape(10, 10).T, X.reshape(10, 10)):
+        assert (copy_words(matrix) == matrix).all()
+    memory = both.copy()
+    assert (copy_words(memory[:100], out=memory[50:150]) == both[:100]).all()
+
+
+def test_positional_and_named_arguments_make_the_same_call_in_any_order():
+    out = np.zeros(100, np.uint32)
+    for result in (copy_words(X), copy_words(x=X), copy_words(X, out=None), copy_words(out=out, x=X)):
+        assert (result == X).all()
+
+
+def test_a_kernel_on_a_backend_is_one_object_for_each_name():
+    assert copy_words.on("reference") is copy_words.on("reference").on("reference")
+    assert copy_words.on("reference").backend == "reference"
+    assert copy_words.backend is None
+    for k in range(1000):
+        assert copy_words.on(f"no{k}").backend == f"no{k}"
+    assert len(copy_words._named) <= 256
+
+
 def test_many_threads_call_one_kernel():
     def run(n):
         return copy_words(X[:n]).tolist() == list(range(n))

@@ -2,8 +2,6 @@
 
 import importlib.util
 import math
-import platform
-import sys
 import zlib
 from itertools import product
 from pathlib import Path
@@ -16,6 +14,8 @@ from vyre.errors import IRTypeError, UnsupportedFeature
 from vyre.foundation import arith
 from vyre.foundation.dtypes import BY_NAME, bf16, bool_, bytes_, can_cast, f16, f32, f64, i32, u32, u64
 from vyre.foundation.ops import AtomicOp, BinaryOp, ReduceOp, UnaryOp
+
+from .control_word import flush_control
 
 LIVE = [t for t in BY_NAME.values() if t.live]
 POINTS = 1 << 16
@@ -281,23 +281,6 @@ def test_casts_and_fma_take_single_values():
         for source, target in CASTS:
             x = array(source, edges(source))
             np.testing.assert_array_equal(vector.cast(source, target)(x[5]), vector.cast(source, target)(x)[5])
-
-
-def flush_control():
-    """Functions that read and write the x86 floating-point control word, or None."""
-    if platform.machine() not in ("x86_64", "AMD64") or sys.platform != "linux":
-        return None
-    import ctypes
-    import mmap
-
-    try:
-        page = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
-    except OSError:
-        return None
-    page.write(b"\x0f\xae\x1f\xc3" + b"\x0f\xae\x17\xc3")  # stmxcsr [rdi]; ret; ldmxcsr [rdi]; ret
-    start = ctypes.addressof(ctypes.c_char.from_buffer(page))
-    prototype = ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_uint32))
-    return page, prototype(start), prototype(start + 4)
 
 
 def test_flushing_hardware_changes_nothing_but_f64():

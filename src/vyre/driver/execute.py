@@ -205,7 +205,7 @@ class _Lane:
         self.life = backend.life
         self._limits = launch_limits(program, backend, config)
         self._sequence: SequencePipeline | None = None  # for grids over the limit
-        self._plans: dict[object, _Planned] = {}
+        self._plans: dict[tuple[int | None, ...] | None, _Planned] = {}
         self.shadow = _shadow_of(backend, program)
         self.run = self._build_run() if self.shadow is None else self.shadow.around(self._build_run(), config)
         _tally.numbers[_LANES] += 1
@@ -222,13 +222,10 @@ class _Lane:
             try:
                 if cache.epoch != epoch:  # not before entering: recovery changes it first, and then looks who is here
                     raise self._stale()
-                planned = None
-                if type(inputs) in _LISTS:  # looking at an iterator would use it up
-                    try:
-                        key: Any = tuple([len(b) if type(b) is bytes else memoryview(b).nbytes for b in inputs])
-                        planned = plans.get(key if out is None else (key, _targets(out)))
-                    except (TypeError, ValueError, BufferError):
-                        pass  # planning says what is wrong
+                try:
+                    planned = plans.get(_lengths(inputs, out))
+                except (TypeError, ValueError, BufferError):
+                    planned = None  # planning says what is wrong
                 taken, made, sizes, native = planned or plan(inputs, out)
                 counts = tally.numbers
                 counts[_PLAIN] += 1
@@ -276,16 +273,14 @@ class _Lane:
                 check_outputs_apart(out)
             sizes = [o.layout.read_size for o in plan.outputs]
             native = self.timed(self._code(plan.launch.grid), sizes)
-        lengths = tuple(memoryview(b).nbytes for b in inputs)
-        planned = sum(lengths), plan.output_bytes, sizes, native
+        planned = sum(memoryview(b).nbytes for b in inputs), plan.output_bytes, sizes, native
         _tally.numbers[_SHAPES] += 1
-        if not plan.indirect:
-            while len(self._plans) >= _MAX_SHAPES:
-                self._plans.pop(next(iter(self._plans)), None)
-            if out is None:
-                self._plans[lengths] = planned
-            elif type(out) in _LISTS and all(_is_buffer(b) for b in out):
-                self._plans[lengths, _targets(out)] = planned
+        if not plan.indirect and (out is None or all(_is_buffer(b) for b in out)):
+            key = _lengths(inputs, out)
+            if key is not None:
+                while len(self._plans) >= _MAX_SHAPES:
+                    self._plans.pop(next(iter(self._plans)), None)
+                self._plans[key] = planned
         return planned
 
     def _code(self, grid: Dims) -> CompiledPipeline:
@@ -379,13 +374,26 @@ def _shadow_of(backend: VyreBackend, program: Program) -> Shadow | None:
     return shadow_from_env(backend, program)
 
 
-def _targets(out: Sequence[Buffer]) -> tuple[int, ...] | None:
-    """The lengths of the caller's outputs; None, which no plan is kept under, where they need a closer look."""
-    if type(out) not in _LISTS:
+def _lengths(inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> tuple[int | None, ...] | None:
+    """What a plan is kept under: the lengths of the inputs, then None and those of the caller's outputs.
+
+    None, which no plan is kept under, where one of the two is no list; looking at an iterator would use it up.
+    """
+    if type(inputs) not in _LISTS:
         return None
-    if len(out) > 1:
-        check_outputs_apart(out)
-    return tuple([v.nbytes if v.c_contiguous and not v.readonly else -1 for v in [memoryview(b) for b in out]])
+    found: list[int | None] = []  # in plain loops: a comprehension costs a warm call 0.1 us more
+    for b in inputs:
+        found.append(len(b) if type(b) is bytes else memoryview(b).nbytes)
+    if out is not None:
+        if type(out) not in _LISTS:
+            return None
+        if len(out) > 1:
+            check_outputs_apart(out)
+        found.append(None)
+        for b in out:
+            view = memoryview(b)
+            found.append(view.nbytes if view.c_contiguous and not view.readonly else -1)
+    return tuple(found)
 
 
 def _is_buffer(data: object) -> bool:

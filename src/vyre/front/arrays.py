@@ -14,6 +14,7 @@ from ..foundation.arith import f32_to_bits, round_bf16
 from ..foundation.dtypes import DataType
 
 Array = np.ndarray[Any, np.dtype[Any]]
+ndarray, may_share_memory = np.ndarray, np.may_share_memory
 
 ARRAY_DTYPES: dict[str, np.dtype[Any]] = {
     "u8": np.dtype(np.uint8), "u16": np.dtype(np.uint16), "u32": np.dtype(np.uint32), "u64": np.dtype(np.uint64),
@@ -105,6 +106,11 @@ def check_dtype(name: str, dtype: np.dtype[Any], element: DataType, fix: str = "
     )
 
 
+def is_plain(array: Array) -> bool:
+    """Whether the elements lie in memory as a dispatch reads them: some, in C order, native, no bool."""
+    return bool(array.size and array.flags.c_contiguous and array.dtype.isnative and array.dtype.char != "?")
+
+
 def to_input(array: Array) -> Any:
     """The elements as a dispatch reads them: C order, native, bool as words. The array itself where it is like that."""
     if not array.size:
@@ -124,7 +130,7 @@ def destination(target: Array, inputs: Sequence[Any]) -> Any:
     if target.dtype.char == "?":
         return np.empty(target.shape, WORD)
     for a in inputs:
-        if type(a) is np.ndarray and np.may_share_memory(target, a):
+        if type(a) is ndarray and may_share_memory(target, a):
             return np.empty_like(target, subok=False)
     return target
 
@@ -164,22 +170,33 @@ def check_writable(name: str, array: Any, element: DataType | None = None) -> Ar
     return array
 
 
-_QUICK: dict[tuple[type, str], Callable[[Any], bytes]] = {
-    (int, "u32"): struct.Struct("=I").pack,
-    (int, "i32"): struct.Struct("=i").pack,
-    (float, "f32"): struct.Struct("=f").pack,
+_QUICK: dict[str, tuple[type, Callable[[Any], bytes]]] = {
+    "u32": (int, struct.Struct("=I").pack),
+    "i32": (int, struct.Struct("=i").pack),
+    "f32": (float, struct.Struct("=f").pack),
 }
 """The usual numbers, whose bytes `struct` makes at a fifth of NumPy's price."""
 
 
+def number_writer(name: str, element: DataType) -> Callable[[Any], bytes]:
+    """What makes the bytes of every value of a parameter that is a number."""
+    if element.name not in _QUICK:
+        return lambda value: number_bytes(name, value, element)
+    kind, pack = _QUICK[element.name]
+
+    def write(value: Any) -> bytes:
+        if type(value) is kind:
+            try:
+                return pack(value)
+            except (struct.error, OverflowError):
+                pass  # it does not fit, which is said below
+        return number_bytes(name, value, element)
+
+    return write
+
+
 def number_bytes(name: str, value: Any, element: DataType) -> bytes:
     """A Python or NumPy number as one element, range-checked."""
-    quick = _QUICK.get((type(value), element.name))
-    if quick is not None:
-        try:
-            return quick(value)
-        except (struct.error, OverflowError):
-            pass  # it does not fit, which is said below
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]
     if element.name == "bool":

@@ -1,7 +1,7 @@
 """What does a kernel call mean? Arguments by parameter, the shapes of its outputs, its grid and its config.
 
-All of it follows from names, dtypes, shapes and options, and is worked out once per combination of those. What differs
-between two such calls (addresses, strides, values) is looked at in `call`.
+All of it follows from names, dtypes, shapes, contiguity and options, and is worked out once per combination of those.
+What differs between two such calls (addresses, values) is looked at in `call`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..driver.plan.grid import check_grid, grid_for_domain
 from ..driver.values import DEFAULT_CONFIG, U32_MAX, Dims, DispatchConfig
 from ..errors import ArgumentTypeError, ArgumentValueError, DeviceOutOfMemory
 from ..foundation.kernel import Param
-from .arrays import ARRAY_DTYPES, WORD, Array, as_array, check_writable
+from .arrays import ARRAY_DTYPES, WORD, Array, as_array, check_writable, is_plain, number_writer, to_input
 
 if TYPE_CHECKING:
     from ..foundation.program import Program
@@ -48,6 +48,18 @@ def name_arguments(kernel: Kernel, positional: int, named: tuple[str, ...]) -> t
     if missing:
         raise ArgumentTypeError(f"{kernel.__name__} needs {', '.join(missing)}", fix=usage)
     return names + named
+
+
+class Form:
+    """Where the argument of each parameter is among the values of a call: the positional ones, then those by name."""
+
+    __slots__ = ("at", "buffers", "consts")
+
+    def __init__(self, kernel: Kernel, positional: int, named: tuple[str, ...]) -> None:
+        self.at = {name: k for k, name in enumerate(name_arguments(kernel, positional, named))}
+        given = [(self.at[p.name], p) for p in kernel.params if p.name in self.at]
+        self.buffers = tuple((at, p) for at, p in given if p.role not in ("const", "scalar"))
+        self.consts = tuple((at, p.name) for at, p in given if p.role == "const")
 
 
 def check_array(param: Param, value: Any) -> Array:
@@ -105,12 +117,16 @@ class Options:
 
 
 class OutputPlan:
-    """One result, and the array that carries it. `nbytes` is its length in the dispatch, where a bool is a word."""
+    """One result, and the array that carries it. `nbytes` is its length in the dispatch, where a bool is a word.
 
-    __slots__ = ("dtype", "element", "is_bool", "name", "nbytes", "role", "shape")
+    `at` is where the caller's array for it is among the values of the call.
+    """
 
-    def __init__(self, param: Param, array: Array | None, shape: Shape) -> None:
+    __slots__ = ("at", "dtype", "element", "is_bool", "name", "nbytes", "role", "shape")
+
+    def __init__(self, param: Param, at: int | None, array: Array | None, shape: Shape) -> None:
         assert param.element is not None
+        self.at = None if array is None else at
         self.name, self.role, self.element, self.shape = param.name, param.role, param.element, shape
         self.dtype = ARRAY_DTYPES[param.element.name] if array is None else array.dtype
         self.is_bool = self.dtype == np.bool_
@@ -131,27 +147,36 @@ class OutputPlan:
 class CallPlan:
     """Everything about a call that does not depend on where its arrays are.
 
-    `inputs` has the name of each input in slot order, with its type if it is a number; `outputs` are in slot order too.
-    `request` is the caller's config and `config` has the grid as well; calls that differ in size alone share it, and so
-    the driver's warm path. `read_only` counts the arrays that no result is written into. `idle` means that the grid has
-    no workgroup: outputs are zero and nothing runs.
+    `inputs` says for each input in slot order where it is among the values of the call, and what makes a dispatch's
+    input of it, if that is not the array itself; `outputs` are in slot order too, and `targets` are those for which the
+    caller brings an array. `request` is the caller's config and `config` has the grid as well; calls that differ in
+    size alone share it, and so the driver's warm path. `code` tells apart what is compiled. `idle` means that the grid
+    has no workgroup: outputs are zero and nothing runs.
     """
 
-    __slots__ = ("config", "counts", "idle", "inputs", "outputs", "program", "read_only", "request")
+    __slots__ = ("code", "config", "counts", "idle", "inputs", "outputs", "program", "request", "targets")
 
-    def __init__(self, kernel: Kernel, program: Program, arrays: Mapping[str, Array], options: Options) -> None:
+    def __init__(
+        self, kernel: Kernel, form: Form, program: Program, arrays: Mapping[str, Array], options: Options
+    ) -> None:
         self.program = program
         self.request = options.config
+        self.code = id(program), None if self.request is DEFAULT_CONFIG else self.request
         params = kernel._params
         shapes = output_shapes(kernel, arrays, options)
-        self.inputs = tuple(
-            (b.name, b.element if params[b.name].role == "scalar" else None) for b in program.host_inputs
+        self.inputs: tuple[tuple[int, Callable[[Any], Any] | None], ...] = tuple(
+            (form.at[b.name], _maker(params[b.name], arrays.get(b.name))) for b in program.host_inputs
         )
         self.outputs = tuple(
-            OutputPlan(params[b.name], arrays.get(b.name), shapes[b.name] if b.name in shapes else arrays[b.name].shape)
+            OutputPlan(
+                params[b.name],
+                form.at.get(b.name),
+                arrays.get(b.name),
+                shapes[b.name] if b.name in shapes else arrays[b.name].shape,
+            )
             for b in program.host_outputs
         )
-        self.read_only = sum(p.role in ("in", "uniform") for p in kernel.params)
+        self.targets = tuple((o.at, o) for o in self.outputs if o.at is not None)
         self.counts = {p.name: math.prod(shapes[p.name]) for p in kernel.params if p.role == "out" and not p.count}
         workgroup = options.config.workgroup_override or program.workgroup_size
         grid = choose_grid(kernel, arrays, shapes, options, workgroup)
@@ -161,6 +186,14 @@ class CallPlan:
     def sized_config(self) -> DispatchConfig:
         """The config for a dispatch that brings no output buffers, whose lengths would say the same."""
         return self.config.with_(output_elements=self.counts) if self.counts else self.config
+
+
+def _maker(param: Param, array: Array | None) -> Callable[[Any], Any] | None:
+    """What makes an input of the argument; None where it is one."""
+    if array is None:
+        assert param.element is not None
+        return number_writer(param.name, param.element)
+    return None if is_plain(array) else to_input
 
 
 def output_shapes(kernel: Kernel, arrays: Mapping[str, Array], options: Options) -> dict[str, Shape]:

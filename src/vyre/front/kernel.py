@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..driver.values import DispatchConfig
     from ..foundation.kernel import KernelSource, Param
     from ..foundation.program import Program
-    from .bind import CallPlan
+    from .bind import CallPlan, Form
     from .call import Call, PendingCall
 
 Extent = tuple[int, ...] | int | None
@@ -46,9 +46,9 @@ class Kernel:
         self._source = read_source(function, workgroup)
         self._consts = tuple(p.name for p in self.params if p.role == "const")
         self._params = {p.name: p for p in self.params}
-        self._buffers = tuple((p.name, p) for p in self.params if p.role not in ("const", "scalar"))
         self._programs: dict[tuple[Any, ...], Program] = {}
-        self._forms: dict[tuple[object, ...], tuple[str, ...]] = {}
+        self._named: dict[str, Kernel] = {}
+        self._forms: dict[tuple[object, ...], Form] = {}
         self._plans: dict[tuple[object, ...], CallPlan] = {}
         self._pipelines: dict[tuple[object, ...], tuple[DriverPipeline, PipelineCache, int]] = {}
         self.__name__ = self._source.name
@@ -110,8 +110,12 @@ class Kernel:
         """The same kernel on this backend ("id" or "id:device"), or an error; never on another one."""
         if not isinstance(backend, str):
             raise ArgumentTypeError(f"on() got a {type(backend).__name__}", fix='name a backend: .on("reference")')
-        other: Kernel = Kernel.__new__(Kernel)
-        other.__dict__.update(self.__dict__, backend=backend)
+        other = self._named.get(backend)
+        if other is None:
+            other = Kernel.__new__(Kernel)
+            other.__dict__.update(self.__dict__, backend=backend)
+            if len(self._named) < MAX_PROGRAMS:
+                self._named[backend] = other
         return other
 
     def __call__(

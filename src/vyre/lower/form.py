@@ -59,7 +59,8 @@ A `subgroup` reduction of floats gives canonical sums and products in every mode
 
 Loads, stores and atomics carry `guarded`: the access is out of bounds for some lane unless the emitter tests it. With
 `covered` set, the access is in bounds in every tile for which the kernel's `check` gives true, so an emitter that
-versions its body leaves out the test there.
+versions its body leaves out the test there. `whole` are the steps of its index that do not wrap where the access needs
+no test: an emitter may compute them in more bits.
 """
 
 from __future__ import annotations
@@ -129,6 +130,7 @@ class Ins:
     guarded: bool = False
     covered: bool = False
     used: bool = True
+    whole: frozenset[Ins] = frozenset()
 
     def __repr__(self) -> str:
         attr = getattr(self.attr, "name", self.attr)

@@ -39,12 +39,15 @@ def tested(e: Lanes, ins: Ins) -> bool:
 def load(e: Lanes, ins: Ins) -> Val:
     buffer, index, test = ins.attr, e.value(ins.args[0]), tested(e, ins)
     if index.kind == SAME:
-        return Val(SAME, (_load_one(e, buffer, index.parts[0], test),))
+        return Val(SAME, (_load_one(e, buffer, index.parts[0], test, None, _far(e, ins)[0]),))
     if index.kind == EACH or e.width == 1:
-        each = zip(index.parts, e.mask or (None,) * e.parts, strict=True)
-        return Val(EACH, each_once(each, lambda im: _load_one(e, buffer, im[0], test, im[1])))
-    each = zip(index.parts, _masks(e, buffer, index, test), strict=True)
-    return Val(WIDE, each_once(each, lambda im: _load_vector(e, buffer, index.kind, im[0], im[1])))
+        each = zip(index.parts, e.mask or (None,) * e.parts, _far(e, ins), strict=True)
+        return Val(EACH, each_once(each, lambda imf: _load_one(e, buffer, imf[0], test, *imf[1:])))
+    masks = _masks(e, buffer, index, test)
+    if index.kind == ROW and masks[0] is None:
+        return Val(WIDE, each_once(_far(e, ins), lambda far: _load_row(e, buffer, far)))
+    some = zip(index.parts, masks, strict=True)
+    return Val(WIDE, each_once(some, lambda im: _load_vector(e, buffer, index.kind, im[0], im[1])))
 
 
 def _load_vector(e: Lanes, buffer: Buffer, form: int, index: str, mask: str | None) -> str:
@@ -52,15 +55,19 @@ def _load_vector(e: Lanes, buffer: Buffer, form: int, index: str, mask: str | No
     kind, flags = vec(storage, e.width), ty("bool", e.width)
     if form != ROW:
         raw = _gather(e, buffer, index, mask)
-    elif mask is None:
-        at = _row_address(e, buffer, index, False)
-        raw = e.w.new(f"load {kind}, ptr {at}, align {_SIZES[storage]}{_steady(buffer)}")
     else:
         name = f"llvm.masked.load.v{e.width}{SUFFIX[storage]}.p0"
         e.w.declare(kind, name, "ptr", flags, kind)
-        at = _row_address(e, buffer, index, True)
+        at = _row_address(e, buffer, index)
         raw = e.w.new(f"call {kind} @{name}(ptr align {_SIZES[storage]} {at}, {flags} {mask}, {kind} zeroinitializer)")
     return from_storage(e.w, buffer.element.name, raw, e.width)
+
+
+def _load_row(e: Lanes, buffer: Buffer, far: str) -> str:
+    element, storage = buffer.element.name, STORAGE[buffer.element.name]
+    at = _at(e, buffer, far)
+    raw = e.w.new(f"load {vec(storage, e.width)}, ptr {at}, align {_SIZES[storage]}{_steady(buffer)}")
+    return from_storage(e.w, element, raw, e.width)
 
 
 def store(e: Lanes, ins: Ins) -> None:
@@ -72,13 +79,15 @@ def store(e: Lanes, ins: Ins) -> None:
     element, storage = buffer.element.name, STORAGE[buffer.element.name]
     kind, flags = vec(storage, e.width), ty("bool", e.width)
     values = e.wide(value, ins.args[1].dtype)
-    for p, mask in enumerate(_masks(e, buffer, index, test)):
+    masks = _masks(e, buffer, index, test)
+    far = _far(e, ins) if index.kind == ROW and masks[0] is None else ()
+    for p, mask in enumerate(masks):
         raw = to_storage(e.w, element, values[p], e.width)
         if index.kind == ROW:
-            at = _row_address(e, buffer, index.parts[p], mask is not None)
             if mask is None:
-                e.w.line(f"store {kind} {raw}, ptr {at}, align {_SIZES[storage]}")
+                e.w.line(f"store {kind} {raw}, ptr {_at(e, buffer, far[p])}, align {_SIZES[storage]}")
                 continue
+            at = _row_address(e, buffer, index.parts[p])
             name, where = f"llvm.masked.store.v{e.width}{SUFFIX[storage]}.p0", "ptr"
         else:
             at = _addresses(e, buffer, index.parts[p])
@@ -105,13 +114,33 @@ def _steady(buffer: Buffer) -> str:
     return "" if buffer.writable else ", !invariant.load !0"
 
 
-def _row_address(e: Lanes, buffer: Buffer, base: str, masked: bool) -> str:
+def _far(e: Lanes, ins: Ins) -> tuple[str, ...]:
+    """The index of an access in 64 bits, of a row its base. Steps that do not wrap are computed in 64 bits already:
+    then the compiler sees that an address moves along with a counter."""
+    index = e.value(ins.args[0])
+    whole = frozenset[Ins]() if tested(e, ins) else ins.whole
+
+    def steps(v: Ins) -> tuple[str, ...]:
+        val = e.value(v)
+        if v not in whole or val.kind == WIDE or any(id(a) not in e.known for a in v.args):
+            return tuple(map(e.far, val.parts))
+        a, b = (x if len(x) == len(val.parts) else x * len(val.parts) for x in map(steps, v.args))
+        return each_once(zip(a, b, strict=True), lambda xy: e.w.new(f"{v.op} i64 {xy[0]}, {xy[1]}"))
+
+    return tuple(map(e.far, index.parts)) if ins.args[0] not in whole else steps(ins.args[0])
+
+
+def _at(e: Lanes, buffer: Buffer, far: str) -> str:
+    return e.w.new(f"getelementptr {STORAGE[buffer.element.name]}, ptr {e.pointer(buffer)}, i64 {far}")
+
+
+def _row_address(e: Lanes, buffer: Buffer, base: str) -> str:
     """Of the first element of a row. Where its first lanes are not active the base may lie below zero, wrapped."""
-    far = e.w.new(f"zext i32 {base} to i64") if base.startswith("%") else base
-    if masked and base.startswith("%"):
+    far = e.far(base)
+    if base.startswith("%"):
         below = e.w.new(f"icmp ugt i32 {base}, {-e.width}")
         far = e.w.new(f"select i1 {below}, i64 {e.w.new(f'sext i32 {base} to i64')}, i64 {far}")
-    return e.w.new(f"getelementptr {STORAGE[buffer.element.name]}, ptr {e.pointer(buffer)}, i64 {far}")
+    return _at(e, buffer, far)
 
 
 def _addresses(e: Lanes, buffer: Buffer, indices: str) -> str:
@@ -165,15 +194,10 @@ def _gather_narrow(e: Lanes, buffer: Buffer, indices: str, mask: str | None, sto
 # ---- one location ---------------------------------------------------------------------------------------------------
 
 
-def _address(e: Lanes, buffer: Buffer, index: str) -> str:
-    far = e.w.new(f"zext i32 {index} to i64") if index.startswith("%") else str(int(index) & 0xFFFFFFFF)
-    return e.w.new(f"getelementptr {STORAGE[buffer.element.name]}, ptr {e.pointer(buffer)}, i64 {far}")
-
-
-def _load_one(e: Lanes, buffer: Buffer, index: str, test: bool, mask: str | None = None) -> str:
+def _load_one(e: Lanes, buffer: Buffer, index: str, test: bool, mask: str | None, far: str) -> str:
     """`mask`: of the vector that needs it, which may be empty although its block is not."""
     storage = STORAGE[buffer.element.name]
-    at = _address(e, buffer, index)
+    at = _at(e, buffer, far)
     if test:
         inside = e.w.new(f"icmp ult i32 {index}, {e.length(buffer)}")
         at = e.w.new(f"select i1 {inside}, ptr {at}, ptr {ZERO}")
@@ -186,9 +210,9 @@ def _load_one(e: Lanes, buffer: Buffer, index: str, test: bool, mask: str | None
 def _store_one(e: Lanes, ins: Ins, index: Val, value: Val, test: bool) -> None:
     """All lanes of a vector store to one location: the last one wins."""
     buffer = ins.attr
-    each = index.parts * e.parts if index.kind == SAME else index.parts
-    if index.kind == value.kind == SAME:
-        each = each[:1]  # one location, one value
+    each, far = index.parts, _far(e, ins)
+    if index.kind == SAME and value.kind != SAME:  # else one location, one value
+        each, far = each * e.parts, far * e.parts
     for p, i in enumerate(each):
         conditions = [e.w.new(f"icmp ult i32 {i}, {e.length(buffer)}")] if test else []
         if e.mask is not None:
@@ -202,7 +226,7 @@ def _store_one(e: Lanes, ins: Ins, index: Val, value: Val, test: bool) -> None:
             x = _last(e, e.wide(value, ins.args[1].dtype)[p], ins.args[1].dtype, None if e.mask is None else e.mask[p])
         raw = to_storage(e.w, buffer.element.name, x, 1)
         storage = STORAGE[buffer.element.name]
-        e.w.line(f"store {storage} {raw}, ptr {_address(e, buffer, i)}, align {_SIZES[storage]}")
+        e.w.line(f"store {storage} {raw}, ptr {_at(e, buffer, far[p])}, align {_SIZES[storage]}")
         if done:
             e.jump(done)
             e.start(done)
@@ -277,7 +301,7 @@ def _guarded_rmw(e: Lanes, ins: Ins, args: list[str], test: bool, mask: str | No
 def _rmw(e: Lanes, ins: Ins, args: list[str]) -> str:
     """Read, change, write one location; what was there. Workgroups and workers have memory of their own."""
     (op, buffer), w = ins.attr, e.w
-    at = _address(e, buffer, args[0])
+    at = _at(e, buffer, e.far(args[0]))
     signed = ins.dtype == "i32"
     if buffer.shared or (buffer.private and e.fast):
         old = w.new(f"load i32, ptr {at}, align 4")

@@ -90,7 +90,7 @@ def kernel_text(program: Program, host: Host, switches: Switches, *, poll: bool 
     soft = soft_flush(program, host, switches)
     kernel = lower(program, LowerOptions(soft_flush=soft, poll=poll, off=switches.off))
     width = 1 if switches.scalar else host.vector_bits // 32
-    emitted = emit(kernel, Target(width=width, mxcsr=not soft))
+    emitted = emit(kernel, Target(width=width, mxcsr=host.x86))
     return kernel, emitted.text, emitted.scratch_bytes
 
 

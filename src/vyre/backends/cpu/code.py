@@ -6,7 +6,7 @@ scalar for each vector, a row (lane k of a vector holds base + k; only the base 
 
 from __future__ import annotations
 
-from ...lower.form import Buffer, Kernel, Local
+from ...lower.form import Buffer, Ins, Kernel, Local
 from .instr import TYPES, Writer, literal, ty, vec
 from .phases import Phases
 from .shape import EACH, ROW, SAME, WIDE, Shape, Val
@@ -30,6 +30,8 @@ class Code:
         self.known: dict[object, Val] = {}
         self.trail: list[object] = []
         self.env: dict[Local, Val] = {}
+        self.fars: dict[str, str] = {}
+        """Words that are known in 64 bits too."""
         self.block, self.open = "start", True
         self.at: tuple[str, ...] = ()
         """The first lane of each vector of the block: global id along x where flat, else linear local id."""
@@ -71,6 +73,42 @@ class Code:
             whole = self.w.new(f"add {ty('u32', self.width)} {self.splat(base, 'i32')}, {self.iota()}")
             found = self.know(("row", base), Val(WIDE, (whole,)))
         return found.parts[0]
+
+    def far(self, word: str) -> str:
+        """A 32-bit operand in 64 bits."""
+        if not word.startswith("%"):
+            return str(int(word) & 0xFFFFFFFF)
+        return self.fars.get(word) or self.w.new(f"zext i32 {word} to i64")
+
+    def near(self, far: str) -> str:
+        """The 32-bit operand of one that is known in 64 bits."""
+        word = self.w.new(f"trunc i64 {far} to i32")
+        self.fars[word] = far
+        return word
+
+    def number(self, bits: int) -> str:
+        """An f32 constant. Where the machine flushes, the compiler must not compute with it: it rounds tiny results as
+        if they were kept, or keeps them. So it is read from memory that could hold anything; zero does no harm."""
+        if self.kernel.soft_flush or not bits & 0x7FFFFFFF:
+            return literal("f32", bits)
+        return self._read("f32", bits)
+
+    def unknown(self, ins: Ins, val: Val) -> Val:
+        """An integer that becomes an f32, so that it is not a constant either, whatever branches say about it."""
+        if self.kernel.soft_flush or ins.op == "load":
+            return val
+        width = self.width if val.kind in (WIDE, ROW) else 1
+        word = ty("u32", width)
+        zero = self.splat(self._read("u32", 0), "i32") if width > 1 else self._read("u32", 0)
+        parts = self.wide(val, "u32") if width > 1 else val.parts
+        return Val(WIDE if width > 1 else val.kind, tuple(self.w.new(f"xor {word} {x}, {zero}") for x in parts))
+
+    def _read(self, dtype: str, bits: int) -> str:
+        name, kind = f"@{dtype}_{bits:08X}", TYPES[dtype]
+        self.w.declared[name] = (
+            f"{name} = internal externally_initialized constant {kind} {literal(dtype, bits)}, align 4"
+        )
+        return self.w.new(f"load {kind}, ptr {name}, align 4, !invariant.load !0")
 
     def iota(self) -> str:
         return f"<{', '.join(f'i32 {k}' for k in range(self.width))}>" if self.width > 1 else "0"

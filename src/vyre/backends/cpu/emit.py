@@ -27,17 +27,18 @@ from .lanes import Lanes
 from .phases import Phases
 
 ENTRY = "vyre_run"
-_FLUSHING = 0x9FC0
-"""Control word of the x86 vector unit: round to nearest, no exceptions, subnormals are zero in operands and results."""
-_LIGHT, _MEDIUM = 12, 40
-"""Instructions of a loop up to which four, or two, vectors share it: all of them must fit the registers."""
+_FLUSHING, _PLAIN = 0x9FC0, 0x1F80
+"""Control words of the x86 vector unit: round to nearest and no exceptions; with the first, subnormals are zero in
+operands and results."""
+_TINY, _LIGHT, _MEDIUM = 6, 12, 40
+"""Instructions of a loop up to which eight, four or two vectors share it: all of them must fit the registers."""
 _LEAST_LANES = 64
 """A tile is not halved below this many invocations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """`width`: lanes of a vector of 32-bit values; 1 runs lane after lane. `mxcsr`: x86, whose vector unit flushes."""
+    """`width`: lanes of a vector of 32-bit values; 1 runs lane after lane. `mxcsr`: x86, whose control word is set."""
 
     width: int = 1
     mxcsr: bool = False
@@ -58,17 +59,25 @@ def emit(kernel: Kernel, target: Target) -> Emitted:
     width = target.width if flat else min(target.width, 1 << (kernel.lanes - 1).bit_length())
     parts = _parts(kernel, phases, width, flat)
     rows = flat and parts > 1 and kernel.workgroup[1] % parts == 0 and _uses_y(kernel)
-    step = width if rows else width * parts
     held, check = held_conditions(kernel)
-    whole = not flat or kernel.workgroup[0] % step == 0
     checked = check is not None or any(b.private for b in kernel.buffers)
-    versions = [
-        Lanes(kernel, phases, name="fast", width=width, parts=parts, flat=flat, fast=True, rows=rows, held=held),
-    ]
-    if checked or not whole:
-        versions.append(Lanes(kernel, phases, name="safe", width=width, parts=1, flat=flat, fast=False))
-    functions = [v.text() for v in versions]
-    tiles = _Tiles(kernel, phases, check, 0 if whole else step, flat, checked)
+    fast = Lanes(kernel, phases, name="fast", width=width, parts=parts, flat=flat, fast=True, rows=rows, held=held)
+    versions, functions = [fast], [fast.text()]
+    step, size = fast.shape.step, kernel.workgroup[0]  # it may have chosen narrower blocks
+    block, edge = (step, "safe") if flat and size % step else (0, "")
+    if block and size % width == 0:  # fewer vectors at a time make whole blocks of what is left
+        parts = next((p for p in (4, 2) if p < parts and size % (width * p) == 0), 1)
+        even = Lanes(kernel, phases, name="even", width=width, parts=parts, flat=flat, fast=True, held=held)
+        text = even.text()
+        if size % even.shape.step == 0:
+            edge = even.name
+            versions.append(even)
+            functions.append(text)
+    if checked or edge == "safe":
+        safe = Lanes(kernel, phases, name="safe", width=width, parts=1, flat=flat, fast=False)
+        versions.append(safe)
+        functions.append(safe.text())
+    tiles = _Tiles(kernel, phases, check, block, edge, flat, checked)
     functions.append(tiles.text())
     declared: dict[str, str] = {}
     for one in (*versions, tiles.lanes):
@@ -77,8 +86,9 @@ def emit(kernel: Kernel, target: Target) -> Emitted:
     if kernel.traps:
         lines.append(_TRAP_FUNCTION)
     flushes = target.mxcsr and not kernel.soft_flush
-    lines += [*functions, _entry(flushes), *declared.values()]
-    if flushes:
+    control = (_FLUSHING if flushes else _PLAIN) if target.mxcsr else None
+    lines += [*functions, _entry(control), *declared.values()]
+    if control is not None:
         lines += ["declare void @llvm.x86.sse.stmxcsr(ptr)", "declare void @llvm.x86.sse.ldmxcsr(ptr)"]
     flushing = ' "denormal-fp-math"="preserve-sign,preserve-sign"' if flushes else ""
     lines += [f"attributes #0 = {{ noinline nounwind{flushing} }}", "attributes #1 = { noinline nounwind }", "!0 = !{}"]
@@ -107,7 +117,7 @@ def _parts(kernel: Kernel, phases: Phases, width: int, flat: bool) -> int:
             inside = list(walk(loop.body))
             if all(isinstance(i, Ins | If) and i.op not in ("store", "atomic", "return") for i in inside):
                 work = sum(isinstance(i, Ins) and not i.uniform and i.op not in ("get", "set", "const") for i in inside)
-                found = max(found, 4 if work <= _LIGHT else 2 if work <= _MEDIUM else 1)
+                found = max(found, 8 if work <= _TINY else 4 if work <= _LIGHT else 2 if work <= _MEDIUM else 1)
     lanes = kernel.workgroup[0] if flat else kernel.lanes
     local = any(i.op in ("lid", "wid") and i.attr == 0 for i in walk(kernel.body) if isinstance(i, Ins))
     while found > 1 and lanes % (width * found) and (local or not flat):
@@ -119,19 +129,21 @@ def _uses_y(kernel: Kernel) -> bool:
     return any(i.op in ("gid", "lid") and i.attr == 1 for i in walk(kernel.body) if isinstance(i, Ins))
 
 
-def _entry(flushes: bool) -> str:
-    """The exported function. No instruction on floats may stand beside the switch, hence the call."""
-    call = "  call void @tiles(ptr %shared, ptr %worker)"
-    if not flushes:
-        lines = [call]
-    else:
+def _entry(control: int | None) -> str:
+    """The exported function, which runs under a control word of ours and gives the caller's back.
+
+    Rounding and underflow would else be what some library in the process has left. No instruction on floats may stand
+    beside the switch, hence the call.
+    """
+    lines = ["  call void @tiles(ptr %shared, ptr %worker)"]
+    if control is not None:
         lines = [
             "  %old = alloca i32, align 4",
             "  %new = alloca i32, align 4",
             "  call void @llvm.x86.sse.stmxcsr(ptr %old)",
-            f"  store i32 {_FLUSHING}, ptr %new, align 4",
+            f"  store i32 {control}, ptr %new, align 4",
             "  call void @llvm.x86.sse.ldmxcsr(ptr %new)",
-            call,
+            *lines,
             "  call void @llvm.x86.sse.ldmxcsr(ptr %old)",
         ]
     return "\n".join([f"define void @{ENTRY}(ptr %shared, ptr %worker) #1 {{", *lines, "  ret void", "}"])
@@ -168,13 +180,14 @@ stop:
 class _Tiles:
     """The function that takes chunks and runs their tiles.
 
-    With `block`, the lanes of a tile may not be a multiple of it: those that are left go to the slow version.
+    With `block`, the lanes of a tile may not be a multiple of it: those that are left go to the version `edge`.
     """
 
     def __init__(
-        self, kernel: Kernel, phases: Phases, check: Check | None, block: int, flat: bool, checked: bool
+        self, kernel: Kernel, phases: Phases, check: Check | None, block: int, edge: str, flat: bool, checked: bool
     ) -> None:
-        self.kernel, self.check, self.block, self.flat, self.checked = kernel, check, block, flat, checked
+        self.kernel, self.check, self.flat, self.checked = kernel, check, flat, checked
+        self.block, self.edge = block, edge
         self.lanes = Lanes(kernel, phases, name="tiles", width=1, parts=1, flat=True, fast=False)
 
     def text(self) -> str:
@@ -227,7 +240,7 @@ class _Tiles:
             e.start("rest")
             e.branch(w.new(f"icmp ult i64 {middle}, {until}"), "edge", "edged")
             e.start("edge")
-            e.branch(self._call("safe", middle, until, wy, wz), "done", "edged")
+            e.branch(self._call(self.edge, middle, until, wy, wz), "done", "edged")
             e.start("edged")
             stop = "false"
         else:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from types import MappingProxyType
 
 from ...lower.form import PURE, Body, If, Ins, Kernel, Local, Loop, walk
-from . import access, subgroups
+from . import access, subgroups, turns
 from .code import Code
 from .guards import unused, without
 from .instr import literal, pure, ty
@@ -299,7 +299,7 @@ class Lanes(Code):
         steady: set[int] = set()
         read: set[Local] = set()
         written: set[Local] = set()
-        left = False  # lanes may have returned, so that what follows is not safe for all
+        left = self.phases.left is not None  # lanes may have returned, so that what follows is not safe for all
         for item in body:
             if isinstance(item, Ins) and left and item.op == "load" and not access.tested(self, item):
                 rest.append(item)
@@ -503,6 +503,12 @@ class Lanes(Code):
         carried = [local for local in self.env if local in changed]
         outer, before, mark = (self.mask, self.region), self.block, len(self.trail)
         head, inside, done = w.fresh("loop"), w.fresh("loop"), w.fresh("loop")
+        counted = start.kind == stop.kind == SAME
+        if counted:
+            start, stop = (Val(SAME, (self.far(x.parts[0]),)) for x in (start, stop))
+            if mine and not parted and not leaving:
+                start = turns.unrolled(self, loop, start, stop)
+                before = self.block
         self.jump(head)
         self.start(head)
         index, index_at = self.phis(start)
@@ -521,14 +527,14 @@ class Lanes(Code):
         self.start(inside)
         self.env = dict(header)
         self.mask, self.region = mask, self.shape.region(loop.body) if mine else 0
-        self.counters[id(loop)] = index
+        self.counters[id(loop)] = Val(SAME, (self.near(index.parts[0]),)) if counted else index
         run(loop.body)
         self.dead = False
         arrivals = [(before, start, entry, outer[0] or (self.ones() if parted else ()))]
         if self.open:
             if self.kernel.poll:
                 self.poll()
-            kind = ty("u32", self.width if index.kind == WIDE else 1)
+            kind = "i64" if counted else ty("u32", self.width if index.kind == WIDE else 1)
             one = "splat (i32 1)" if index.kind == WIDE and self.width > 1 else "1"
             after = Val(index.kind, tuple(w.new(f"add {kind} {i}, {one}") for i in index.parts))
             rest = mask
@@ -536,7 +542,7 @@ class Lanes(Code):
                 rest = self.both(mask, self.env[LEFT].parts)
             arrivals.append((self.block, after, self.env, rest or ()))
             self.jump(head)
-        self.fill_phis("u32", index, index_at, [(block, val) for block, val, _, _ in arrivals])
+        self.fill_phis("u64" if counted else "u32", index, index_at, [(block, val) for block, val, _, _ in arrivals])
         for local, (val, at) in phis.items():
             self.fill_phis(local.dtype, val, at, [(block, env[local]) for block, _, env, _ in arrivals])
         if active:
@@ -553,7 +559,7 @@ class Lanes(Code):
         w = self.w
         scalar: str | None = None
         if index.kind == stop.kind == SAME:
-            scalar = w.new(f"icmp ult i32 {index.parts[0]}, {stop.parts[0]}")
+            scalar = w.new(f"icmp ult i64 {index.parts[0]}, {stop.parts[0]}")
         else:
             a, b = self.wide(index, "u32"), self.wide(stop, "u32")
             word = ty("u32", self.width)
@@ -611,7 +617,7 @@ class Lanes(Code):
     def _compute(self, ins: Ins) -> Val:
         match ins.op:
             case "const":
-                return Val(SAME, (literal(ins.dtype, ins.attr),))
+                return Val(SAME, (self.number(ins.attr) if ins.dtype == "f32" else literal(ins.dtype, ins.attr),))
             case "load":
                 return access.load(self, ins)
             case "atomic":
@@ -629,6 +635,8 @@ class Lanes(Code):
             case "lane":
                 return self._subgroup_lane()
         vals = [self.value(a) for a in ins.args]
+        if ins.op == "bitcast" and ins.dtype == "f32":
+            vals = [self.unknown(ins.args[0], vals[0])]
         kinds = {val.kind for val in vals}
         if kinds == {SAME}:
             return Val(SAME, (pure(self.w, ins, [val.parts[0] for val in vals], 1),))

@@ -63,11 +63,12 @@ class CpuPipeline(CompiledPipeline):
         out: Sequence[Buffer] | None = None,
     ) -> OutputBuffers:
         try:
-            pointers = [_from_buffer(b) for b in inputs]
+            pointers = list(map(_from_buffer, inputs))
             if out is None:
                 run = self._warm[id(config)][tuple(map(len, pointers))]
             else:
-                pointers += [_from_buffer(_BYTES, b, True) for b in out]  # which must be writable
+                for b in out:
+                    pointers.append(_from_buffer(_BYTES, b, True))  # which must be writable
                 run = self._into[id(config)][tuple(map(len, pointers))]
         except (LookupError, TypeError, ValueError, BufferError):
             return self._dispatch(inputs, config, out, time.monotonic())  # new, or not of the plain kind

@@ -14,6 +14,7 @@ from .stored import stored
 _ACCESSES = frozenset(("load", "store", "atomic"))
 _CONDITIONS, _CODE = 64, 2000
 """A check of more conditions would cost more than it saves, and so would looking for them in more code."""
+_GROWING = frozenset(("add", "sub", "mul", "shl"))
 _STEPS = 100
 """How far one proof goes."""
 
@@ -74,6 +75,7 @@ class _Cover:
         self.steps, self.ranges.fuel = _STEPS, _STEPS
         if self.is_below(index, buffer, True):
             item.guarded = False
+            item.whole = self.whole(index)
             return
         ranges = self.ranges
         if len(ranges.code.body) > _CODE:
@@ -90,6 +92,20 @@ class _Cover:
         elif len(self.conditions.keys() | needs) <= _CONDITIONS:
             self.conditions.update((step, None) for step in ranges.code.body if step in needs)
             item.covered = True
+        if not item.guarded or item.covered:
+            item.whole = self.whole(index)
+
+    def whole(self, index: Ins) -> frozenset[Ins]:
+        """The steps of an index in bounds that do not wrap: their ranges grew from those of their operands. What a
+        condition or the code of the check bounds instead may have wrapped before."""
+        found: set[Ins] = set()
+        unvisited = [index]
+        while unvisited:
+            v = unvisited.pop()
+            if v.op in _GROWING and not self.ranges.above.get(v) and v not in found and self.ranges.exact(v) is None:
+                found.add(v)
+                unvisited.extend(v.args)
+        return frozenset(found)
 
     def is_below(self, value: Ins, buffer: Buffer, strict: bool) -> bool:
         """Whether value < length (or <=) is known without any check."""

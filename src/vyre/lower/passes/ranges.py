@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, TypeAlias
 
-from ..form import FLOATS, PURE, Buffer, Ins, Kernel
+from ..form import FLOATS, PURE, Buffer, Ins, Kernel, Local, walk
 
 MAX = (1 << 32) - 1
 _HUGE = 1 << 62
@@ -109,6 +109,7 @@ class Ranges:
         self._cuts = 0  # questions that went in circles or too far
         self.fuel = 0  # questions left
         self._exact: dict[Ins, Ins | None] = {}
+        self._tops: dict[Local, int] | None = None
 
     # -- facts
 
@@ -276,6 +277,9 @@ class Ranges:
                 return Range(0, top := 255 if v.attr == "u8" else 65535, top)
             case "index":
                 return self._counter(v)
+            case "get":
+                top = self._top(v.attr)
+                return Range(0, top, top)
         fixed = self.exact(v)
         if fixed is not None:
             word = code.emit("convert", "u64", fixed)
@@ -287,6 +291,15 @@ class Ranges:
         if op in _RULES:
             return getattr(self, f"_{op}")(*v.args)  # type: ignore[no-any-return]
         return ANY
+
+    def _top(self, local: Local) -> int:
+        """What a local never exceeds, whoever sets it: conditions here say nothing about when that was."""
+        if self._tops is None:
+            self._tops = {}
+            for item in walk(self.kernel.body):
+                if isinstance(item, Ins) and item.op == "set":
+                    self._tops[item.attr] = max(self._tops.get(item.attr, 0), _limit(item.args[0]))
+        return self._tops.get(local, MAX)
 
     def _counter(self, v: Ins) -> Range:
         start, stop = self.settled(self.of(v.attr.start)), self.settled(self.of(v.attr.stop))
@@ -398,6 +411,15 @@ class Ranges:
             for p, q in ((x.lo, y.lo), (x.hi, y.hi))
         )
         return Range(lo, hi, max(x.top, y.top), needs)
+
+
+def _limit(v: Ins) -> int:
+    """A number that a value never exceeds, from its definition alone."""
+    if v.op == "load" and v.attr.element.name in ("u8", "u16"):
+        return 255 if v.attr.element.name == "u8" else 65535
+    if v.op == "and":
+        return min(a.attr if a.op == "const" else MAX for a in v.args)
+    return int(v.attr) if v.op == "const" else MAX
 
 
 _RULES = frozenset(("add", "sub", "mul", "shl", "shr", "div", "rem", "and", "or", "xor", "min", "max", "select"))
