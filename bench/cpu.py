@@ -4,8 +4,9 @@
     python bench/cpu.py xor scan       some rows, nothing written
     python bench/cpu.py --rounds 5     a quick look
 
-Each round runs every contender once, in turning order; outputs are allocated before. A ratio is the median time of the
-best peer over ours, with a bootstrap interval of 95 %; a goal is met when the interval reaches it.
+Each round runs every contender twice in a row, in random order, and times the second run; outputs are allocated before.
+A ratio is the median time of the best peer over ours, with a bootstrap interval of 95 %; a goal is met when the
+interval reaches it.
 """
 
 from __future__ import annotations
@@ -184,7 +185,7 @@ def _sum(d: dict[str, Any]) -> dict[str, Call]:
 def _scan(d: dict[str, Any]) -> dict[str, Call]:
     """One block per core; nobody starts from what the last block adds up to."""
     blocks = max(os.cpu_count() or 1, 2)
-    totals, out = np.empty((blocks - 1) * kernels.GROUP, np.uint32), np.empty_like(d["x"])
+    totals, out = np.empty((blocks - 1) * kernels.GROUP * kernels.PARTS, np.uint32), np.empty_like(d["x"])
     before = d["x"][: d["x"].size // blocks * (blocks - 1)]
     first, last = kernels.block_totals.on(BACKEND), kernels.scan_blocks.on(BACKEND)
     return {"vyre": lambda: last(d["x"], first(before, out=totals), out=out, grid=(blocks, 1, 1))}
@@ -329,11 +330,13 @@ def measure(row: Row, rounds: int) -> dict[str, Any]:
     order = list(everyone)
     times: dict[str, list[float]] = {name: [] for name in order}
     gc.disable()
-    for k in range(rounds):
-        for name in order[k % len(order) :] + order[: k % len(order)]:
+    chance = random.Random(0)
+    for _ in range(rounds):
+        for name in chance.sample(order, len(order)):
             if name in slow and len(times[name]) >= 3:
                 continue
             call = everyone[name]
+            call()  # not timed: the thread pool of the one before may still be spinning, and ours asleep
             start = time.perf_counter()
             for _ in range(row.repeat):
                 call()

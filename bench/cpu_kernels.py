@@ -9,6 +9,8 @@ BLOCK = 256
 SUM_LANES = 4096
 """Partial sums of the first step of a sum."""
 GROUP = 64
+PARTS = 16
+"""Groups that add up one block of a scan."""
 
 
 @vyre.kernel(workgroup=BLOCK)
@@ -46,7 +48,7 @@ def last_sum(x: In[f32], out: Out[f32, 1]):
 
 @vyre.kernel(workgroup=GROUP)
 def block_totals(x: In[u32], out: Out[u32]):
-    """What the lanes of each group add up to; a group takes one block."""
+    """What each lane adds up; a block is shared by some groups."""
     share = len(x) // (len(out) // GROUP)
     start = wg.x * share + lid.x
     total = u32(0)
@@ -58,9 +60,9 @@ def block_totals(x: In[u32], out: Out[u32]):
 @vyre.kernel(workgroup=1)
 def scan_blocks(x: In[u32], totals: In[u32], out: Out[u32]):
     """Inclusive scan: every block starts from what the blocks before it add up to."""
-    share = len(x) // (len(totals) // GROUP + 1)
+    share = len(x) // (len(totals) // (GROUP * PARTS) + 1)
     total = u32(0)
-    for k in range(gid.x * GROUP):
+    for k in range(gid.x * (GROUP * PARTS)):
         total += totals[k]
     for k in range(share):
         total += x[gid.x * share + k]

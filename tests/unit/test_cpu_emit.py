@@ -69,7 +69,7 @@ class Launched:
             copies[slot] = int(ffi.cast("uintptr_t", ffi.from_buffer(copy)))
         scratch = np.full(emitted.scratch_bytes + 64, 0xA5, np.uint8)
         start = -(-scratch.ctypes.data // 64) * 64
-        worker = ffi.new("uint64_t[]", [start, int(ffi.cast("uintptr_t", copies))])
+        worker = ffi.new("uint64_t[]", [start, int(ffi.cast("uintptr_t", copies)), (1 << 64) - 1])
         x, y, z = case.grid
         at = [int(ffi.cast("uintptr_t", p)) for p in (pointers, lengths)]
         self.words = ffi.new("int64_t[]", [*at, x, y, z, x * y * z, chunk, 0, stop, 0, 0, 0, 0, 0])
@@ -597,7 +597,7 @@ def test_who_is_told_to_stop_leaves_a_loop(width):
 
     timer = Timer(0.05, stop)
     timer.start()
-    code.run(shared_words, ffi.new("int64_t[]", 4))
+    code.run(shared_words, ffi.new("int64_t[]", [0, 0, -1, 0]))
     timer.join()
     assert shared_words[NEXT] == 1
 

@@ -181,7 +181,9 @@ def wait_until(condition):
         ([SEEN_WORK + 1, []], 1, Schedule(1, 1, False)),
         (FOREVER, 1, Schedule(1, 1, False)),
         (FOREVER, 1 << 20, Schedule(4, 64, False)),
-        ([1024, []], 1 << 20, Schedule(4, 4096, False)),
+        ([1024, []], 1 << 20, Schedule(4, 4096, False, sliced=True)),
+        ([SEEN_WORK, []], 1 << 20, Schedule(4, 1, False, sliced=True)),
+        ([SEEN_WORK + 1, []], 1 << 20, Schedule(4, 1, False)),
     ],
 )
 def test_work_is_spread_where_it_is_worth_it(cost, groups, expected):

@@ -9,7 +9,7 @@ It exports `void vyre_run(ptr shared, ptr worker)`. `shared` is one array of 64-
     6 chunk     workgroups to take at once           11-13 trap invocation: its global id
 
 `worker` belongs to one thread: 0 its scratch memory (aligned to 64 bytes), 1 pointer to its private copies of buffers
-by slot (null where it has none).
+by slot (null where it has none), 2 chunks that it may take before it returns (-1: all).
 
 Workers take chunks of consecutive workgroups. A chunk is cut into tiles: workgroups side by side along x. Before a tile
 the kernel's check decides which of two versions of the body runs it: the fast one without the tests that the check
@@ -195,8 +195,15 @@ class _Tiles:
         w = e.w
         w.label("start")
         grid_x, grid_y, total, chunk = (e.enter(f"%load{k}", f"load i64, ptr {e.word(k)}") for k in (2, 3, 5, 6))
+        turns = e.slot("i64")
+        own = e.enter("%limit", "getelementptr i64, ptr %worker, i64 2")
+        w.line(f"store i64 {e.enter('%turns', f'load i64, ptr {own}')}, ptr {turns}, align 8")
         e.jump("take")
         e.start("take")
+        left = w.new(f"load i64, ptr {turns}, align 8")
+        e.branch(w.new(f"icmp eq i64 {left}, 0"), "done", "mine")
+        e.start("mine")
+        w.line(f"store i64 {w.new(f'sub i64 {left}, 1')}, ptr {turns}, align 8")
         flag = w.new(f"load atomic i64, ptr {e.word(8)} monotonic, align 8")
         e.branch(w.new(f"icmp ne i64 {flag}, 0"), "done", "next")
         e.start("next")

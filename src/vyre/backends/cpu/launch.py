@@ -29,7 +29,10 @@ INLINE_WORK = 1 << 22
 """Instructions up to which a dispatch runs on its caller's thread alone. Vectors do about 100 of them in a nanosecond,
 and waking another thread takes 30 us."""
 SEEN_WORK = 1 << 26
-"""Instructions up to which the main thread takes part. Beyond it, it waits, because a wait sees signals."""
+"""Instructions up to which the main thread makes one call. Beyond it, it takes a few chunks at a time, because it sees
+no signal inside; and it only waits where nobody can say how long a chunk takes."""
+_CHUNKS_PER_LOOK = 4
+_ALL_CHUNKS = (1 << 64) - 1
 _CHUNK_WORK = 1 << 22
 """Instructions between two looks at the stop flag, about."""
 _CHUNKS_PER_WORKER = 16
@@ -44,14 +47,15 @@ PRIVATE_BYTES = 1 << 20
 
 
 class Schedule(NamedTuple):
-    """How a launch is spread: over how many workers, how many workgroups at a time, and whether it is a short one.
+    """How a launch is spread: over how many workers, how many workgroups at a time, and what the main thread does.
 
-    `joins`: the caller may work too, even when it is the main thread.
+    `joins`: it works like any other caller. `sliced`: it works too, and comes back for signals.
     """
 
     workers: int
     chunk: int
     joins: bool
+    sliced: bool = False
 
 
 def schedule(facts: Facts, lengths: Sequence[int], workgroup: Dims, grid: Dims, threads: int) -> Schedule:
@@ -62,7 +66,8 @@ def schedule(facts: Facts, lengths: Sequence[int], workgroup: Dims, grid: Dims, 
     workers = min(threads, total, max(int(min(most / INLINE_WORK, threads)), 1))
     chunk = -(-total // (workers * _CHUNKS_PER_WORKER))
     chunk = min(chunk, _UNKNOWN_CHUNK if most == inf else int(_CHUNK_WORK / (most / total)))
-    return Schedule(workers, max(chunk, 1), most <= SEEN_WORK)
+    chunk = max(chunk, 1)
+    return Schedule(workers, chunk, most <= SEEN_WORK, most > SEEN_WORK and chunk * (most / total) <= SEEN_WORK)
 
 
 class Launch:
@@ -118,12 +123,15 @@ class Launch:
         if joins and plan.workers == 1:
             code.run(words, self.workers[0].words)
             return
+        sliced = until is None and plan.sliced and not joins
         tasks = []
         try:
-            for k in range(1 if joins else 0, plan.workers):
+            for k in range(1 if joins or sliced else 0, plan.workers):
                 tasks.append(pool.start(partial(_share, self, code, self.workers[k])))
             if joins:
                 code.run(words, self.workers[0].words)
+            elif sliced:
+                self._run_slices(code)
             for task in tasks:
                 while not task.wait(_LOOK_S if until is None else min(max(until - time.monotonic(), 0), _LOOK_S)):
                     if until is not None and time.monotonic() >= until:
@@ -136,6 +144,15 @@ class Launch:
             raise
         for task in tasks:
             task.result()
+
+    def _run_slices(self, code: Code) -> None:
+        words, own = self.shared, self.workers[0]
+        own.limit(_CHUNKS_PER_LOOK)
+        try:
+            while words[NEXT] < words[TOTAL] and not words[STOP]:
+                code.run(words, own.words)
+        finally:
+            own.limit(_ALL_CHUNKS)
 
     def require_no_trap(self, facts: Facts) -> None:
         words = self.shared
@@ -160,6 +177,11 @@ class Worker:
         self.privates: Any = ffi.new("void *[]", slots)
         self.words: Any = ffi.new("void *[4]")
         self.words[0], self.words[1] = scratch, self.privates
+        self.limit(_ALL_CHUNKS)
+
+    def limit(self, chunks: int) -> None:
+        """How many chunks one call takes."""
+        self.words[2] = ffi.cast("void *", chunks)
 
 
 def _share(launch: Launch, code: Code, worker: Worker) -> None:
