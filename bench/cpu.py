@@ -1,10 +1,10 @@
-"""The cpu backend against NumPy and every peer that is installed, in one process, round by round.
+"""The cpu backend against NumPy and every peer that is installed, each row in one process, round by round.
 
     make bench-cpu                     all rows; writes bench/results/cpu.json and bench/results/cpu.png
     python bench/cpu.py xor scan       some rows, nothing written
     python bench/cpu.py --rounds 5     a quick look
 
-Each round runs every contender twice in a row, in random order, and times the second run; outputs are allocated before.
+Each round runs every contender for 50 ms, in random order, and times the last run; outputs are allocated before.
 A ratio is the median time of the best peer over ours, with a bootstrap interval of 95 %; a goal is met when the
 interval reaches it.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
 import os
 import random
 import statistics
@@ -33,6 +34,7 @@ import vyre
 from vyre.driver.registry import acquire
 
 BACKEND = "cpu"
+WARM_UP_S = 0.05
 COLD = Path(__file__).with_name("cpu_cold.py")
 Call = Callable[[], Any]
 
@@ -336,7 +338,7 @@ def measure(row: Row, rounds: int) -> dict[str, Any]:
             if name in slow and len(times[name]) >= 3:
                 continue
             call = everyone[name]
-            call()  # not timed: the thread pool of the one before may still be spinning, and ours asleep
+            warm_up(call)
             start = time.perf_counter()
             for _ in range(row.repeat):
                 call()
@@ -359,6 +361,14 @@ def measure(row: Row, rounds: int) -> dict[str, Any]:
         result |= {"ratio": round(medians[best] / medians[mine], 3), "interval": [round(low, 3), round(high, 3)]}
         result["met"] = high >= row.goal
     return result
+
+
+def warm_up(call: Call) -> None:
+    """Until the threads of whoever ran before, which may go on spinning, are asleep and one's own are awake."""
+    end = time.perf_counter() + WARM_UP_S
+    call()
+    while time.perf_counter() < end:
+        call()
 
 
 def _once(call: Call) -> float:
@@ -435,19 +445,33 @@ def chart(rows: dict[str, dict[str, Any]]) -> None:
     figure.savefig(RESULTS / "cpu.png", dpi=120)
 
 
+def alone(row: Row, rounds: int) -> dict[str, Any]:
+    """A row in a process of its own: memory is fresh there, and nobody's threads are left over from another row."""
+    command = [sys.executable, __file__, row.name, "--rounds", str(rounds), "--json"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", nargs="*", help=f"some of: {', '.join(r.name for r in ROWS)}, compile")
     parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--json", action="store_true", help="one row, here, as a line of JSON")
     options = parser.parse_args()
     unknown = set(options.rows) - {r.name for r in ROWS} - {"compile"}
     if unknown:
         parser.error(f"no row is called {', '.join(sorted(unknown))}")
     acquire(BACKEND)
     chosen = [r for r in ROWS if not options.rows or r.name in options.rows]
+    if options.json:
+        if len(chosen) != 1:
+            parser.error("name one row with --json")
+        print(json.dumps(measure(chosen[0], options.rounds)))
+        return
     results = {}
     for row in chosen:
-        results[row.name] = measure(row, options.rounds)
+        results[row.name] = alone(row, options.rounds)
         show(results[row.name])
     found: dict[str, Any] = {"cores": os.cpu_count(), "rounds": options.rounds, "rows": results}
     if not options.rows or "compile" in options.rows:

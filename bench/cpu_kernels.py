@@ -6,7 +6,7 @@ import vyre
 from vyre import In, InOut, Out, atomic_add, exp, f32, gid, lid, log, sqrt, u8, u16, u32, wg
 
 BLOCK = 256
-SUM_LANES = 4096
+SUM_LANES = 2048
 """Partial sums of the first step of a sum."""
 GROUP = 64
 PARTS = 16

@@ -30,7 +30,7 @@ from vyre.errors import ArgumentValueError, DeadlineExceeded, DeviceOutOfMemory,
 
 from . import cpu_modules
 
-FOREVER = [1, [[0xFFFFFFFF, [], [1, []]]]]
+FOREVER = [1, [[0xFFFFFFFF, [], None, [1, []]]]]
 
 
 def facts(cost=(1, ()), traps=(), private=None, scratch_bytes=1000):
@@ -191,13 +191,15 @@ def test_work_is_spread_where_it_is_worth_it(cost, groups, expected):
 
 
 def test_a_loop_counts_as_often_as_its_bounds_let_it_run():
-    cost = [1, [[100, [0, 1], [2, [[10, [], [3, []]]]]]]]
+    cost = [1, [[100, [0, 1], None, [2, [[10, [], None, [3, []]]]]]]]
     from vyre.backends.cpu.cost import work
 
     assert work(cost, (50, 60), 2) == 2 * (1 + 50 * 3 + 50 * 10 * 4)
     assert work(cost, (500, 600), 1) == 1 + 100 * 3 + 100 * 10 * 4
     assert work(cost, (0, 600), 1) == 1
     assert work(FOREVER, (), 1) == inf
+    quarter = ["div", "u32", None, ["len", "u32", 1], ["const", "u32", 4]]
+    assert work([0, [[0xFFFFFFFF, [1], quarter, [1, []]]]], (7, 100), 1) == 25 * 2
 
 
 # ---- launches -------------------------------------------------------------------------------------------------------

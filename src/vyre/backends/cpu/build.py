@@ -6,21 +6,18 @@ import json
 import struct
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from ...errors import KernelCompileFailed
-from ...foundation.dtypes import u32
 from ...foundation.program import Program
 from ...lower import LowerOptions, lower
-from ...lower.form import Buffer, Ins, Kernel, walk
-from ...lower.passes.stored import share_of
+from ...lower.form import Ins, Kernel, walk
 from .cost import Cost, cost_of
 from .emit import Target, emit
 from .jit import Host, compile_object
+from .shares import Share, number, plain
 
-FORMAT = 2
-Share: TypeAlias = "list[Any]"
-"""[operation, type, constant or slot, operands...]"""
+FORMAT = 3
 _HEADER = struct.Struct("<4sI")
 _MAGIC = b"vcpu"
 
@@ -53,7 +50,7 @@ class Facts:
 
     def filled(self, slot: int, lengths: Sequence[int]) -> int:
         """Elements of a buffer that each invocation stores, in a launch over buffers of these lengths."""
-        return share_of(_revived(self.stored[slot]), lengths)
+        return number(self.stored[slot], lengths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,17 +102,5 @@ def facts_of(kernel: Kernel, scratch_bytes: int) -> Facts:
     for item in walk(kernel.body):
         if isinstance(item, Ins) and item.op == "atomic" and item.attr[1].private and not item.attr[1].shared:
             private[item.attr[1].slot] = item.attr[0].name
-    stored = {slots[name]: _plain(share) for name, share in kernel.stored.items()}
+    stored = {slots[name]: plain(share) for name, share in kernel.stored.items()}
     return Facts(scratch_bytes, kernel.traps, stored, private, cost_of(kernel))
-
-
-def _plain(share: Ins) -> Share:
-    """A share as data; it is a small tree."""
-    at = share.attr.slot if share.op == "len" else share.attr
-    return [share.op, share.dtype, at, *map(_plain, share.args)]
-
-
-def _revived(data: Share) -> Ins:
-    op, dtype, at, *args = data
-    attr = Buffer("", at, u32) if op == "len" else at
-    return Ins(op, dtype, tuple(map(_revived, args)), attr)

@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from ...lower.form import Body, If, Ins, Kernel, Loop, Statement
+from ...lower.passes.stored import from_lengths
+from .shares import number, plain
 
 Cost: TypeAlias = "list[Any]"
-"""[instructions, [[largest constant, [slots of lengths], cost of the body], ...]]: plain data, to be stored with code.
+"""[instructions, [[largest constant, [slots of lengths], share, cost of the body], ...]]: plain data, stored with code.
 
-A loop runs at most as often as the smallest of its constant and those lengths.
+A loop runs at most as often as the smallest of its constant, those lengths, and the share if there is one.
 """
 _MOST = 0xFFFFFFFF
 _ATOMIC = 32
@@ -38,10 +40,10 @@ def _once(cost: Cost, lengths: Sequence[int]) -> float:
     total = float(cost[0])
     stack: list[tuple[float, Cost]] = [(1.0, inner) for inner in cost[1]]
     while stack:
-        times, (most, slots, inner) = stack.pop()
-        if most == _MOST and not slots:
+        times, (most, slots, share, inner) = stack.pop()
+        if most == _MOST and not slots and share is None:
             return math.inf
-        times *= min([most, *(lengths[s] for s in slots)])
+        times *= min([most, *(lengths[s] for s in slots), *([] if share is None else [number(share, lengths)])])
         total += times * (inner[0] + 1)
         stack.extend((times, deeper) for deeper in inner[1])
     return total
@@ -59,7 +61,8 @@ def _body(body: Body) -> Cost:
         elif isinstance(item, Loop):
             most, slots = _bound(item.stop)
             inside: Cost = [0, []]
-            into[1].append([most, sorted(slots), inside])
+            share = plain(item.stop) if from_lengths(item.stop) else None
+            into[1].append([most, sorted(slots), share, inside])
             unvisited.extend((inner, inside) for inner in item.body)
     return root
 

@@ -62,7 +62,7 @@ def _is_own(kernel: Kernel, index: Ins) -> bool:
     return index.attr == 0 and (index.op == "gid" or (index.op == "wid" and kernel.workgroup[0] == 1))
 
 
-def _from_lengths(value: Ins) -> bool:
+def from_lengths(value: Ins) -> bool:
     """Whether the host can compute it: unsigned steps on constants and lengths."""
     unvisited, steps = [value], 0
     while unvisited:
@@ -118,7 +118,7 @@ class _Path:
     def stores_share(self, loop: Loop) -> bool:
         """Whether a loop stores one share, `gid * share + k` for every k below it, and in every iteration."""
         share = loop.stop
-        if loop.live is not None or loop.start.op != "const" or loop.start.attr != 0 or not _from_lengths(share):
+        if loop.live is not None or loop.start.op != "const" or loop.start.attr != 0 or not from_lengths(share):
             return False
         if self.share not in (None, share):
             return False
