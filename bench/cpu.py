@@ -431,14 +431,18 @@ def chart(rows: dict[str, dict[str, Any]]) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    shown = {name: r for name, r in rows.items() if "ratio" in r}
+    shown = [r for r in reversed(rows.values()) if "ratio" in r]
     figure, axes = plt.subplots(figsize=(9, 0.45 * len(shown) + 1.2))
-    for k, r in enumerate(reversed(shown.values())):
-        low, high = r["interval"]
-        colour = "#2a7" if r["ratio"] >= 1 else "#c83"
-        axes.barh(k, r["ratio"], xerr=[[max(r["ratio"] - low, 0)], [max(high - r["ratio"], 0)]], color=colour)
-        axes.text(0.02, k, f"vs {r['best_peer']}", va="center", fontsize=8)
-    axes.set_yticks(range(len(shown)), [r["title"] for r in reversed(shown.values())])
+    for k, r in enumerate(shown):
+        (low, high), ratio = r["interval"], r["ratio"]
+        colour = "#2a7" if high >= 1 else "#c83"
+        axes.barh(k, ratio, xerr=[[max(ratio - low, 0)], [max(high - ratio, 0)]], color=colour)
+        axes.text(max(high, ratio) * 1.06, k, f"{ratio:.2f} x {r['best_peer']}", va="center", fontsize=8)
+    axes.set_yticks(range(len(shown)), [r["title"] for r in shown])
+    axes.set_xscale("log")
+    axes.set_xlim(0.08, 40)
+    axes.set_xticks([0.1, 0.25, 0.5, 1, 2, 4, 8, 16], ["0.1", "0.25", "0.5", "1", "2", "4", "8", "16"])
+    axes.minorticks_off()
     axes.axvline(1, color="black", linewidth=1)
     axes.set_xlabel("times the speed of the best peer")
     figure.tight_layout()
