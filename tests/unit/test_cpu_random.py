@@ -14,7 +14,7 @@ from vyre.conform.generate import random_program
 from vyre.driver import pipeline as pipelines
 from vyre.driver.guard import guarded
 from vyre.driver.values import DispatchConfig
-from vyre.foundation.dtypes import bf16, f16, f32, f64, u32
+from vyre.foundation.dtypes import bf16, f16, f32, f64, i16, u8, u32
 from vyre.foundation.ir import (
     Assign,
     Barrier,
@@ -255,3 +255,15 @@ def test_the_callers_floating_point_mode_changes_nothing_and_stays(word):
         restore(before)
     assert [[bytes(o) for o in outputs] for outputs in found] == expected
     assert inside.value & 0xFFC0 == word, "the mode is the caller's own again"
+
+
+@pytest.mark.parametrize("dtype", [u8, i16, f16, bf16], ids=str)
+@pytest.mark.parametrize("lanes", [17, 33])
+def test_a_vector_of_which_one_lane_is_left_writes_nobody_elses_bytes(dtype, lanes):
+    source = Load("a", BufLen("a") - 1 - GID)
+    body = [Store("shared", LocalId(0), GID), Barrier(), Store("out", GID, source)]
+    count = 4 * lanes + 3
+    buffers = [read("a", 0, dtype, count), read_write("out", 1, dtype, count),
+               BufferDecl("shared", 0, Access.WORKGROUP, u32, lanes)]  # fmt: skip
+    inputs = [bytes(range(1, 32)) * 10, bytes(dtype.size * count)]
+    same_bytes(Program(buffers, (lanes, 1, 1), body), [inputs[0][: dtype.size * count], inputs[1]], grid=(4, 1, 1))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 ZERO = "@vyre_zero"
 """Eight bytes of zero, for loads that are out of bounds."""
 TRAP = "vyre_trap"
+_NARROW = ("i8", "i16")
 _SIZES = {"i8": 1, "i16": 2, "i32": 4, "float": 4, "i64": 8, "double": 8}
 _RMW = {
     AtomicOp.ADD: "add",
@@ -88,6 +89,7 @@ def store(e: Lanes, ins: Ins) -> None:
                 e.w.line(f"store {kind} {raw}, ptr {_at(e, buffer, far[p])}, align {_SIZES[storage]}")
                 continue
             at = _row_address(e, buffer, index.parts[p])
+            mask = e.unknown_mask(mask) if storage in _NARROW else mask
             name, where = f"llvm.masked.store.v{e.width}{SUFFIX[storage]}.p0", "ptr"
         else:
             at = _addresses(e, buffer, index.parts[p])

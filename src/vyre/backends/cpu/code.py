@@ -103,6 +103,13 @@ class Code:
         parts = self.wide(val, "u32") if width > 1 else val.parts
         return Val(WIDE if width > 1 else val.kind, tuple(self.w.new(f"xor {word} {x}, {zero}") for x in parts))
 
+    def unknown_mask(self, mask: str) -> str:
+        """A mask that the compiler cannot know: where it knows that one lane is left, it stores a whole word for a
+        narrow element, and so that of the neighbour too."""
+        word, flags = ty("u32", self.width), ty("bool", self.width)
+        always = self.w.new(f"icmp eq {word} {self.splat(self._read('u32', 0), 'i32')}, zeroinitializer")
+        return self.w.new(f"and {flags} {mask}, {always}")
+
     def _read(self, dtype: str, bits: int) -> str:
         name, kind = f"@{dtype}_{bits:08X}", TYPES[dtype]
         self.w.declared[name] = (
