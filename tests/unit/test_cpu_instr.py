@@ -4,14 +4,13 @@ import ctypes
 import math
 import struct
 
+import llvmlite.binding as binding
 import pytest
 
+from vyre.backends.cpu import instr
 from vyre.foundation import arith, dtypes
 from vyre.foundation.ops import BinaryOp, UnaryOp
 from vyre.lower.form import Ins
-
-binding = pytest.importorskip("llvmlite.binding")
-instr = pytest.importorskip("vyre.backends.cpu.instr")
 
 WIDTHS = (1, 4, 16)
 LANES = 16

@@ -170,7 +170,7 @@ class GuardedBackend(VyreBackend):
         try:
             key = (program.fingerprint, config, self.life.pipelines.epoch, gates())
             handle = self._handles.get(key)
-        except Exception:
+        except (AttributeError, TypeError, VyreError):  # no program, no config, or one that cannot be encoded
             return compile(self, program, config)  # which says what is wrong with them
         if handle is None:
             handle = compile(self, program, config)
@@ -220,7 +220,7 @@ class GuardedBackend(VyreBackend):
         for pending in self.life.watched():
             try:
                 pending._settle(None)
-            except Exception:
+            except Exception:  # kept in the handle, for whoever asks it for its result
                 continue
         self.life.require_open()
 
@@ -298,7 +298,7 @@ class GuardedBackend(VyreBackend):
         try:
             return bool(self.inner.device_lost())
         except Exception:
-            return False  # the failure that made us ask is told instead
+            return False  # a backend that cannot say is used, and its failures are told
 
     def _typed(self, method: Callable[[], None]) -> None:
         try:
