@@ -35,6 +35,7 @@ from vyre.errors import (
 from vyre.foundation.dtypes import u32 as u32_type
 from vyre.foundation.ir import AsyncWait, IndirectDispatch, InvocationId, Load, Store, lit
 from vyre.foundation.program import Program, read_write, write_only
+from vyre.lower import exactness as canon
 from vyre.lower.options import PASSES
 
 from .cpu_kernels import (
@@ -129,14 +130,14 @@ def probe_dir(tmp_path, monkeypatch):
 
 
 def test_the_digests_of_the_probe_are_those_of_the_reference():
-    program = exactness.probe_program()
-    columns = [struct.pack(f"<{len(exactness.TRIPLES)}I", *c) for c in zip(*exactness.TRIPLES, strict=True)]
-    (out,) = run(program, columns, grid=(-(-len(exactness.TRIPLES) // 64), 1, 1), engine="numpy").outputs
-    assert exactness.differing(bytes(out)) == ()
-    for k, name in enumerate(exactness.CANONICAL):
+    program = canon.probe_program()
+    columns = [struct.pack(f"<{len(canon.TRIPLES)}I", *c) for c in zip(*canon.TRIPLES, strict=True)]
+    (out,) = run(program, columns, grid=(-(-len(canon.TRIPLES) // 64), 1, 1), engine="numpy").outputs
+    assert canon.differing(bytes(out)) == ()
+    for k, name in enumerate(canon.CANONICAL):
         wrong = bytearray(out)
         wrong[4 * k] ^= 1
-        assert exactness.differing(bytes(wrong)) == (name,)
+        assert canon.differing(bytes(wrong)) == (name,)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +146,7 @@ def test_the_digests_of_the_probe_are_those_of_the_reference():
 def test_this_processor_passes_the_probe_in_every_mode(switches):
     from vyre.backends.cpu.build import build
 
-    assert exactness.differing(exactness.run_probe(build(exactness.probe_program(), host(), switches))) == ()
+    assert canon.differing(exactness.run_probe(build(canon.probe_program(), host(), switches))) == ()
 
 
 @pytest.mark.skipif(not host().x86, reason="asks about the flushing of x86")

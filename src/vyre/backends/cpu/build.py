@@ -12,12 +12,12 @@ from ...errors import KernelCompileFailed
 from ...foundation.program import Program
 from ...lower import LowerOptions, lower
 from ...lower.form import Ins, Kernel, walk
+from ...lower.shares import Share, number, plain
 from .cost import Cost, cost_of
 from .emit import Target, emit
 from .jit import Host, compile_object
-from .shares import Share, number, plain
 
-FORMAT = 3
+FORMAT = 4
 _HEADER = struct.Struct("<4sI")
 _MAGIC = b"vcpu"
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from ...lower.form import Body, If, Ins, Kernel, Loop, Statement
 from ...lower.passes.stored import from_lengths
-from .shares import number, plain
+from ...lower.shares import number, plain
 
 Cost: TypeAlias = "list[Any]"
 """[instructions, [[largest constant, [slots of lengths], share, cost of the body], ...]]: plain data, stored with code.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from ...foundation.dtypes import u32
-from ...lower.form import Buffer, Ins
-from ...lower.passes.stored import share_of
+from ..foundation.dtypes import u32
+from .form import Buffer, Ins
+from .passes.stored import share_of
 
 Share: TypeAlias = "list[Any]"
 """[operation, type, constant or slot, operands...]"""
