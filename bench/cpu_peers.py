@@ -571,16 +571,22 @@ def _tinygrad_chain(x: Any, y: Any) -> Any:
 
 
 def _tinygrad(function: Callable[..., Any], *names: str) -> Callable[[dict[str, Any]], Call]:
-    """Compiled with the system's clang; results are fresh."""
+    """Compiled with the system's clang; results are fresh. A call may return before its work is done."""
 
     def prepare(d: dict[str, Any]) -> Call:
-        from tinygrad import Tensor, TinyJit
+        from tinygrad import Device, Tensor, TinyJit
 
         tensors = [Tensor(d[n]).realize() if isinstance(d[n], np.ndarray) else d[n] for n in names]
         run = TinyJit(lambda: function(*tensors).realize())
+
+        def call() -> Any:
+            found = run()
+            Device[Device.DEFAULT].synchronize()
+            return found
+
         for _ in range(3):
-            run()
-        return run
+            call()
+        return call
 
     return prepare
 

@@ -53,9 +53,12 @@ def lowered(program, *, soft_flush=None, poll=False):
 
 
 class Launched:
-    """One launch of a kernel over copies of the inputs; `words` is what the code left of the launch."""
+    """One launch of a kernel over copies of the inputs; `words` is what the code left of the launch.
 
-    def __init__(self, kernel: Kernel, case: Case, width: int, *, chunk=3, stop=0, private=None):
+    Stores go past the cache where they can, unless `stream` is 0.
+    """
+
+    def __init__(self, kernel: Kernel, case: Case, width: int, *, chunk=3, stop=0, private=None, stream=1):
         emitted = emit(kernel, Target(width=width, mxcsr=not kernel.soft_flush))
         self.text = emitted.text
         code = load(compile_object(emitted.text))
@@ -72,7 +75,7 @@ class Launched:
         worker = ffi.new("uint64_t[]", [start, int(ffi.cast("uintptr_t", copies)), (1 << 64) - 1])
         x, y, z = case.grid
         at = [int(ffi.cast("uintptr_t", p)) for p in (pointers, lengths)]
-        self.words = ffi.new("int64_t[]", [*at, x, y, z, x * y * z, chunk, 0, stop, 0, 0, 0, 0, 0])
+        self.words = ffi.new("int64_t[]", [*at, x, y, z, x * y * z, chunk, 0, stop, 0, 0, 0, 0, 0, stream])
         code.run(self.words, worker)
         self.outputs = [bytes(o) for o in memory.outputs()]
 
@@ -586,7 +589,7 @@ def test_who_is_told_to_stop_leaves_a_loop(width):
     code = load(compile_object(emitted.text))
     out = ffi.new("uint32_t[]", 16)
     pointers, lengths = ffi.new("void *[]", [out]), ffi.new("int64_t[]", [16])
-    shared_words = ffi.new("int64_t[]", 14)
+    shared_words = ffi.new("int64_t[]", 15)
     for k, p in enumerate((pointers, lengths)):
         shared_words[k] = int(ffi.cast("intptr_t", p))
     for k in range(2, 7):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ...foundation.ops import AtomicOp
 from ...lower.form import Buffer, Ins
+from . import stream
 from .instr import STORAGE, SUFFIX, from_storage, to_storage, ty, vec
 from .shape import EACH, ROW, SAME, WIDE, Val, each_once
 
@@ -86,7 +87,9 @@ def store(e: Lanes, ins: Ins) -> None:
         raw = to_storage(e.w, element, values[p], e.width)
         if index.kind == ROW:
             if mask is None:
-                e.w.line(f"store {kind} {raw}, ptr {_at(e, buffer, far[p])}, align {_SIZES[storage]}")
+                at = _at(e, buffer, far[p])
+                if not stream.row(e, ins, raw, at):
+                    e.w.line(f"store {kind} {raw}, ptr {at}, align {_SIZES[storage]}")
                 continue
             at = _row_address(e, buffer, index.parts[p])
             mask = e.unknown_mask(mask) if storage in _NARROW else mask
@@ -228,7 +231,9 @@ def _store_one(e: Lanes, ins: Ins, index: Val, value: Val, test: bool) -> None:
             x = _last(e, e.wide(value, ins.args[1].dtype)[p], ins.args[1].dtype, None if e.mask is None else e.mask[p])
         raw = to_storage(e.w, buffer.element.name, x, 1)
         storage = STORAGE[buffer.element.name]
-        e.w.line(f"store {storage} {raw}, ptr {_at(e, buffer, far[p])}, align {_SIZES[storage]}")
+        at = _at(e, buffer, far[p])
+        if not stream.one(e, ins, raw, at):
+            e.w.line(f"store {storage} {raw}, ptr {at}, align {_SIZES[storage]}")
         if done:
             e.jump(done)
             e.start(done)

@@ -7,6 +7,7 @@ It exports `void vyre_run(ptr shared, ptr worker)`. `shared` is one array of 64-
     2-4 grid    workgroups along x, y, z                 9 trap          index of the tag plus 1, set by the first
     5 total     workgroups                              10 trap address
     6 chunk     workgroups to take at once           11-13 trap invocation: its global id
+                                                        14 stream        not 0: results go past the cache
 
 `worker` belongs to one thread: 0 its scratch memory (aligned to 64 bytes), 1 pointer to its private copies of buffers
 by slot (null where it has none), 2 chunks that it may take before it returns (-1: all).
@@ -14,17 +15,19 @@ by slot (null where it has none), 2 chunks that it may take before it returns (-
 Workers take chunks of consecutive workgroups. A chunk is cut into tiles: workgroups side by side along x. Before a tile
 the kernel's check decides which of two versions of the body runs it: the fast one without the tests that the check
 covers, or the other. A tile that does not pass is halved, so that an edge costs a few tests and not a slow chunk.
+Of the fast one there may be a second copy, whose stores go past the cache; a launch chooses between them once.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...lower.form import Check, If, Ins, Kernel, Loop, walk
+from ...lower.form import Buffer, Check, If, Ins, Kernel, Loop, walk
 from .access import TRAP, ZERO
 from .guards import held_conditions
 from .lanes import Lanes
 from .phases import Phases
+from .stream import FENCE, choose, streamed
 
 ENTRY = "vyre_run"
 _FLUSHING, _PLAIN = 0x9FC0, 0x1F80
@@ -63,6 +66,24 @@ def emit(kernel: Kernel, target: Target) -> Emitted:
     checked = check is not None or any(b.private for b in kernel.buffers)
     fast = Lanes(kernel, phases, name="fast", width=width, parts=parts, flat=flat, fast=True, rows=rows, held=held)
     versions, functions = [fast], [fast.text()]
+    past: dict[Buffer, int] = {}
+    if target.mxcsr and (stores := streamed(kernel)):
+        stream = Lanes(
+            kernel,
+            phases,
+            name="stream",
+            width=width,
+            parts=parts,
+            flat=flat,
+            fast=True,
+            rows=rows,
+            held=held,
+            streamed=stores,
+        )
+        text, past = stream.text(), stream.past
+        if past:
+            versions.append(stream)
+            functions.append(text)
     step, size = fast.shape.step, kernel.workgroup[0]  # it may have chosen narrower blocks
     block, edge = (step, "safe") if flat and size % step else (0, "")
     if block and size % width == 0:  # fewer vectors at a time make whole blocks of what is left
@@ -77,7 +98,7 @@ def emit(kernel: Kernel, target: Target) -> Emitted:
         safe = Lanes(kernel, phases, name="safe", width=width, parts=1, flat=flat, fast=False)
         versions.append(safe)
         functions.append(safe.text())
-    tiles = _Tiles(kernel, phases, check, block, edge, flat, checked)
+    tiles = _Tiles(kernel, phases, check, block, edge, flat, checked, past)
     functions.append(tiles.text())
     declared: dict[str, str] = {}
     for one in (*versions, tiles.lanes):
@@ -92,7 +113,7 @@ def emit(kernel: Kernel, target: Target) -> Emitted:
         lines += ["declare void @llvm.x86.sse.stmxcsr(ptr)", "declare void @llvm.x86.sse.ldmxcsr(ptr)"]
     flushing = ' "denormal-fp-math"="preserve-sign,preserve-sign"' if flushes else ""
     lines += [f"attributes #0 = {{ noinline nounwind{flushing} }}", "attributes #1 = { noinline nounwind }", "!0 = !{}"]
-    lines += ["!1 = distinct !{!1, !2}", '!2 = !{!"llvm.loop.unroll.disable"}']
+    lines += ["!1 = distinct !{!1, !2}", '!2 = !{!"llvm.loop.unroll.disable"}', "!3 = !{i32 1}"]
     return Emitted("\n".join(lines) + "\n", phases.nbytes)
 
 
@@ -180,14 +201,23 @@ stop:
 class _Tiles:
     """The function that takes chunks and runs their tiles.
 
-    With `block`, the lanes of a tile may not be a multiple of it: those that are left go to the version `edge`.
+    With `block`, the lanes of a tile may not be a multiple of it: those that are left go to the version `edge`. There
+    is a version `stream` where stores may go `past` the cache.
     """
 
     def __init__(
-        self, kernel: Kernel, phases: Phases, check: Check | None, block: int, edge: str, flat: bool, checked: bool
+        self,
+        kernel: Kernel,
+        phases: Phases,
+        check: Check | None,
+        block: int,
+        edge: str,
+        flat: bool,
+        checked: bool,
+        past: dict[Buffer, int],
     ) -> None:
         self.kernel, self.check, self.flat, self.checked = kernel, check, flat, checked
-        self.block, self.edge = block, edge
+        self.block, self.edge, self.past = block, edge, past
         self.lanes = Lanes(kernel, phases, name="tiles", width=1, parts=1, flat=True, fast=False)
 
     def text(self) -> str:
@@ -234,29 +264,32 @@ class _Tiles:
             arrivals.append(("halve", "%w", w.new(f"lshr i64 {count}, 1")))
             e.jump("tile")
             e.start("slow")
-            stop = self._call("safe", *self._range(x, end), wy, wz)
+            stop = self._call("@safe", *self._range(x, end), wy, wz)
             arrivals.append(self._go_on(stop, after, count, "slow"))
             e.start("good")
         begin, until = self._range(x, end)
+        best = choose(e, self.past) if self.past else "@fast"
         if self.block:
             whole = w.new(f"and i64 {w.new(f'sub i64 {until}, {begin}')}, {-self.block}")
             middle = w.new(f"add i64 {begin}, {whole}")
             e.branch(w.new(f"icmp ne i64 {whole}, 0"), "blocks", "rest")
             e.start("blocks")
-            e.branch(self._call("fast", begin, middle, wy, wz), "done", "rest")
+            e.branch(self._call(best, begin, middle, wy, wz), "done", "rest")
             e.start("rest")
             e.branch(w.new(f"icmp ult i64 {middle}, {until}"), "edge", "edged")
             e.start("edge")
-            e.branch(self._call(self.edge, middle, until, wy, wz), "done", "edged")
+            e.branch(self._call(f"@{self.edge}", middle, until, wy, wz), "done", "edged")
             e.start("edged")
             stop = "false"
         else:
-            stop = self._call("fast", begin, until, wy, wz)
+            stop = self._call(best, begin, until, wy, wz)
         arrivals.append(self._go_on(stop, after, w.new(f"shl i64 {count}, 1"), "fine"))
         w.lines[at] = "  %w = phi i64 " + ", ".join(f"[ {v}, %{b} ]" for b, v, _ in arrivals)
         if self.checked:
             w.lines[most] = "  %most = phi i64 " + ", ".join(f"[ {m}, %{b} ]" for b, _, m in arrivals)
         e.start("done")
+        if self.past:  # before anybody is told that the work is done
+            w.call("void", FENCE)
         w.line("ret void")
         head = "define internal void @tiles(ptr %shared, ptr %worker) #0 {"
         lines = [line for line in w.lines if line]
@@ -275,7 +308,7 @@ class _Tiles:
 
     def _call(self, name: str, begin: str, end: str, wy: str, wz: str) -> str:
         arguments = f"ptr %shared, ptr %worker, i64 {begin}, i64 {end}, i32 {wy}, i32 {wz}"
-        return self.lanes.w.new(f"call i1 @{name}({arguments})")
+        return self.lanes.w.new(f"call i1 {name}({arguments})")
 
     def _go_on(self, stop: str, after: str, most: str, name: str) -> tuple[str, str, str]:
         """To the next tile of the chunk, the next chunk, or out."""

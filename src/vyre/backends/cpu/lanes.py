@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 
-from ...lower.form import PURE, Body, If, Ins, Kernel, Local, Loop, walk
+from ...lower.form import PURE, Body, Buffer, If, Ins, Kernel, Local, Loop, walk
 from . import access, subgroups, turns
 from .code import Code
 from .guards import unused, without
@@ -39,7 +39,8 @@ class Lanes(Code):
 
     A `flat` one runs the invocations x0 <= gid.x < x1 of the rows of one workgroup, others the workgroups x0 <= wid.x
     < x1. `fast` leaves out the tests that the kernel's check makes unnecessary, knows the truth of `held` conditions
-    (by identity), and is given whole blocks. With `rows` the vectors of a block stand one above the other.
+    (by identity), and is given whole blocks. With `rows` the vectors of a block stand one above the other. The stores
+    of `streamed` go past the cache where they can.
     """
 
     def __init__(
@@ -54,9 +55,13 @@ class Lanes(Code):
         fast: bool,
         rows: bool = False,
         held: Mapping[int, bool] = NOTHING,
+        streamed: frozenset[Ins] = frozenset(),
     ) -> None:
         super().__init__(kernel, phases)
         self.name, self.flat, self.fast, self.rows, self.held = name, flat, fast, rows, held
+        self.streamed = streamed
+        self.past: dict[Buffer, int] = {}
+        """Buffers with stores that went past the cache, and to how many bytes their elements must be aligned."""
         self.body = without(kernel.body, held)
         self.unused = unused(kernel, held) if held else frozenset()
         self.counters: dict[int, Val] = {}

@@ -1,7 +1,7 @@
 """One launch: the memory that machine code sees, on how many threads it runs, and how it ends.
 
 The words of `shared` are those of the kernels' ABI: pointers, lengths, grid, the counter from which workers take
-workgroups, the stop flag, and who trapped.
+workgroups, the stop flag, who trapped, and whether results go past the cache.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from .memory import aligned
 from .pool import Pool
 
 BUFFERS, LENGTHS, GRID, TOTAL, CHUNK, NEXT, STOP, TRAP, TRAP_ADDRESS, TRAP_INVOCATION = 0, 1, 2, 5, 6, 7, 8, 9, 10, 11
-SHARED_WORDS = 14
+STREAM = 14
+SHARED_WORDS = 15
 
 INLINE_WORK = 1 << 22
 """Instructions up to which a dispatch runs on its caller's thread alone. Vectors do about 100 of them in a nanosecond,
@@ -42,6 +43,8 @@ _LOOK_S = 0.05
 """A signal that another thread received is seen after this time."""
 _GRACE_S = 0.1
 """How long workers that were told to stop are waited for."""
+STREAM_BYTES = 1 << 25
+"""Results of this size together go past the cache: whoever reads them would not find them there."""
 PRIVATE_BYTES = 1 << 20
 """A buffer up to this size is copied for each worker, so that its atomics meet nobody."""
 
@@ -100,13 +103,13 @@ class Launch:
         self._lengths: Any = None
         self.first: Any = self.worker(0).words
 
-    def aim(self, lengths: Any, grid: Dims, chunk: int) -> None:
+    def aim(self, lengths: Any, grid: Dims, chunk: int, streams: bool = False) -> None:
         """Set what does not depend on the memory of a call."""
         self._lengths = lengths
         words = self.shared
         words[LENGTHS] = _address(lengths)
         words[GRID], words[GRID + 1], words[GRID + 2] = grid
-        words[TOTAL], words[CHUNK] = prod(grid), chunk
+        words[TOTAL], words[CHUNK], words[STREAM] = prod(grid), chunk, streams
 
     def worker(self, k: int) -> Worker:
         while len(self.workers) <= k:

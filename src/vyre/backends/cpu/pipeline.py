@@ -139,7 +139,7 @@ class CpuPipeline(CompiledPipeline):
             if not all(grid):
                 continue
             plan = shape.spread(grid) if shape.plan.indirect else shape.schedule
-            launch.aim(shape.lengths, grid, plan.chunk)
+            launch.aim(shape.lengths, grid, plan.chunk, shape.streams)
             merge = None
             if facts.private:
                 invocations = prod(grid) * prod(workgroup)

@@ -14,7 +14,7 @@ from ...driver.plan.binding import BindingRole
 from ...driver.plan.launch import DispatchPlan
 from ...driver.values import Dims
 from .jit import Code, ffi
-from .launch import NEXT, Launch, Schedule, schedule
+from .launch import NEXT, STREAM_BYTES, Launch, Schedule, schedule
 from .memory import POOLED_BYTES, copy, fill_zero
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _KEPT_SCRATCH_BYTES = 1 << 16
 class Shape:
     """A dispatch for buffers of certain lengths, planned."""
 
-    __slots__ = ("_pipeline", "bound", "counts", "lengths", "outputs", "plan", "proved", "schedule")
+    __slots__ = ("_pipeline", "bound", "counts", "lengths", "outputs", "plan", "proved", "schedule", "streams")
 
     def __init__(self, pipeline: CpuPipeline, plan: DispatchPlan) -> None:
         self._pipeline, self.plan = pipeline, plan
@@ -42,6 +42,7 @@ class Shape:
         line = grid[0] * workgroup[0] if prod(workgroup[1:]) * prod(grid[1:]) == 1 else 0
         facts = pipeline.built.facts
         self.proved = frozenset(s for s in facts.stored if self.counts[s] <= line * facts.filled(s, self.counts))
+        self.streams = sum(b.nbytes for slot, b in self.outputs if slot in facts.stored) >= STREAM_BYTES
         self.schedule = self.spread(grid)
 
     def spread(self, grid: Dims) -> Schedule:
@@ -72,7 +73,7 @@ class Shape:
         places = len(self.bound) + len(self.plan.bindings.input_indices)
         launch = Launch(places, self._pipeline.built.facts.scratch_bytes)
         launch.seen = ffi.buffer(launch.buffers, seen)
-        launch.aim(self.lengths, self.plan.launch.grid, self.schedule.chunk)
+        launch.aim(self.lengths, self.plan.launch.grid, self.schedule.chunk, self.streams)
         return launch
 
 
