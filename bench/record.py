@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import platform
 import subprocess
 from pathlib import Path
@@ -14,10 +15,13 @@ RESULTS = HERE / "results"
 
 
 def stamp() -> dict[str, Any]:
-    """Date, commit (and whether the measured sources differ from it), interpreter and machine."""
+    """Date, commit (and whether the measured sources differ from it), interpreter and machine.
+
+    Where the sources came without their history, `VYRE_COMMIT` says which commit they are.
+    """
     return {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "commit": _git("rev-parse", "HEAD") or "unknown",
+        "commit": os.environ.get("VYRE_COMMIT") or _git("rev-parse", "HEAD") or "unknown",
         "uncommitted_changes": bool(_git("status", "--porcelain", "--", "../src", "*.py")),
         "python": platform.python_version(),
         "machine": platform.machine(),
