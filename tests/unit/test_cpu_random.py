@@ -11,6 +11,7 @@ from vyre import errors
 from vyre.backends.cpu import CpuBackend, Switches
 from vyre.backends.reference import run
 from vyre.conform.generate import random_program
+from vyre.conform.lanes import lane_program
 from vyre.driver import pipeline as pipelines
 from vyre.driver.guard import guarded
 from vyre.driver.values import DispatchConfig
@@ -41,7 +42,6 @@ from vyre.foundation.program import Access, BufferDecl, Program, read, read_writ
 from vyre.lower.options import PASSES
 
 from .control_word import flush_control
-from .cpu_programs import lane_program
 
 GID = InvocationId(0)
 SWITCHES = (

@@ -9,7 +9,7 @@ flow before any early return. Between grid-wide barriers the same holds for memo
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
@@ -113,11 +113,14 @@ def random_program(
     subgroups: bool = True,
     grid_barriers: bool = False,
     functions: bool = False,
+    endless: bool = True,
     max_statements: int = 16,
+    without: Collection[DataType] = (),
 ) -> Case:
-    """One case. `wide` adds the types that not every device has (u64 i64 f16 bf16 f64); `shared` without `barriers`
-    leaves workgroup memory private to its owner's slots; with `grid_barriers`, workgroups exchange data; `functions`
-    adds those of the math library. Validation may warn (narrowing casts), never refuse."""
+    """One case. `wide` adds the types that not every device has (u64 i64 f16 bf16 f64), less those `without`; `shared`
+    without `barriers` leaves workgroup memory private to its owner's slots; with `grid_barriers`, workgroups exchange
+    data; `functions` adds those of the math library; without `endless` loops, those that end by a condition end after a
+    fixed number of turns as well. Validation may warn (narrowing casts), never refuse."""
     types = [u32, i32, bool_, *NARROW]
     if floats:
         types.append(f32)
@@ -125,7 +128,11 @@ def random_program(
         types += [u64, i64]
         if floats:
             types += [f16, bf16, f64]
-    maker = _Maker(rng, types, atomics=atomics, barriers=barriers, subgroups=subgroups, functions=functions)
+        types = [t for t in types if t not in without]
+    turns = 0xFFFFFFFF if endless else 8
+    maker = _Maker(
+        rng, types, atomics=atomics, barriers=barriers, subgroups=subgroups, functions=functions, turns=turns
+    )
     maker.declare(shared=shared, exchange=grid_barriers)
     return maker.case(maker.segments(max_statements) if grid_barriers else maker.regions(max_statements))
 
@@ -222,6 +229,7 @@ class _Maker:
     barriers: bool
     subgroups: bool
     functions: bool
+    turns: int  # of a `while`, at most
     lengths: dict[str, int] = field(default_factory=dict)
     readable: list[BufferDecl] = field(default_factory=list)
     outputs: list[_Slots] = field(default_factory=list)
@@ -687,7 +695,7 @@ class _Maker:
                 leave: tuple[Node, ...] = (If(self.condition(1), (Assign(go.name, lit(False)),)),)
                 body += (*leave, If(go, self.body(depth, trips=4)))
         inner = If(go, (Assign(go.name, again), If(go, body)))
-        return [Let(turns.name, lit(0)), Let(go.name, lit(True)), Loop(var, lit(0), lit(0xFFFFFFFF), (inner,))]
+        return [Let(turns.name, lit(0)), Let(go.name, lit(True)), Loop(var, lit(0), lit(self.turns), (inner,))]
 
     def barrier(self, depth: int) -> list[Node]:
         """A new epoch, in which shared memory may serve another purpose."""

@@ -1,18 +1,19 @@
 """Random programs that lean on how lanes are run: data that crosses lanes, loops that lanes leave one by one, indices
 out of bounds, atomics whose results are used, subgroups that are not full.
 
-Each is deterministic: a lane writes what it owns, reads of shared memory stand behind a barrier, and an atomic whose
-result is used is on a location of one lane.
+`generate` makes programs of every construct; these are fewer constructs, and every one of them where engines that run
+many lanes at once go wrong. Each is deterministic: a lane writes what it owns, reads of shared memory stand behind a
+barrier, and an atomic whose result is used is on a location of one lane.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import partial
 from math import prod
 
-from vyre.conform.generate import OPERANDS, SHIFTED, Case, edge_bits, random_bytes
-from vyre.foundation.dtypes import (
+from ..foundation.dtypes import (
     DataType,
     bf16,
     bool_,
@@ -29,7 +30,7 @@ from vyre.foundation.dtypes import (
     u32,
     u64,
 )
-from vyre.foundation.ir import (
+from ..foundation.ir import (
     Assign,
     Atomic,
     Barrier,
@@ -59,8 +60,9 @@ from vyre.foundation.ir import (
     WorkgroupId,
     lit,
 )
-from vyre.foundation.ops import AtomicOp, BinaryOp, ReduceOp, UnaryOp
-from vyre.foundation.program import Access, BufferDecl, Program
+from ..foundation.ops import AtomicOp, BinaryOp, ReduceOp, UnaryOp
+from ..foundation.program import Access, BufferDecl, Program
+from .generate import OPERANDS, SHIFTED, Case, edge_bits, random_bytes
 
 SHAPES = (
     (1, 1, 1), (2, 1, 1), (16, 1, 1), (17, 1, 1), (31, 1, 1), (32, 1, 1), (33, 1, 1), (64, 1, 1), (100, 1, 1),
@@ -79,13 +81,20 @@ REDUCES = {
 }
 
 
-def lane_program(rng: random.Random, *, trap: bool = False, statements: int = 9) -> Case:
-    """One case; with `trap` a lane may trap, and then it is the only one."""
-    return _Lanes(rng).case(trap, statements)
+def lane_program(
+    rng: random.Random, *, trap: bool = False, statements: int = 9, without: Collection[DataType] = ()
+) -> Case:
+    """One case of at most 1,100 invocations; with `trap` one of them may trap, and then it is the only one.
+
+    `without` are types that a device lacks.
+    """
+    return _Lanes(rng, without).case(trap, statements)
 
 
 class _Lanes:
-    def __init__(self, rng: random.Random) -> None:
+    """One program in the making."""
+
+    def __init__(self, rng: random.Random, without: Collection[DataType]) -> None:
         self.rng = rng
         self.workgroup = rng.choice(SHAPES)
         self.lanes = prod(self.workgroup)
@@ -95,6 +104,7 @@ class _Lanes:
         self.types = [*BASE, *rng.sample(NARROW, 3)]
         if rng.random() < 0.4:
             self.types += rng.sample((u64, i64, f64), 2)
+        self.types = [t for t in self.types if t not in without]
         self.made = 0
         self.budget = 60_000 // self.count + 40
         self.together = True  # all lanes of the workgroup are here
@@ -103,11 +113,11 @@ class _Lanes:
         self.names: list[tuple[str, DataType, bool]] = []
         self.lengths: dict[str, int] = {}
         extent = [w * g for w, g in zip(self.workgroup, self.grid, strict=True)]
-        self.own = (InvocationId(2) * extent[1] + InvocationId(1)) * extent[0] + InvocationId(0)
+        self.own: Expr = (InvocationId(2) * extent[1] + InvocationId(1)) * extent[0] + InvocationId(0)
         if prod(extent[1:]) == 1:
             self.own = InvocationId(0)
         x, y, _ = self.workgroup
-        self.local = (LocalId(2) * y + LocalId(1)) * x + LocalId(0) if self.lanes != x else LocalId(0)
+        self.local: Expr = (LocalId(2) * y + LocalId(1)) * x + LocalId(0) if self.lanes != x else LocalId(0)
         self.declare()
 
     # ---- buffers
@@ -176,12 +186,10 @@ class _Lanes:
         ]
         sources = [s for s in self.types if can_cast(s, t)]
         ways += [lambda: Cast(t, self.expr(rng.choice(sources), deeper))] * 2
-        for op in BinaryOp:
-            if t in OPERANDS.get(op.rule, ()):
-                ways.append(lambda op=op: BinOp(op, self.expr(t, deeper), self.right(op, t, deeper)))
-        for op in UnaryOp:
-            if t in (SHIFTED if op.rule == "bits" else OPERANDS.get(op.rule, ())):
-                ways.append(lambda op=op: UnOp(op, self.expr(t, deeper)))
+        ways += [partial(self.binary, op, t, deeper) for op in BinaryOp if t in OPERANDS.get(op.rule, ())]
+        for one in UnaryOp:
+            if t in (SHIFTED if one.rule == "bits" else OPERANDS.get(one.rule, ())):
+                ways.append(partial(self.unary, one, t, deeper))
         if t == f32:
             ways += [lambda: Fma(self.expr(f32, deeper), self.expr(f32, deeper), self.expr(f32, deeper))] * 3
         if t in (u32, i32, f32):
@@ -196,6 +204,13 @@ class _Lanes:
                 )
             ]
         return rng.choice(ways)()
+
+    def binary(self, op: BinaryOp, t: DataType, depth: int) -> Expr:
+        left = self.expr(t, depth)
+        return BinOp(op, left, self.right(op, t, depth))
+
+    def unary(self, op: UnaryOp, t: DataType, depth: int) -> Expr:
+        return UnOp(op, self.expr(t, depth))
 
     def right(self, op: BinaryOp, t: DataType, depth: int) -> Expr:
         if op.rule == "shift":

@@ -504,16 +504,28 @@ class DriverPipeline(CompiledPipeline):
     def dispatch_resident(
         self, resources: Sequence[Resource], config: DispatchConfig | None = None
     ) -> list[ResidentHandle]:
-        lane = self.lane(config)
+        held = self._held.get(id(config))
+        lane = self.lane(config) if held is None else held[1]
         if lane.shadow is not None:
             raise lane.shadow.no_resident()
         life = lane.life
-        with lane.running():
-            given = [life.unstamp(r) for r in resources]
+        life.inflight.append(None)  # as `running` does, without its cost: there is no copy to hide it behind
+        try:
+            if self._cache.epoch != lane.entry.epoch:
+                raise lane._stale()
+            given = resources if life.is_current(resources) else [life.unstamp(r) for r in resources]
             lane.count(_RESIDENT)
-            with _counting_failures(lane):
+            try:
                 kept = lane.timed(lane.entry.native).dispatch_resident(given, lane.config)
-                return [life.stamp(h) for h in kept]
+                return kept if life.is_current(kept) else [life.stamp(h) for h in kept]
+            except Exception as e:
+                _tally.numbers[_FAILED] += 1
+                error = lane.failure(e)
+                if error is e:
+                    raise
+                raise error from e
+        finally:
+            life.inflight.pop()
 
     def explain(self, inputs: Sequence[Buffer], config: DispatchConfig | None = None) -> Explanation:
         """What a dispatch would do, and why. Nothing runs."""

@@ -231,7 +231,7 @@ class ResidentOwner:
 class ResidentHandle:
     """Memory that stays on a device, named by its owner's instance.
 
-    `life` is the driver's: which life of the device the memory belongs to. Backends neither set nor see it.
+    `life` is the driver's: which life of the device the memory belongs to. Backends neither set it nor look at it.
     """
 
     owner: int

@@ -1,0 +1,65 @@
+"""The opencl backend: kernels in OpenCL C, built by whichever driver is installed.
+
+Importing this package loads neither the binding nor a driver.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from ...driver.contract import BackendRegistration, DeviceInfo, VyreBackend
+
+if TYPE_CHECKING:
+    from .backend import OpenCLBackend
+
+__all__ = ["REGISTRATION", "OpenCLBackend"]
+_HOME = {"OpenCLBackend": "backend"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_HOME[name]}", __name__), name)
+
+
+def open_backend(device: object = None) -> VyreBackend:
+    from .backend import OpenCLBackend
+
+    return OpenCLBackend(device)
+
+
+def devices() -> tuple[DeviceInfo, ...]:
+    from .platforms import infos
+
+    return infos()
+
+
+def unavailable() -> str | None:
+    if find_spec("pyopencl") is None:
+        return "pyopencl is not installed: pip install 'vyre[opencl]'"
+    try:
+        from .platforms import library, why_none
+
+        library()
+    except (ImportError, OSError) as e:
+        return f"pyopencl cannot be loaded ({e}): reinstall it with pip install --force-reinstall pyopencl"
+    return why_none()
+
+
+def probe_key() -> str:
+    """Changes with the binding, with the drivers that announce themselves, and with what hides some of them."""
+    from ...driver.probe import state_key
+    from .platforms import icd_files
+
+    return state_key(
+        packages=("pyopencl", "pocl-binary-distribution"),
+        files=icd_files(),
+        environ=("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH", "OCL_ICD_FILENAMES", "POCL_DEVICES", "CUDA_VISIBLE_DEVICES"),
+    )
+
+
+REGISTRATION = BackendRegistration(
+    id="opencl", precedence=40, open=open_backend, unavailable=unavailable, devices=devices, probe_key=probe_key
+)

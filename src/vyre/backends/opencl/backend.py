@@ -1,0 +1,92 @@
+"""OpenCL C kernels on one device.
+
+Opening it asks the driver for its devices and how the chosen one computes, which is remembered; the context and its
+queues are made by the first use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...driver.contract import BackendCapability
+from ...driver.offload.backend import OPS, OffloadBackend
+from ...driver.offload.device import Built, Device
+from ...driver.values import U32_MAX
+from ...errors import BackendUnavailable
+from ...foundation.program import Program
+from ...lower import shares
+from .build import build
+from .device import OpenCLDevice, polls
+from .exactness import Exactness, exactness_of
+from .platforms import Found, found_devices, library
+
+
+class OpenCLBackend(OffloadBackend):
+    """Kernels that the installed driver compiles."""
+
+    id = "opencl"
+
+    def __init__(self, device: object = None) -> None:
+        """`device` is an index of `platforms.found_devices()`."""
+        super().__init__()
+        self.found = chosen(device)
+        self.device = self.found.name
+        self.exactness = exactness_of(self.found.device)
+        if self.exactness.mode is None:
+            raise BackendUnavailable(
+                f"{self.device} cannot be used: {self.exactness.why_not}",
+                fix="update its driver, or use another device or backend",
+                backend=self.id,
+            )
+        self.capability = capability(self.found, self.exactness)
+
+    def open_device(self) -> OpenCLDevice:
+        return OpenCLDevice(self.found.device)
+
+    def build(self, device: Device, program: Program, *, poll: bool) -> Built:
+        assert self.exactness.mode is not None
+        return build(program, self.exactness.mode, poll=poll)
+
+    def number(self, share: Any, lengths: Sequence[int]) -> int:
+        return shares.number(share, lengths)
+
+
+def chosen(device: object) -> Found:
+    """The device with this index, or the best."""
+    known = found_devices()
+    index = 0 if device is None else device
+    if type(index) is int and 0 <= index < len(known):
+        return known[index]
+    raise BackendUnavailable(
+        f"there is no OpenCL device {index!r}",
+        fix=f"use one of: {', '.join(f'{k} ({f.name})' for k, f in enumerate(known))}" if known else "install a driver",
+        backend=OpenCLBackend.id,
+    )
+
+
+def capability(found: Found, exactness: Exactness) -> BackendCapability:
+    """What the emitter does on this device. Subgroups, f16 and bf16 are emulated, hence not claimed as native."""
+    device = found.device
+    platform = device.platform
+    x, y, z = (*device.max_work_item_sizes, 1, 1)[:3]
+    return BackendCapability(
+        ops=OPS,
+        types=frozenset(("u64", "i64", "f16", "bf16", *(("f64",) if exactness.float64 else ()))),
+        async_compute=True,
+        max_workgroup_size=(x, y, z),
+        max_invocations_per_workgroup=device.max_work_group_size,
+        max_workgroups_per_dimension=U32_MAX,
+        max_shared_bytes=device.local_mem_size,
+        max_storage_buffer_bytes=device.max_mem_alloc_size,
+        deadline="cooperative" if polls(device) else "host",
+        exactness={"f32": "canonical", "mode": str(exactness.mode)},
+        extras={
+            "platform": f"{platform.name.strip()}, {platform.version.strip()}",
+            "driver": device.driver_version.strip(),
+            "compiler": device.opencl_c_version.strip(),
+            "device_version": device.version.strip(),
+            "binding": library().VERSION_TEXT,
+            "emulated": found.emulated,
+        },
+    )

@@ -1,0 +1,44 @@
+"""Program -> OpenCL C with the facts that its launches need."""
+
+from __future__ import annotations
+
+from ...driver.offload.device import Built, Facts
+from ...foundation.program import Program
+from ...lower import LowerOptions, lower
+from ...lower.form import Kernel
+from ...lower.shares import plain
+from .text import Mode, build_options, keeps_subnormals, opencl_text
+
+OFF = frozenset(("private",))
+"""Copies per worker: a device has too many workers."""
+
+
+def build(program: Program, mode: Mode, *, poll: bool = False, soft: bool = False) -> Built:
+    """The text for a program that was admitted; its workgroup size is that of the launch.
+
+    `soft` flushes subnormals in the kernel although the mode would not need it.
+    """
+    kernel, text, options = kernel_text(program, mode, poll=poll, soft=soft)
+    slots = {b.name: b.slot for b in kernel.buffers}
+    facts = Facts(
+        workgroup=kernel.workgroup,
+        traps=kernel.traps,
+        stored={slots[name]: plain(share) for name, share in kernel.stored.items()},
+        polls=kernel.poll,
+        extra={
+            "buffers": sum(not b.shared for b in kernel.buffers),
+            "clock": mode is Mode.PTX,
+            "options": options,
+        },
+    )
+    return Built(text, b"", facts)
+
+
+def kernel_text(
+    program: Program, mode: Mode, *, poll: bool = False, soft: bool = False
+) -> tuple[Kernel, str, list[str]]:
+    """The kernel form, its text, and what the driver's compiler is told."""
+    float64 = soft or program.requirements.float64
+    options = LowerOptions(soft_flush=keeps_subnormals(mode, float64), poll=poll, off=OFF)
+    kernel = lower(program, options)
+    return kernel, opencl_text(kernel, mode), build_options(mode, float64)

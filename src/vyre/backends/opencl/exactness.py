@@ -1,0 +1,100 @@
+"""How does a device come to compute the canonical f32? Asked by running it, and remembered on disk."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ... import __version__
+from ...driver.contract import DeviceInfo
+from ...driver.offload.device import Built
+from ...driver.probe import Probe, recall, remember
+from ...errors import DeviceLost, DeviceOutOfMemory, VyreError
+from ...lower.exactness import GROUPS, TRIPLES, differing, output_bytes, probe_inputs, probe_program
+from .build import build
+from .device import OpenCLDevice
+from .platforms import library
+from .text import Mode
+
+
+@dataclass(frozen=True, slots=True)
+class Exactness:
+    """The mode in which kernels are canonical, and whether those with f64 are; or why none is."""
+
+    mode: Mode | None
+    float64: bool = False
+    why_not: str | None = None
+
+
+def candidates(device: Any) -> tuple[Mode, ...]:
+    """What to try, the fastest first."""
+    if "nvidia" in device.platform.vendor.lower():
+        return (Mode.PTX, Mode.NATIVE, Mode.SOFT)
+    return (Mode.NATIVE, Mode.SOFT)
+
+
+def exactness_of(device: Any, run: Callable[[OpenCLDevice, Built], bytes] | None = None) -> Exactness:
+    """What is known of a device, or learned by running kernels on it now.
+
+    A device without memory to spare, or one that is lost meanwhile, is not judged, and raises what it says.
+    """
+    key = identity(device)
+    name = f"opencl-exactness-{hashlib.blake2b(key.encode(), digest_size=8).hexdigest()}"
+    known = recall(name, key)
+    if known is None:
+        found = probe(device, run or run_probe)
+        facts = tuple(DeviceInfo(k, fact) for k, fact in enumerate((found.mode or "", "f64" if found.float64 else "")))
+        known = Probe(found.why_not, facts)
+        remember(name, key, known)
+    if known.unavailable is not None:
+        return Exactness(None, why_not=known.unavailable)
+    mode, float64 = (fact.name for fact in known.devices)
+    return Exactness(Mode(mode), float64 == "f64")
+
+
+def identity(device: Any) -> str:
+    """A text that changes with the device, its driver, the binding and this package."""
+    platform = device.platform
+    parts = (__version__, library().VERSION_TEXT, platform.name, platform.version, device.name, device.version)
+    return "; ".join((*(part.strip() for part in parts), device.driver_version))
+
+
+def probe(device: Any, run: Callable[[OpenCLDevice, Built], bytes]) -> Exactness:
+    """Try the modes one after the other; the first that is canonical is used."""
+    program, opened, reasons = probe_program(), OpenCLDevice(device), []
+    try:
+        for mode in candidates(device):
+            wrong = _wrong(opened, build(program, mode), run)
+            if wrong is None:
+                has_f64 = "cl_khr_fp64" in device.extensions
+                soft_works = has_f64 and _wrong(opened, build(program, mode, soft=True), run) is None
+                return Exactness(mode, soft_works)
+            reasons.append(f"{mode}: {wrong}")
+    finally:
+        opened.close()
+    return Exactness(None, why_not=f"its f32 is not the canonical one ({'; '.join(reasons)})")
+
+
+def _wrong(device: OpenCLDevice, built: Built, run: Callable[[OpenCLDevice, Built], bytes]) -> str | None:
+    try:
+        wrong = differing(run(device, built))
+    except (DeviceLost, DeviceOutOfMemory):
+        raise
+    except VyreError as e:
+        return e.message
+    return f"results differ in {', '.join(wrong)}" if wrong else None
+
+
+def run_probe(device: OpenCLDevice, built: Built) -> bytes:
+    """The output of the probe's program."""
+    code, batch = device.load(built), device.batch()
+    memories = []
+    for data in probe_inputs():
+        memories.append(device.allocate(-(-len(data) // 16) * 16))
+        batch.write(memories[-1], 0, memoryview(data))
+    memories.append(device.allocate(-(-output_bytes() // 16) * 16))
+    batch.launch(code, memories, [len(TRIPLES)] * 3 + [output_bytes() // 4], (0, 0, 0), (GROUPS, 1, 1))
+    batch.read(memories[-1], 0, output_bytes())
+    return bytes(batch.submit().take([None])[0])

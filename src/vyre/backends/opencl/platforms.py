@@ -1,0 +1,110 @@
+"""Which devices does OpenCL offer here, and if none, why?
+
+Devices are named with the version of their platform: an index may mean another device after the next driver update.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from glob import glob
+from typing import Any
+
+from ...driver.contract import DeviceInfo
+
+VENDORS = "/etc/OpenCL/vendors"
+_NOT_FOUND = -1001
+"""What the loader answers when it finds no platform."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A device of a platform, as the library has it."""
+
+    device: Any
+    name: str
+    emulated: bool
+
+
+def library() -> Any:
+    """The binding, imported by the first who needs it."""
+    import pyopencl
+
+    return pyopencl
+
+
+def found_devices() -> list[Found]:
+    """Every device of every platform: GPUs first, processors last, and else in the loader's order."""
+    cl = library()
+    kinds = cl.device_type
+    found: list[tuple[int, Found]] = []
+    for platform in platforms():
+        for device in devices_of(platform):
+            kind = device.type
+            rank = 0 if kind & kinds.GPU else 2 if kind & kinds.CPU else 1
+            found.append((rank, Found(device, name_of(device), bool(kind & kinds.CPU))))
+    return [each for _, each in sorted(found, key=lambda item: item[0])]
+
+
+def platforms() -> list[Any]:
+    cl = library()
+    try:
+        return list(cl.get_platforms())
+    except cl.Error as e:
+        if e.code == _NOT_FOUND:
+            return []
+        raise
+
+
+def devices_of(platform: Any) -> list[Any]:
+    """The devices of a platform; a platform that is broken has none."""
+    try:
+        return list(platform.get_devices())
+    except library().Error:
+        return []
+
+
+def name_of(device: Any) -> str:
+    """The device with the version of its platform, without the list of what that was built with."""
+    return f"{device.name.strip()} / {device.platform.version.split('  ')[0].strip()}"
+
+
+def infos() -> tuple[DeviceInfo, ...]:
+    return tuple(DeviceInfo(k, found.name, found.emulated) for k, found in enumerate(found_devices()))
+
+
+def why_none() -> str | None:
+    """Why there is no device, in a sentence with what to do, or None."""
+    cl = library()
+    try:
+        offered = platforms()
+        if any(devices_of(platform) for platform in offered):
+            return None
+    except cl.Error as e:
+        return f"the OpenCL loader fails ({e}): reinstall it, or the drivers named in {vendors_folder()}"
+    if offered:
+        names = ", ".join(platform.name.strip() for platform in offered)
+        return f"the OpenCL platforms have no device ({names}): connect one, or install a driver for the one you have"
+    files = icd_files()
+    if files:
+        named = ", ".join(f"{os.path.basename(path)} names {_library_in(path)}" for path in files)
+        return f"no OpenCL driver can be loaded ({named}): reinstall the driver, or remove the file"
+    return "no OpenCL driver is installed: install the one of your GPU, or pocl-opencl-icd for the processor"
+
+
+def vendors_folder() -> str:
+    return os.environ.get("OCL_ICD_VENDORS") or os.environ.get("OPENCL_VENDOR_PATH") or VENDORS
+
+
+def icd_files() -> list[str]:
+    """The files by which drivers announce themselves to the loader."""
+    place = vendors_folder()
+    return [place] if os.path.isfile(place) else sorted(glob(os.path.join(place, "*.icd")))
+
+
+def _library_in(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.readline(4096).strip() or "nothing"
+    except OSError:
+        return "what cannot be read"

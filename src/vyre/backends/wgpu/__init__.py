@@ -1,0 +1,80 @@
+"""The wgpu backend: GPUs of any make, through WGSL.
+
+Importing this package loads neither the library nor a driver.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ...driver.contract import BackendRegistration, DeviceInfo, VyreBackend
+
+if TYPE_CHECKING:
+    from .backend import WgpuBackend
+
+__all__ = ["REGISTRATION", "WgpuBackend"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "WgpuBackend":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module(".backend", __name__).WgpuBackend
+
+
+def open_backend(device: object = None) -> VyreBackend:
+    from .backend import WgpuBackend
+
+    return WgpuBackend(device)
+
+
+def devices() -> tuple[DeviceInfo, ...]:
+    from . import adapters
+
+    return adapters.devices()
+
+
+def unavailable() -> str | None:
+    """Why no device can be had."""
+    from . import adapters
+
+    if (why := adapters.why_none()) is not None:
+        return why
+    from .exactness import best, record_of
+
+    adapter = best()
+    why_not = record_of(adapter).why_not
+    return None if why_not is None else f"{adapters.name_of(adapter)} cannot be used, as {why_not}: update its driver"
+
+
+def probe_key() -> str:
+    import os
+
+    from ...driver.probe import state_key
+
+    return state_key(
+        packages=("wgpu",),
+        files=(
+            "/usr/share/vulkan/icd.d/*",
+            "/etc/vulkan/icd.d/*",
+            "/usr/local/share/vulkan/icd.d/*",
+            "~/.local/share/vulkan/icd.d/*",
+            "/usr/share/glvnd/egl_vendor.d/*",
+            "/dev/dri/*",
+            "/dev/nvidia*",
+        ),
+        environ=(
+            "VK_ICD_FILENAMES",
+            "VK_DRIVER_FILES",
+            "VK_ADD_DRIVER_FILES",
+            "__EGL_VENDOR_LIBRARY_FILENAMES",
+            "LIBGL_DRIVERS_PATH",
+            "LD_LIBRARY_PATH",
+            *sorted(name for name in os.environ if name.startswith("WGPU")),
+        ),
+    )
+
+
+REGISTRATION = BackendRegistration(
+    id="wgpu", precedence=30, open=open_backend, unavailable=unavailable, devices=devices, probe_key=probe_key
+)

@@ -1,0 +1,100 @@
+"""Which devices are there, and which is the best? Looking creates none of them."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+from ...driver.contract import DeviceInfo
+from ...errors import BackendUnavailable
+from . import native
+
+_KINDS = ("DiscreteGPU", "IntegratedGPU", "unknown", "CPU")
+_OLD = "OpenGL"
+NOT_INSTALLED = "wgpu is not installed: pip install 'vyre[wgpu]'"
+NO_ADAPTER = (
+    "neither Vulkan, Metal, Direct3D nor OpenGL has a device here: "
+    "install the driver of the GPU, or mesa-vulkan-drivers to emulate one on the processor"
+)
+FORKED = (
+    "this process was forked from one that uses wgpu, and the threads of the driver are not here: "
+    "use the spawn start method"
+)
+_looked_in: set[int] = set()
+"""The process that looked for adapters."""
+
+
+@cache
+def adapters() -> tuple[Any, ...]:
+    """The adapters, best first; one for each device."""
+    import wgpu  # type: ignore[import-untyped]
+
+    _looked_in.add(os.getpid())
+    with native.without_complaints():
+        return ranked(wgpu.gpu.enumerate_adapters_sync())
+
+
+def ranked(found: list[Any]) -> tuple[Any, ...]:
+    """Best first, without the OpenGL adapters of devices that there is a better adapter for."""
+    better = [name_of(a) for a in found if a.info["backend_type"] != _OLD]
+    kept = [a for a in found if a.info["backend_type"] != _OLD or not any(_same(name_of(a), n) for n in better)]
+    return tuple(sorted(kept, key=lambda a: (_kind(a), a.info["backend_type"] == _OLD)))
+
+
+def name_of(adapter: Any) -> str:
+    return str(adapter.info["device"] or adapter.info["description"] or "adapter")
+
+
+def is_emulated(adapter: Any) -> bool:
+    return bool(adapter.info["adapter_type"] == "CPU")
+
+
+def devices() -> tuple[DeviceInfo, ...]:
+    if why_none() is not None:
+        return ()
+    return tuple(DeviceInfo(k, name_of(a), is_emulated(a)) for k, a in enumerate(adapters()))
+
+
+def why_none() -> str | None:
+    """Why there is no device, or None: there is one."""
+    if find_spec("wgpu") is None:
+        return NOT_INSTALLED
+    if _looked_in - {os.getpid()}:
+        return FORKED
+    try:
+        return None if adapters() else NO_ADAPTER
+    except Exception as e:  # a broken driver or library may raise anything
+        return f"looking for adapters failed ({type(e).__name__}: {e}): see to the driver of the GPU, or reinstall wgpu"
+
+
+def chosen(device: object = None) -> Any:
+    """The adapter with this index, or the first one with this part of a name; else the best."""
+    if (why := why_none()) is not None:
+        message, _, fix = why.rpartition(": ")
+        raise BackendUnavailable(message, fix=fix, backend="wgpu")
+    found = adapters()
+    if device is None:
+        return found[0]
+    if isinstance(device, int) and 0 <= device < len(found):
+        return found[device]
+    if isinstance(device, str):
+        for adapter in found:
+            if device.lower() in name_of(adapter).lower():
+                return adapter
+    raise BackendUnavailable(
+        f"no device {device!r}",
+        fix="use the index or a part of the name of: " + ", ".join(f"{k} {name_of(a)}" for k, a in enumerate(found)),
+        backend="wgpu",
+    )
+
+
+def _kind(adapter: Any) -> int:
+    kind = adapter.info["adapter_type"]
+    return _KINDS.index(kind if kind in _KINDS else "unknown")
+
+
+def _same(name: str, other: str) -> bool:
+    """Whether two names are of one device: OpenGL appends what it likes."""
+    return name.startswith(other) or other.startswith(name)

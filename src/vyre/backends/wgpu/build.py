@@ -1,0 +1,65 @@
+"""Program -> WGSL with the facts that its launches need, within the limits of a device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...driver.offload.device import Built, Facts
+from ...errors import UnsupportedFeature
+from ...foundation.program import Program
+from ...lower import LowerOptions, lower
+from ...lower.form import Kernel
+from ...lower.shares import plain
+from ...lower.trips import turns_of
+from .text import helper_turns, param_words, shared_bytes, wgsl_text
+from .traits import Traits
+
+OFF = frozenset(("private",))
+"""Copies per worker: a device has too many workers."""
+
+
+def build(program: Program, traits: Traits, limits: Mapping[str, int], *, immediate_bytes: int = 0) -> Built:
+    """Compile a program that was admitted; its workgroup size is that of the launch.
+
+    `limits` are those of the adapter, `immediate_bytes` what parameters may take without a buffer of their own.
+    """
+    kernel = lower(program, LowerOptions(soft_flush=traits.soft_flush, off=OFF))
+    _require_fit(kernel, limits)
+    immediates = 4 * param_words(kernel) <= immediate_bytes
+    text = wgsl_text(kernel, traits, immediates)
+    return Built(text, b"", facts_of(kernel, immediates))
+
+
+def facts_of(kernel: Kernel, immediates: bool) -> Facts:
+    slots = {b.name: b.slot for b in kernel.buffers}
+    writable = [b.writable for b in kernel.buffers if not b.shared] + [True] * bool(kernel.traps)
+    return Facts(
+        workgroup=kernel.workgroup,
+        traps=kernel.traps,
+        stored={slots[name]: plain(share) for name, share in kernel.stored.items()},
+        turns=turns_of(kernel),
+        extra={
+            "writable": writable,
+            "words": param_words(kernel),
+            "immediates": immediates,
+            "helper_turns": helper_turns(kernel),
+        },
+    )
+
+
+def _require_fit(kernel: Kernel, limits: Mapping[str, int]) -> None:
+    """What admission cannot see: the lowering adds workgroup memory for subgroups, and a buffer for traps."""
+    bound = sum(not b.shared for b in kernel.buffers) + bool(kernel.traps)
+    for what, name, asked in (
+        ("storage buffers, with one for traps," if kernel.traps else "storage buffers",
+         "max-storage-buffers-per-shader-stage", bound),
+        ("bytes of workgroup memory", "max-compute-workgroup-storage-size", shared_bytes(kernel)),
+    ):  # fmt: skip
+        if asked > limits[name]:
+            raise UnsupportedFeature(
+                f"the program needs {asked} {what} and {name} of the device is {limits[name]}",
+                fix="use fewer or smaller buffers, or the cpu backend",
+                limit=name,
+                asked=asked,
+                most=limits[name],
+            )

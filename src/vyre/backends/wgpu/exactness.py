@@ -1,0 +1,229 @@
+"""How does this device compute? Asked once, by running it, and remembered on disk.
+
+The safest text must be canonical, or the device is not used. Then each trait that makes the text shorter is tried: it
+holds where edge values still give the canonical results, and random values those of the safest text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from ... import __version__
+from ...driver.offload.device import Built, Facts
+from ...driver.probe import Probe, recall, remember
+from ...errors import VyreError
+from ...foundation.dtypes import u32
+from ...foundation.program import Program, read, write_only
+from ...lower.exactness import CANONICAL, LANES, TRIPLES, differing, probe_inputs, probe_program
+from . import adapters, native
+from .build import build
+from .device import WgpuDevice
+from .traits import SAFEST, Traits
+
+RANDOM_TRIPLES = 1 << 14
+TURNS = 70_000
+RELAXED: tuple[dict[str, bool], ...] = (
+    {"soft_flush": False},
+    {"native_divide": True},
+    {"native_root": True},
+    {"native_fma": True},
+)
+"""In the order in which they are tried."""
+UNFENCED: tuple[tuple[str, str], ...] = ()
+"""(vendor, driver) of devices on which the whole random suite was recorded clean without fences."""
+Run = Callable[[Program, Traits, Sequence[bytes], int], bytes]
+"""(program, traits, inputs, bytes of the output) -> the output."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What was found. `why_not` says why the device cannot be used; `loop_limit` is None where none was met."""
+
+    traits: Traits = SAFEST
+    why_not: str | None = None
+    loop_limit: int | None = None
+    shared_is_zeroed: bool = False
+
+
+def record_of(adapter: Any) -> Record:
+    """The record of an adapter: remembered, or found now."""
+    info = adapter.info
+    key = json.dumps([__version__, native.version(), sorted((k, str(v)) for k, v in info.items())])
+    place = f"wgpu-exactness-{hashlib.blake2b(key.encode(), digest_size=8).hexdigest()}"
+    with _asking:  # who comes meanwhile finds it remembered
+        if (known := _recalled(place, key)) is not None:
+            return known
+        try:
+            record = _found(adapter)
+        except VyreError as e:
+            return Record(why_not=f"it does not run kernels ({e.message})")  # now; not worth remembering
+        _known[key] = record
+        remember(place, key, Probe(json.dumps(asdict(record))))  # a probe's one text
+    return record
+
+
+def _found(adapter: Any) -> Record:
+    device, info = WgpuDevice(adapter), adapter.info
+    try:
+        record = probe(lambda *asked: run(device, *asked), base_traits(info), may_unfence(info))
+        if record.why_not is not None:
+            return record
+        return replace(record, loop_limit=loop_limit(device), shared_is_zeroed=shared_is_zeroed(device))
+    finally:
+        device.close()
+
+
+def best() -> Any:
+    """The best adapter that computes as it must; if none does, the best."""
+    found = adapters.adapters()
+    return next((a for a in found if record_of(a).why_not is None), found[0])
+
+
+_asking = threading.Lock()
+_known: dict[str, Record] = {}
+"""What was found by this process, which may have no place to remember it."""
+
+
+def _recalled(place: str, key: str) -> Record | None:
+    known = recall(place, key)
+    if known is None:
+        return _known.get(key)
+    try:
+        found = json.loads(known.unavailable or "")
+        return Record(**found | {"traits": Traits(**found["traits"])})
+    except (ValueError, TypeError, KeyError):
+        return None  # written by something else
+
+
+def base_traits(info: Any) -> Traits:
+    """The safest traits; only Metal has a compare-exchange that may fail for no reason."""
+    return replace(SAFEST, strong_swap=info["backend_type"] != "Metal")
+
+
+def may_unfence(info: Any) -> bool:
+    return any(vendor == info["vendor"] and driver in str(info["description"]) for vendor, driver in UNFENCED)
+
+
+def probe(run: Run, safest: Traits, may_unfence: bool = False) -> Record:
+    """The traits of whatever runs programs."""
+
+    def canonical(traits: Traits) -> tuple[str, ...]:
+        output = 4 * len(TRIPLES) * len(CANONICAL)
+        return differing(run(probe_program(), traits, probe_inputs(), output))
+
+    wrong = canonical(safest)
+    if wrong:
+        return Record(safest, f"its f32 results are not the canonical ones in {', '.join(wrong)}")
+    program, inputs = _random_probe()
+    expected = run(program, safest, inputs, 4 * RANDOM_TRIPLES * len(CANONICAL))
+    traits = safest
+    for change in (*RELAXED, *([{"fences": False}] if may_unfence else [])):
+        tried = replace(traits, **change)
+        if not canonical(tried) and run(program, tried, inputs, len(expected)) == expected:
+            traits = tried
+    return Record(traits)
+
+
+def _random_probe() -> tuple[Program, list[bytes]]:
+    """The probe's steps over more triples, of random bits."""
+    program = probe_program()
+    buffers = [read(name, slot, u32, RANDOM_TRIPLES) for slot, name in enumerate("abc")]
+    buffers.append(write_only("out", 3, u32, RANDOM_TRIPLES * len(CANONICAL)))
+    source = random.Random(1)
+    return program.replace(buffers=tuple(buffers)), [source.randbytes(4 * RANDOM_TRIPLES) for _ in range(3)]
+
+
+def run(device: WgpuDevice, program: Program, traits: Traits, inputs: Sequence[bytes], output_bytes: int) -> bytes:
+    """The output of a program whose last buffer that is, with an invocation for each word of an input."""
+    built = build(program, traits, device.limits, immediate_bytes=device.immediate_bytes)
+    return _run(device, built, inputs, output_bytes, -(-len(inputs[0]) // 4 // LANES))
+
+
+def _run(device: WgpuDevice, built: Built, inputs: Sequence[bytes], output_bytes: int, groups: int) -> bytes:
+    code = device.load(built)
+    memories = [device.allocate(len(data)) for data in inputs] + [device.allocate(output_bytes)]
+    batch = device.batch()
+    for memory, data in zip(memories, inputs, strict=False):
+        batch.write(memory, 0, memoryview(data))
+    batch.zero(memories[-1], 0, memories[-1].nbytes)
+    lengths = [*(len(data) // 4 for data in inputs), output_bytes // 4]
+    batch.launch(code, memories, lengths, (0, 0, 0), (groups, 1, 1))
+    batch.read(memories[-1], 0, output_bytes)
+    result = bytes(batch.submit().take([None])[0])
+    for memory in memories:
+        device.release(memory)
+    return result
+
+
+# ---- facts that no program can ask for -------------------------------------------------------------------------------
+
+_HEAD = """
+struct Params { turns: u32, words: u32, x: u32, y: u32, z: u32, z0: u32, z1: u32 }
+PARAMS params: Params;
+@group(0) @binding(0) var<storage, read> unused: array<u32>;
+@group(0) @binding(1) var<storage, read_write> out: array<u32>;
+"""
+_LOOPS = """
+@compute @workgroup_size(32) fn vyre_kernel(@builtin(local_invocation_index) lane: u32) {
+    var turns = 0u;
+    var value = lane;
+    if ((lane & 1u) == params.z0) {
+        for (var k = 0u; k < params.turns; k++) { value = value * 1664525u + 1013904223u; turns++; }
+    } else if (params.words == 64u) {
+        for (var k = 0u; k < params.turns; k++) { value = value * 22695477u + 1u; turns++; }
+    }
+    out[lane] = turns;
+    out[lane + 32u] = value;
+}
+"""
+_SHARED = """
+var<workgroup> words: array<u32, 256>;
+@compute @workgroup_size(32) fn vyre_kernel(@builtin(local_invocation_index) lane: u32) {
+    for (var k = lane; k < 256u; k += 32u) { out[k] = words[k]; }
+    workgroupBarrier();
+    for (var k = lane; k < 256u; k += 32u) { words[k] = k + 1u + params.z0; }
+    workgroupBarrier();
+    out[256u + lane] = words[255u - lane];
+}
+"""
+
+
+def loop_limit(device: WgpuDevice) -> int | None:
+    """After how many turns of its loops an invocation is stopped without a word: some drivers do that."""
+    long = _words(device, _LOOPS, 4 * TURNS, 4 * 63)
+    if (least := min(long[0:32:2])) < TURNS:
+        return least
+    both = _words(device, _LOOPS, 4 * TURNS, 4 * 64)
+    return None if min(both[0:32]) == TURNS else TURNS
+
+
+def shared_is_zeroed(device: WgpuDevice) -> bool:
+    """Whether workgroup memory begins as zero without code that does it."""
+    return not any(any(_words(device, _SHARED, 4, 4 * 288)[:256]) for _ in range(2))
+
+
+def _words(device: WgpuDevice, text: str, input_bytes: int, output_bytes: int) -> list[int]:
+    immediates = device.immediate_bytes >= 28
+    space = "var<immediate>" if immediates else "@group(1) @binding(0) var<uniform>"
+    extra = {"writable": [False, True], "words": 7, "immediates": immediates}
+    built = Built(_HEAD.replace("PARAMS", space) + text, b"", Facts((32, 1, 1), extra=extra))
+    result = _run(device, built, [bytes(input_bytes)], output_bytes, 1)
+    return list(memoryview(result).cast("I"))
+
+
+def describe(record: Record, adapter: Any) -> dict[str, Any]:
+    """The record as part of a capability."""
+    limit = record.loop_limit
+    return {
+        "f32": "canonical",
+        "device": adapters.name_of(adapter),
+        **asdict(record.traits),
+        "loop_limit": 0 if limit is None else limit,
+        "shared_is_zeroed": record.shared_is_zeroed,
+    }

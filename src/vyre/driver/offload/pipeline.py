@@ -1,0 +1,360 @@
+"""A compiled program and its dispatches, over memory of the caller or over memory that stays on the device."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ...errors import DispatchFailed, VyreError
+from ...foundation.program import Program
+from ..contract import CompiledPipeline, OutputBuffers, PendingDispatch
+from ..execute import named
+from ..plan.grid import LaunchGeometryLimits
+from ..plan.launch import DispatchPlan, plan_dispatch
+from ..plan.outputs import OutputSlot, check_outputs, replace_output_buffers_preserving_slots
+from ..values import DispatchConfig, ResidentHandle, Resource, TimedDispatchResult
+from .device import Built, Code, Memory, Ticket
+from .launch import Shape, Work, plain
+from .resident import dispatch_over
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from .backend import OffloadBackend, Session
+
+_MAX_LANES = 64
+"""Configs that a pipeline remembers."""
+_MAX_SHAPES = 64
+"""Combinations of lengths that it remembers for each of them."""
+_MAX_READY = 256
+"""Launches over resident memory that it keeps ready."""
+
+
+class _Planned:
+    """A dispatch over memory of the caller: the shape of its launches, and what goes to the device and comes back."""
+
+    __slots__ = ("inputs", "outputs", "plan", "reads", "shape", "zeros")
+
+    def __init__(self, shape: Shape, plan: DispatchPlan) -> None:
+        self.shape, self.plan = shape, plan
+        bound = list(enumerate(shape.bound))
+        self.inputs = [(slot, b.input_index) for slot, b in bound if b.input_index is not None and b.nbytes]
+        self.zeros = [
+            (slot, -(-b.nbytes // 4) * 4)
+            for slot, b in bound
+            if b.input_index is None and b.nbytes and slot not in shape.proved
+        ]
+        self.outputs = []
+        for slot, b in bound:
+            if b.output_index is not None:
+                start, end = b.output_byte_range or (0, b.nbytes)
+                self.outputs.append((slot, start, end - start))
+        self.reads = [(slot, start, n) for slot, start, n in self.outputs if n]
+
+
+class OffloadPipeline(CompiledPipeline):
+    """Code that a device has loaded. It ends with the device's session."""
+
+    def __init__(
+        self, backend: OffloadBackend, session: Session, program: Program, config: DispatchConfig, built: Built
+    ) -> None:
+        self.backend_id = backend.id
+        self.id = f"{backend.id}:{program.fingerprint[:16]}"
+        self.backend, self.session, self.program, self.config, self.built = backend, session, program, config, built
+        self.nbytes = len(built.image) + len(built.source)
+        self.limits = LaunchGeometryLimits.of(backend)
+        self._code: Code | None = session.device.load(built)
+        self._lanes: dict[int, tuple[DispatchConfig | None, dict[Any, _Planned]]] = {}
+        self._ready: dict[Any, tuple[Callable[[], Ticket], list[ResidentHandle], Any]] = {}
+        self.resident_shapes: dict[Any, Shape] = {}
+        self._keeps_order = session.device.keeps_order
+
+    @property
+    def source(self) -> str:
+        """The kernel, as its compiler got it."""
+        return self.built.source
+
+    def serialize(self) -> bytes:
+        image = self.built.image or self.session.device.image(self.require_open())
+        return replace(self.built, image=image).to_bytes()
+
+    def dispatch(
+        self,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig | None = None,
+        *,
+        out: Sequence[Buffer] | None = None,
+    ) -> OutputBuffers:
+        begun = time.monotonic()
+        with named((config or self.config).label):
+            planned = self._planned(inputs, config, out)
+            return self._run(planned, inputs, config, out, begun)[0]
+
+    def dispatch_timed(
+        self,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig | None = None,
+        *,
+        out: Sequence[Buffer] | None = None,
+    ) -> TimedDispatchResult:
+        begun = time.monotonic()
+        with named((config or self.config).label):
+            planned = self._planned(inputs, config, out)
+            outputs, work = self._run(planned, inputs, config, out, begun, timed=True)
+        wall_ns = int((time.monotonic() - begun) * 1e9)
+        return TimedDispatchResult(outputs, wall_ns, work.device_ns, work.enqueue_ns, work.wait_ns)
+
+    def dispatch_async(
+        self,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig | None = None,
+        *,
+        out: Sequence[Buffer] | None = None,
+    ) -> PendingDispatch:
+        begun = time.monotonic()
+        targets = None if out is None else list(out)
+        settled = self.config if config is None else config
+        with named(settled.label):
+            planned = self._planned(inputs, config, targets)  # says now what is wrong
+            if settled.timeout is None and planned.shape.is_simple:
+                work = self._submitted(planned, inputs, settled, begun, ahead=True)
+                return self.backend.watch(WorkPending(planned, work, targets, settled.label))
+            given: list[Buffer] = [b if type(b) is bytes else bytes(memoryview(b)) for b in inputs]
+            return self.backend.start(lambda: self._run(planned, given, config, targets, begun)[0])
+
+    def dispatch_resident(
+        self, resources: Sequence[Resource], config: DispatchConfig | None = None
+    ) -> list[ResidentHandle]:
+        if self._code is not None and self.backend._session is self.session and self.session.left is None:
+            try:
+                go, kept, _ = self._ready[id(config), *map(id, resources)]
+            except LookupError:
+                pass  # new, or not of the plain kind
+            else:
+                ticket = go()
+                if self._keeps_order:
+                    return kept.copy()
+                try:
+                    ticket.wait(None)
+                except VyreError:
+                    raise
+                except BaseException:  # of a signal
+                    self.session.left = ticket
+                    raise
+                return kept.copy()
+        with named((config or self.config).label):
+            self.require_open()
+            return dispatch_over(self, resources, config)
+
+    def close(self) -> None:
+        """Calls in flight keep the code until they end."""
+        self._code = None
+        for table in (self._lanes, self._ready, self.resident_shapes):
+            table.clear()
+
+    # -- for whoever dispatches it
+
+    def require_open(self) -> Code:
+        self.backend.require(self.session)
+        code = self._code
+        if code is None:
+            raise DispatchFailed("the pipeline is closed", fix="compile the program again", pipeline=self.id)
+        return code
+
+    def remember_shape(self, key: Any, shape: Shape) -> None:
+        """A resident dispatch of this config over memory of these lengths was planned."""
+        if len(self.resident_shapes) >= _MAX_SHAPES:
+            self.resident_shapes.clear()
+        self.resident_shapes[key] = shape
+
+    def keep_ready(
+        self,
+        config: DispatchConfig | None,
+        given: Sequence[ResidentHandle],
+        go: Callable[[], Ticket],
+        kept: list[ResidentHandle],
+    ) -> None:
+        """From now on, and until some memory is freed, a dispatch over exactly this memory is this launch."""
+        if len(self._ready) >= _MAX_READY:
+            self._ready.clear()
+        self.session.residents.watch(self)
+        self._ready[id(config), *map(id, given)] = go, kept, (config, given)  # which keep their ids meanwhile
+        if not all(self.session.residents.holds(r) for r in given):
+            self._ready.clear()  # another thread freed some of it just now
+
+    def forget_ready(self) -> None:
+        """Memory was freed; what was ready may hold it."""
+        self._ready.clear()
+
+    # -- dispatches of host memory
+
+    def _run(
+        self,
+        planned: _Planned,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig | None,
+        out: Sequence[Buffer] | None,
+        begun: float,
+        *,
+        timed: bool = False,
+    ) -> tuple[OutputBuffers, Work]:
+        """The dispatch after everything was checked, from any thread."""
+        settled = self.config if config is None else config
+        with named(settled.label):
+            work = self._submitted(planned, inputs, settled, begun, timed=timed)
+            try:
+                return collect(planned, work, out), work
+            finally:
+                work.release()
+
+    def _submitted(
+        self,
+        planned: _Planned,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig,
+        begun: float,
+        *,
+        timed: bool = False,
+        ahead: bool = False,
+    ) -> Work:
+        self.require_open()
+        shape = planned.shape
+        work = Work(self.session, timeout=config.timeout, begun=begun, timed=timed, ahead=ahead)
+        try:
+            memories: list[Memory] = [work.take(nbytes) for nbytes in shape.pieces]
+            batch = work.batch
+            send = batch.write if ahead else batch.lend
+            for slot, index in planned.inputs:
+                send(memories[slot], 0, plain(inputs[index]))
+            for slot, nbytes in planned.zeros:
+                batch.zero(memories[slot], 0, nbytes)
+            work.launch(shape, work.armed(shape, memories))
+            work.submit([(memories[slot], start, n) for slot, start, n in planned.reads])
+        except BaseException:
+            work.release()
+            raise
+        return work
+
+    def _planned(
+        self, inputs: Sequence[Buffer], config: DispatchConfig | None, out: Sequence[Buffer] | None
+    ) -> _Planned:
+        """The planned dispatch, remembered for equal lengths unless its grid lies in memory."""
+        code = self.require_open()
+        try:
+            key: Any = tuple([memoryview(b).nbytes for b in inputs])
+            if out is not None:
+                key = key, tuple([memoryview(b).nbytes for b in out])
+            known = self._lanes[id(config)][1][key]
+        except (LookupError, TypeError, ValueError, BufferError):
+            pass
+        else:
+            if out is not None:
+                check_outputs(out, known.plan.outputs)
+            self._require_possible(known, inputs)
+            return known
+        settled = self.config if config is None else config
+        plan = plan_dispatch(self.program, inputs, settled, self.limits, self.backend_id, out=out)
+        indirect = self.program.indirect if plan.indirect else None
+        shape = Shape(
+            self.backend,
+            self.session.device,
+            code,
+            self.built.facts,
+            plan.bindings,
+            plan.launch,
+            plan.iterations,
+            indirect,
+        )
+        planned = _Planned(shape, plan)
+        self._require_possible(planned, inputs)
+        if not (plan.indirect or any(isinstance(o, OutputSlot) for o in out or ())):
+            if len(self._lanes) >= _MAX_LANES and id(config) not in self._lanes:
+                self._lanes.clear()
+            shapes = self._lanes.setdefault(id(config), (config, {}))[1]
+            if len(shapes) >= _MAX_SHAPES:
+                shapes.clear()
+            shapes[key] = planned
+        return planned
+
+    def _require_possible(self, planned: _Planned, inputs: Sequence[Buffer]) -> None:
+        if planned.shape.depends:
+            bound = planned.shape.bound
+            views = [None if b.input_index is None else plain(inputs[b.input_index]) for b in bound]
+            planned.shape.require_possible(self.backend, views)
+
+
+def collect(planned: _Planned, work: Work, out: Sequence[Buffer] | None) -> OutputBuffers:
+    """The outputs, once the work is done: new ones, or the caller's."""
+    into: list[memoryview | None] = [None] * len(planned.reads)
+    direct = out is not None and not any(isinstance(o, OutputSlot) for o in out)
+    if direct:
+        assert out is not None
+        into = [plain(o) for o, (_, _, n) in zip(out, planned.outputs, strict=True) if n]
+    found = iter(work.finish(into))
+    if direct:
+        assert out is not None
+        return list(out)
+    results: OutputBuffers = [next(found) if n else bytearray() for _, _, n in planned.outputs]
+    if out is None:
+        return results
+    targets = list(out)
+    replace_output_buffers_preserving_slots(results, targets)
+    return targets
+
+
+class WorkPending(PendingDispatch):
+    """A dispatch that was submitted."""
+
+    def __init__(self, planned: _Planned, work: Work, out: Sequence[Buffer] | None, label: str | None) -> None:
+        super().__init__()
+        self._planned, self._work, self._out, self._label = planned, work, out, label
+        self._lock = threading.Lock()
+        self._outcome: tuple[OutputBuffers] | Exception | None = None
+
+    def is_ready(self) -> bool:
+        if self._outcome is not None:
+            return True
+        ticket = self._work.ticket
+        assert ticket is not None
+        try:
+            return ticket.done()
+        except Exception:
+            return True  # the failure is told to whoever asks for the result
+
+    def settle(self) -> None:
+        """Wait for the result and keep it, or the failure: whoever holds the handle is told. Never on a lost device."""
+        with suppress(Exception):
+            while not self._work.session.lost:
+                with suppress(TimeoutError):
+                    self._wait(_SLICE_S)
+                    return
+
+    def _wait(self, timeout: float | None) -> OutputBuffers:
+        ticket = self._work.ticket
+        assert ticket is not None
+        with self._lock:
+            if self._outcome is None:
+                try:
+                    if not ticket.wait(timeout):
+                        raise TimeoutError
+                    with named(self._label):
+                        self._outcome = (collect(self._planned, self._work, self._out),)
+                except TimeoutError:
+                    raise
+                except Exception as e:
+                    self._outcome = e
+                self._work.release()
+        if isinstance(self._outcome, Exception):
+            raise self._outcome
+        return self._outcome[0]
+
+    def __del__(self) -> None:
+        with suppress(Exception):
+            self._work.release()
+
+
+_SLICE_S = 0.1

@@ -1,0 +1,44 @@
+#pragma OPENCL FP_CONTRACT OFF
+
+__kernel __attribute__((reqd_work_group_size(64, 1, 1)))
+void vyre_kernel(
+    const __global uint *buf_index, // slot 0: index, u32, read
+    const __global int *buf_table,  // slot 1: table, i32, read
+    __global int *buf_out,          // slot 2: out, i32, read and written
+    const uint len_index,           // elements of index
+    const uint len_table,           // elements of table
+    const uint len_out,             // elements of out
+    const uint base_x,              // first workgroup along x
+    const uint base_y,              // first workgroup along y
+    const uint base_z,              // first workgroup along z
+    __global uint *trap             // which trap, its address, and where
+)
+{
+    __local int buf_mem[64]; // i32
+    __local uint ending; // whether a lane has stopped
+    const uint wid_x = (uint)get_group_id(0) + base_x;
+    const uint lid_x = (uint)get_local_id(0);
+    const uint gid_x = wid_x * 64u + lid_x;
+    const uint wid_y = (uint)get_group_id(1) + base_y;
+    const uint lid_y = (uint)get_local_id(1);
+    const uint gid_y = wid_y * 1u + lid_y;
+    const uint wid_z = (uint)get_group_id(2) + base_z;
+    const uint lid_z = (uint)get_local_id(2);
+    const uint gid_z = wid_z * 1u + lid_z;
+    const uint lid = lid_x;
+    for (uint k = lid; k < 64u; k += 64u) { buf_mem[k] = 0; }
+    ending = 0u;
+    barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
+    bool stopped = false;
+    const uint v1 = gid_x < len_index ? buf_index[gid_x] : 0u;
+    if (v1 >= len_table) {
+        if (atomic_cmpxchg(&trap[0], 0u, 1u) == 0u) { trap[1] = gid_x; trap[2] = gid_x; trap[3] = gid_y; trap[4] = gid_z; } // 'index out of range'
+        stopped = true;
+    }
+    const int v2 = v1 < len_table ? buf_table[v1] : 0;
+    buf_mem[lid_x] = v2;
+    barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
+    const uint at4 = 63u - lid_x;
+    const int v3 = buf_mem[at4];
+    if (gid_x < len_out) { buf_out[gid_x] = v3; }
+}

@@ -1,0 +1,236 @@
+struct Params {
+    len_x: u32,
+    len_y: u32,
+    len_out: u32,
+    base_x: u32,
+    base_y: u32,
+    base_z: u32,
+    z0: u32,
+    z1: u32,
+}
+var<immediate> params: Params;
+@group(0) @binding(0) var<storage, read> buf_x: array<u32>;
+@group(0) @binding(1) var<storage, read> buf_y: array<u32>;
+@group(0) @binding(2) var<storage, read_write> buf_out: array<u32>;
+
+fn select_u32(test: bool, a: u32, b: u32) -> u32 {
+    return select(b, a ^ params.z0, test);
+}
+fn select_f32(test: bool, a: u32, b: u32) -> u32 {
+    return select(b, a ^ params.z0, test);
+}
+fn first_operand(x: u32) -> f32 {
+    return bitcast<f32>(x ^ params.z0);
+}
+fn second_operand(x: u32) -> f32 {
+    return bitcast<f32>(x ^ params.z1);
+}
+fn order(x: u32) -> i32 {
+    let size = bitcast<i32>(select(0u, x & 0x7FFFFFFFu, (x & 0x7F800000u) != 0u));
+    return select(size, -size, (x >> 31u) != 0u);
+}
+fn is_ordered(a: u32, b: u32) -> bool {
+    return max(a & 0x7FFFFFFFu, b & 0x7FFFFFFFu) <= 0x7F800000u;
+}
+fn lt_f32(a: u32, b: u32) -> bool {
+    return is_ordered(a, b) && order(a) < order(b);
+}
+fn le_f32(a: u32, b: u32) -> bool {
+    return is_ordered(a, b) && order(a) <= order(b);
+}
+fn ge_f32(a: u32, b: u32) -> bool {
+    return is_ordered(a, b) && order(a) >= order(b);
+}
+fn add_f32(a: u32, b: u32) -> u32 {
+    return bitcast<u32>(first_operand(a) + second_operand(b));
+}
+fn sub_f32(a: u32, b: u32) -> u32 {
+    return bitcast<u32>(first_operand(a) - second_operand(b));
+}
+fn mul_f32(a: u32, b: u32) -> u32 {
+    return bitcast<u32>(first_operand(a) * second_operand(b));
+}
+fn div_f32(a: u32, b: u32) -> u32 {
+    return bitcast<u32>(first_operand(a) / second_operand(b));
+}
+fn sqrt_f32(x: u32) -> u32 {
+    return bitcast<u32>(sqrt(first_operand(x)));
+}
+fn fma_f32(a: u32, b: u32, c: u32) -> u32 {
+    let sp = (a ^ b) & 0x80000000u;
+    let sc = c & 0x80000000u;
+    let ea = (a >> 23u) & 0xFFu;
+    let eb = (b >> 23u) & 0xFFu;
+    let ec = (c >> 23u) & 0xFFu;
+    if (max(ea, max(eb, ec)) == 255u) {
+        let has_nan = max(a & 0x7FFFFFFFu, max(b & 0x7FFFFFFFu, c & 0x7FFFFFFFu)) > 0x7F800000u;
+        let is_product = max(ea, eb) == 255u;
+        if (has_nan || (is_product && (min(ea, eb) == 0u || (ec == 255u && sp != sc)))) {
+            return 0x7FC00000u;
+        }
+        return select(sc, sp, is_product) | 0x7F800000u;
+    }
+    if (min(ea, eb) == 0u) {
+        return select(c, sp & sc, ec == 0u);
+    }
+    let ma = (a & 0x7FFFFFu) | 0x800000u;
+    let mb = (b & 0x7FFFFFu) | 0x800000u;
+    let mc = select((c & 0x7FFFFFu) | 0x800000u, 0u, ec == 0u);
+    let unit_c = bitcast<i32>(ec) - 188;
+    let unit_p = bitcast<i32>(ea + eb) - 314;
+    let unit = max(unit_p, unit_c);
+    let p = shift_and_keep(shift_up(vec2<u32>(ma * mb, mulhi_u32(ma, mb)), 14u), bitcast<u32>(unit - unit_p));
+    let q = shift_and_keep(vec2<u32>(0u, mc << 6u), bitcast<u32>(unit - unit_c));
+    var sign = sp;
+    var sum = add_u64(p, q);
+    if (sp != sc) {
+        let is_less = lt_u64(p, q);
+        sum = select(sub_u64(p, q), sub_u64(q, p), is_less);
+        sign = select(sp, sc, is_less);
+        if ((sum.x | sum.y) == 0u) {
+            return 0u;
+        }
+    }
+    let n = leading_zeros(sum);
+    sum = shift_up(sum, n);
+    return pack_f32(sign, unit + 190 - bitcast<i32>(n), round_to_24(sum.y | select(0u, 1u, sum.x != 0u)));
+}
+fn shift_and_keep(x: vec2<u32>, n: u32) -> vec2<u32> {
+    if (n > 63u) {
+        return vec2<u32>(select(0u, 1u, (x.x | x.y) != 0u), 0u);
+    }
+    let y = shift_down(x, n);
+    return vec2<u32>(y.x | select(0u, 1u, any(shift_up(y, n) != x)), y.y);
+}
+fn pack_f32(sign: u32, exponent: i32, significand: u32) -> u32 {
+    let e = exponent + bitcast<i32>(significand >> 24u);
+    let number = (bitcast<u32>(e) << 23u) | (significand & 0x7FFFFFu);
+    return sign | select(select(number, 0x7F800000u, e > 254), 0u, e < 1);
+}
+fn round_to_24(x: u32) -> u32 {
+    return (x >> 8u) + select(0u, 1u, (x & 0xFFu) + ((x >> 8u) & 1u) > 0x80u);
+}
+fn abs_f32(x: u32) -> u32 {
+    return x & 0x7FFFFFFFu;
+}
+fn copysign_f32(a: u32, b: u32) -> u32 {
+    return (a & 0x7FFFFFFFu) | (b & 0x80000000u);
+}
+fn flush_f32(x: u32) -> u32 {
+    return select(x, x & 0x80000000u, (x & 0x7F800000u) == 0u);
+}
+fn is_nan(x: u32) -> bool {
+    return (x & 0x7FFFFFFFu) > 0x7F800000u;
+}
+fn quiet_f32(x: u32) -> u32 {
+    return select(x, 0x7FC00000u, is_nan(x));
+}
+fn place(x: u32) -> i32 {
+    return bitcast<i32>(select(x, x ^ 0x7FFFFFFFu, (x >> 31u) != 0u));
+}
+fn min_f32(a: u32, b: u32) -> u32 {
+    return select(b, a, is_nan(b) || (place(a) < place(b) && !is_nan(a)));
+}
+fn fraction_mask(x: u32) -> u32 {
+    let e = (x >> 23u) & 0xFFu;
+    return select(select(0x7FFFFFu >> ((e - 127u) & 31u), 0u, e > 149u), 0x7FFFFFFFu, e < 127u);
+}
+fn trunc_f32(x: u32) -> u32 {
+    return x & ~fraction_mask(x);
+}
+fn away_f32(x: u32) -> u32 {
+    let mask = fraction_mask(x);
+    let one = select(x & 0x80000000u, (x & 0x80000000u) | 0x3F800000u, (x & mask) != 0u);
+    return select((x + mask) & ~mask, one, mask == 0x7FFFFFFFu);
+}
+fn floor_f32(x: u32) -> u32 {
+    return select(trunc_f32(x), away_f32(x), (x >> 31u) != 0u);
+}
+fn convert_u32_f32(x: u32) -> u32 {
+    let n = countLeadingZeros(x);
+    return select(pack_f32(0u, 158 - bitcast<i32>(n), round_to_24(x << (n & 31u))), 0u, x == 0u);
+}
+fn convert_i32_f32(x: i32) -> u32 {
+    let bits = bitcast<u32>(x);
+    let sign = bits & 0x80000000u;
+    return sign | convert_u32_f32(select(bits, 0u - bits, sign != 0u));
+}
+fn size_as_u32(x: u32) -> u32 {
+    let e = (x >> 23u) & 0xFFu;
+    let number = (((x & 0x7FFFFFu) | 0x800000u) << 8u) >> ((158u - e) & 31u);
+    return select(select(number, 0xFFFFFFFFu, e > 158u), 0u, e < 127u || is_nan(x));
+}
+fn convert_f32_i32(x: u32) -> i32 {
+    let sign = x >> 31u;
+    let size = min(size_as_u32(x), 0x7FFFFFFFu + sign);
+    return bitcast<i32>(select(size, 0u - size, sign != 0u));
+}
+fn mulhi_u32(a: u32, b: u32) -> u32 {
+    let al = a & 0xFFFFu;
+    let ah = a >> 16u;
+    let bl = b & 0xFFFFu;
+    let bh = b >> 16u;
+    let middle = ah * bl + ((al * bl) >> 16u);
+    let other = al * bh + (middle & 0xFFFFu);
+    return ah * bh + (middle >> 16u) + (other >> 16u);
+}
+fn shift_up(x: vec2<u32>, n: u32) -> vec2<u32> {
+    let k = n & 31u;
+    let low = x.x << k;
+    let high = (x.y << k) | ((x.x >> 1u) >> (31u - k));
+    return select(vec2<u32>(low, high), vec2<u32>(0u, low), n > 31u);
+}
+fn shift_down(x: vec2<u32>, n: u32) -> vec2<u32> {
+    let k = n & 31u;
+    let low = (x.x >> k) | ((x.y << 1u) << (31u - k));
+    let high = x.y >> k;
+    return select(vec2<u32>(low, high), vec2<u32>(high, 0u), n > 31u);
+}
+fn leading_zeros(x: vec2<u32>) -> u32 {
+    return select(countLeadingZeros(x.y), 32u + countLeadingZeros(x.x), x.y == 0u);
+}
+fn add_u64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
+    let low = a.x + b.x;
+    return vec2<u32>(low, a.y + b.y + convert_bool_u32(low < a.x));
+}
+fn sub_u64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
+    return vec2<u32>(a.x - b.x, a.y - b.y - convert_bool_u32(a.x < b.x));
+}
+fn lt_u64(a: vec2<u32>, b: vec2<u32>) -> bool {
+    return select(a.y < b.y, a.x < b.x, a.y == b.y);
+}
+fn convert_bool_u32(x: bool) -> u32 {
+    return select_u32(x, 1u, 0u);
+}
+
+@compute @workgroup_size(64, 1, 1)
+fn vyre_kernel(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_id) lid: vec3<u32>) {
+    let wid_x = group.x + params.base_x;
+    let gid_x = wid_x * 64u + lid.x;
+    let v1 = gid_x * 7u;
+    let v2 = select(0u, buf_x[select(0u, gid_x, gid_x < params.len_x)], gid_x < params.len_x);
+    let v3 = flush_f32(v2);
+    let v4 = select(0u, buf_y[select(0u, gid_x, gid_x < params.len_y)], gid_x < params.len_y);
+    let v5 = flush_f32(v4);
+    let v6 = fma_f32(v3, v5, 0x3f000000u);
+    let v7 = mul_f32(v3, 0x4b800000u);
+    let v8 = le_f32(abs_f32(v6), 0x800000u) & lt_f32(abs_f32(fma_f32(v7, v5, 0x4b000000u)), 0xc800000u);
+    if (v1 < params.len_out) { buf_out[v1] = quiet_f32(select_f32(v8, copysign_f32(0u, v6), v6)); }
+    let v9 = div_f32(v3, v5);
+    let v10 = le_f32(abs_f32(v9), 0x800000u) & lt_f32(abs_f32(div_f32(v7, v5)), 0xc800000u);
+    let v11 = v1 + 1u;
+    if (v11 < params.len_out) { buf_out[v11] = quiet_f32(select_f32(v10, copysign_f32(0u, v9), v9)); }
+    let v12 = v1 + 2u;
+    if (v12 < params.len_out) { buf_out[v12] = quiet_f32(sqrt_f32(v3)); }
+    let v13 = v1 + 3u;
+    if (v13 < params.len_out) { buf_out[v13] = quiet_f32(min_f32(v3, v5)); }
+    let v14 = abs_f32(v3);
+    let v15 = floor_f32(v14);
+    let v16 = select_f32(ge_f32(sub_f32(v14, v15), 0x3f000000u), add_f32(v15, 0x3f800000u), v15);
+    let v17 = v1 + 4u;
+    if (v17 < params.len_out) { buf_out[v17] = quiet_f32(copysign_f32(v16, v3)); }
+    let v18 = v1 + 5u;
+    if (v18 < params.len_out) { buf_out[v18] = quiet_f32(select_f32(lt_f32(v3, v5), 0xbf800000u + params.z0, 0u)); }
+    let v19 = v1 + 6u;
+    if (v19 < params.len_out) { buf_out[v19] = convert_i32_f32(convert_f32_i32(v3)); }
+}
