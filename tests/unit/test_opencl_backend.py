@@ -127,8 +127,9 @@ with registry.isolated(REGISTRATION):
         ({"gone.icd": "libgone.so.1\n"}, "no OpenCL driver can be loaded (gone.icd names libgone.so.1): reinstall"),
         ({"odd.icd": ""}, "no OpenCL driver can be loaded (odd.icd names nothing): reinstall"),
         ({"data.icd": "{folder}/data.icd\n"}, "no OpenCL driver can be loaded (data.icd names {folder}/data.icd)"),
+        ({"rubbish.icd": "\x01\x02\x00"}, "no OpenCL driver can be loaded (rubbish.icd names what is no text): reinst"),
     ],
-    ids=["none", "gone", "empty", "no library"],
+    ids=["none", "gone", "empty", "no library", "rubbish"],
 )
 def test_a_machine_without_a_driver_says_so_in_a_sentence(tmp_path, files, text):
     for name, content in files.items():
@@ -325,6 +326,15 @@ def test_a_device_that_is_never_canonical_is_not_used(on_processor, probe_dir, m
     assert len(asked) == 2
 
 
+@pytest.mark.parametrize("error", [DeviceOutOfMemory, DeviceLost])
+def test_a_device_that_was_only_busy_is_asked_again(on_processor, backend, probe_dir, error):
+    run, asked = answers(error("for now", fix="wait"))
+    with pytest.raises(error, match="for now"):
+        exactness.exactness_of(backend.found.device, run)
+    assert exactness.exactness_of(backend.found.device).mode is Mode.NATIVE
+    assert len(asked) == 1
+
+
 def test_without_exact_f64_there_is_none(on_processor, backend, probe_dir):
     run, _ = answers()
     calls = []
@@ -510,6 +520,52 @@ def test_a_dropped_dispatch_holds_nobody_up_and_its_memory_comes_back(own):
     own.flush()
     pipeline.dispatch([arange(64), words(1)])
     assert own.metrics()["pooled_idle_bytes"] > idle
+
+
+def test_what_dropped_dispatches_read_and_wrote_does_not_pile_up(own):
+    pipeline, x = pipelines.compile(own, ADD), arange(1000)
+    device = own.session().device
+    most = 0
+    for _ in range(400):
+        pipeline.dispatch_async([x, x])
+        most = max(most, len(device._held))
+        time.sleep(0.0005)  # on a busy machine the device falls behind
+    assert most < 900  # of 1200
+
+
+def test_a_queue_that_cannot_be_opened_is_asked_for_again(own, monkeypatch):
+    device = own.session().device
+    real = device.cl.CommandQueue
+
+    def full(*_):
+        raise device.cl.Error(FakeRecord(-6))
+
+    monkeypatch.setattr(device.cl, "CommandQueue", full)
+    for _ in range(2):
+        with pytest.raises(DeviceOutOfMemory, match=r"no memory while opening a queue.*Fix: "):
+            own.dispatch_async(COUNT, [words(1)])
+    monkeypatch.setattr(device.cl, "CommandQueue", real)
+    for _ in range(6):
+        assert own.dispatch_async(COUNT, [words(1)]).result() == [words(2)]
+
+
+def test_a_reading_that_is_interrupted_writes_nothing_later(own, monkeypatch):
+    x, target = arange(1 << 24), np.zeros(1 << 24, np.uint32)
+    pipeline = pipelines.compile(own, ADD)
+    pipeline.dispatch([x, x])
+    device = own.session().device
+    real, waits = device.wait, []
+
+    def wait(event, seconds):
+        waits.append(event)
+        if len(waits) == 3:  # for the work, once more for the work, for the reading
+            raise KeyboardInterrupt
+        return real(event, seconds)
+
+    monkeypatch.setattr(device, "wait", wait)
+    with pytest.raises(KeyboardInterrupt):
+        pipeline.dispatch([x, x], out=[target])
+    assert device._has_ended(waits[-1])
 
 
 # ---- loss -----------------------------------------------------------------------------------------------------------

@@ -212,15 +212,23 @@ def test_released_memory_is_not_used(device):
         device.batch().zero(b, 0, 16)
 
 
-def test_memory_that_is_released_stays_until_its_work_has_ended(device):
+@pytest.mark.parametrize("busy", [False, True], ids=["at once", "behind other work"])
+def test_memory_that_is_released_stays_until_its_work_has_ended(device, busy):
     code, a, b = load(device, FLIP), device.allocate(16), device.allocate(16)
+    before = start(device) if busy else None
     batch = device.batch()
+    batch.zero(a, 0, 16)
     batch.write(a, 0, words(1, 2, 3, 4))
     batch.launch(code, [a, b], [4, 4], (0, 0, 0), (1, 1, 1))
+    batch.copy(b, 0, a, 8, 8)
     batch.read(b, 0, 16)
+    batch.read(a, 8, 8)
+    ticket = batch.submit()
     device.release(a)
     device.release(b)
-    assert batch.submit().take([None]) == [flipped(bytes(words(1, 2, 3, 4)))]
+    result = flipped(bytes(words(1, 2, 3, 4)))
+    assert ticket.take([None, None]) == [result, result[:8]]
+    assert before is None or before.done()
 
 
 # ---- launches -------------------------------------------------------------------------------------------------------
@@ -381,15 +389,15 @@ def test_nobody_waits_to_submit_to_a_busy_device_and_order_is_kept(device):
 
 
 def test_what_goes_wrong_later_is_told_by_the_ticket(device):
-    code, a, b = load(device, FLIP), device.allocate(16), device.allocate(16)
+    memory = device.allocate(16)
+    device.release(memory)
     first = start(device)
     batch = device.batch()
     if batch._later is None:
         pytest.skip("this device takes work while it is busy")
-    batch.launch(code, [a, b], [4, 4], (0, 0, 0), (1, 1, 1))
+    batch.zero(memory, 0, 16)
     ticket = batch.submit()
-    device.release(b)
-    with pytest.raises(DispatchFailed, match="released before its launch"):
+    with pytest.raises(DispatchFailed, match="recording work failed"):
         ticket.wait(60)
     first.take([None])
     assert device.batch().submit().wait(10)
@@ -574,16 +582,16 @@ def test_closing_does_not_wait_and_what_is_left_is_released_later():
     behind = device.batch().submit()
     begun = time.monotonic()
     device.close()
-    assert time.monotonic() - begun < 0.2
-    assert device_module._left_behind == [device]
+    assert time.monotonic() - begun < 0.5
+    assert device in device_module._left_behind  # others may be, of tests before
     for left in (ticket, behind):
         with pytest.raises(DeviceLost):
             left.wait(1)
     end = time.monotonic() + 60
-    while device_module._left_behind and time.monotonic() < end:
+    while device in device_module._left_behind and time.monotonic() < end:
         time.sleep(0.02)
         device_module._bury()
-    assert not device_module._left_behind
+    assert device not in device_module._left_behind
 
 
 def test_the_callers_event_loop_has_no_part_in_it(device):

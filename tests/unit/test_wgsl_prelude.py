@@ -259,7 +259,6 @@ COMPARISONS = {f"{op}_f32": instruction(op, "bool", "f32", "f32") for op in COMP
 ANY_FLOAT = {
     **{f"{op}_f32": instruction(op, "f32", "f32", "f32") for op in ("min", "max", "copysign")},
     **{f"{op}_f32": instruction(op, "f32", "f32") for op in ("neg", "abs", "floor", "ceil", "trunc", "flush", "quiet")},
-    "select_f32": instruction("select", "f32", "bool", "f32", "f32"),
     "round_f16": instruction("round_f16", "f32", "f32"),
     "convert_f32_u32": instruction("convert", "u32", "f32"),
     "convert_f32_i32": instruction("convert", "i32", "f32"),
@@ -277,7 +276,6 @@ WHOLE = {
     "mulhi_u32": instruction("mulhi", "u32", "u32", "u32"),
     "rem_i32": instruction("rem", "i32", "i32", "i32"),
     **{f"{op}_i32": instruction(op, "i32", "i32") for op in ("popcount", "clz", "ctz", "bitrev")},
-    **{f"select_{t}": instruction("select", t, "bool", t, t) for t in ("u32", "i32", "u64")},
     **{f"narrow_{t}": instruction("narrow", "u32", "u32", attr=t) for t in ("u8", "u16")},
     **{f"narrow_{t}": instruction("narrow", "i32", "i32", attr=t) for t in ("i8", "i16")},
     **{f"{op}_u64": instruction(op, "u64", "u64", "u64") for op in ("add", "sub", "mul", "shl")},
@@ -289,7 +287,7 @@ WHOLE = {
 ALL = FLOAT_STEPS | COMPARISONS | ANY_FLOAT | CANONICAL_FLOAT | WHOLE
 BY_HAND = {
     "load_f16", "store_f16", "load_bf16", "store_bf16", "convert_u64_f32", "convert_i64_f32", "convert_f32_u64",
-    "convert_f32_i64",
+    "convert_f32_i64", "select_u32", "select_i32", "select_f32", "select_u64",
 }  # fmt: skip
 """Functions with tests of their own."""
 HELPERS = {
@@ -373,7 +371,8 @@ def test_an_instruction_calls_its_function(name):
         (instruction("convert", "i32", "u32"), None),
         (instruction("convert", "i64", "u64"), None),
         (instruction("bitcast", "f32", "u32"), None),
-        (instruction("select", "f32", "bool", "f32", "f32"), None),
+        (instruction("select", "i64", "bool", "i64", "i64"), "select_u64"),
+        (instruction("select", "bool", "bool", "bool", "bool"), None),
         (instruction("xor", "u64", "u64", "u64"), None),
     ],
 )
@@ -658,3 +657,15 @@ def test_millions_of_quotients(seed):
     wide = [x.view(np.float32).astype(np.float64) for x in (a, b)]
     law = (wide[0] / wide[1]).astype(np.float32).view(np.uint32)
     same(call("div_f32", (a, b)), law, (a, b), True)
+
+
+@pytest.mark.parametrize("fences", [False, True])
+@pytest.mark.parametrize("dtype", ["u32", "i32", "f32", "u64"])
+def test_a_choice_gives_the_bits_of_one_operand(dtype, fences):
+    words = [0, 1, 0x80000000, 0x3F800000, 0xBF800000, 0xFFFFFFFF]
+    rows = [(test, a, b) for test in (0, 1) for a in words for b in words]
+    types, result = signature(f"select_{dtype}")
+    traits = Traits(fences=fences)
+    columns = [list(c) for c in zip(*rows, strict=True)]
+    found = compute(f"select_{dtype}(x0, x1, x2)", [f"select_{dtype}"], columns, types, result, traits)
+    assert list(found) == [a if test else b for test, a, b in rows]

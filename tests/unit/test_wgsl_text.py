@@ -254,6 +254,20 @@ def test_words_that_look_like_floats_only_after_a_choice_are_words(element, off)
     assert_agrees(case_of(buffers, body, inputs=[words(7, 8)], grid=2), off=off)
 
 
+def test_what_hides_a_literal_does_not_cancel_what_hides_an_operand():
+    """`(z ^ 0x80000000) ^ z` is -0.0, which Mesa takes for 0.0."""
+    less = UnOp(UnaryOp.NEGATE, lit(0.0))
+    x = Load("x", GID)
+    values = [x - less, x * less, x + less, less - x, Select(BinOp(BinaryOp.LT, x, lit(1.0)), less, lit(1.0)) + less]
+    body = [Store("out", GID * len(values) + k, value) for k, value in enumerate(values)]
+    body += [Let("y", less), Loop("k", lit(0), lit(3), [Assign("y", Var("y") - x), Assign("y", Var("y") + x)])]
+    body += [Store("y", GID, Var("y"))]
+    buffers = [read("x", 0, f32), write_only("out", 1, f32, 4 * len(values)), write_only("y", 2, f32, 4)]
+    case = case_of(buffers, body, inputs=[struct.pack("<4f", 0.0, -0.0, 1.0, 1e30)], grid=4)
+    assert_agrees(case, off=NO_PASSES)
+    assert_agrees(case)
+
+
 def test_comparisons_stand_beside_each_other_in_a_call():
     """`select(a < b, c > (d), e)` would be a list of types."""
     a, b = Load("a", GID), Load("a", GID + 1)

@@ -14,10 +14,10 @@ var<immediate> params: Params;
 @group(0) @binding(2) var<storage, read_write> buf_out: array<u32>;
 
 fn select_u32(test: bool, a: u32, b: u32) -> u32 {
-    return select(b, a ^ params.z0, test);
+    return select(b, a + (params.z0 & params.z1), test);
 }
 fn select_f32(test: bool, a: u32, b: u32) -> u32 {
-    return select(b, a ^ params.z0, test);
+    return select(b, a + (params.z0 & params.z1), test);
 }
 fn first_operand(x: u32) -> f32 {
     return bitcast<f32>(x ^ params.z0);
@@ -229,8 +229,9 @@ fn vyre_kernel(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
     let v16 = select_f32(ge_f32(sub_f32(v14, v15), 0x3f000000u), add_f32(v15, 0x3f800000u), v15);
     let v17 = v1 + 4u;
     if (v17 < params.len_out) { buf_out[v17] = quiet_f32(copysign_f32(v16, v3)); }
-    let v18 = v1 + 5u;
-    if (v18 < params.len_out) { buf_out[v18] = quiet_f32(select_f32(lt_f32(v3, v5), 0xbf800000u + params.z0, 0u)); }
-    let v19 = v1 + 6u;
-    if (v19 < params.len_out) { buf_out[v19] = convert_i32_f32(convert_f32_i32(v3)); }
+    let v18 = quiet_f32(select_f32(lt_f32(v3, v5), 0xbf800000u + (params.z0 + params.z1), 0u));
+    let v19 = v1 + 5u;
+    if (v19 < params.len_out) { buf_out[v19] = v18; }
+    let v20 = v1 + 6u;
+    if (v20 < params.len_out) { buf_out[v20] = convert_i32_f32(convert_f32_i32(v3)); }
 }

@@ -12,7 +12,7 @@ var<immediate> params: Params;
 @group(0) @binding(1) var<storage, read_write> buf_out: array<vec2<u32>>;
 
 fn select_u32(test: bool, a: u32, b: u32) -> u32 {
-    return select(b, a ^ params.z0, test);
+    return select(b, a + (params.z0 & params.z1), test);
 }
 fn mulhi_u32(a: u32, b: u32) -> u32 {
     let al = a & 0xFFFFu;

@@ -12,7 +12,7 @@ var<immediate> params: Params;
 @group(0) @binding(1) var<storage, read_write> buf_y: array<u32>;
 
 fn select_f32(test: bool, a: u32, b: u32) -> u32 {
-    return select(b, a ^ params.z0, test);
+    return select(b, a + (params.z0 & params.z1), test);
 }
 fn first_operand(x: u32) -> f32 {
     return bitcast<f32>(x ^ params.z0);

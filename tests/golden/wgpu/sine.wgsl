@@ -12,10 +12,10 @@ var<immediate> params: Params;
 @group(0) @binding(1) var<storage, read_write> buf_out: array<u32>;
 
 fn select_u32(test: bool, a: u32, b: u32) -> u32 {
-    return select(b, a ^ params.z0, test);
+    return select(b, a + (params.z0 & params.z1), test);
 }
 fn select_f32(test: bool, a: u32, b: u32) -> u32 {
-    return select(b, a ^ params.z0, test);
+    return select(b, a + (params.z0 & params.z1), test);
 }
 fn first_operand(x: u32) -> f32 {
     return bitcast<f32>(x ^ params.z0);
@@ -184,7 +184,7 @@ fn vyre_kernel(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
         let v12 = fma_f32(v7, 0x333bbd2eu, v11);
         let v13 = lt_f32(abs_f32(fma_f32(v9, 0x333bbd2eu, mul_f32(v11, 0x4b800000u))), 0xc800000u);
         let v14 = select_f32(le_f32(abs_f32(v12), 0x800000u) & v13, copysign_f32(0u, v12), v12);
-        var_sin_r = v14 ^ params.z0;
+        var_sin_r = v14 + (params.z0 - params.z1);
         let v15 = flush_f32(sub_f32(v11, v14));
         let v16 = fma_f32(v7, 0x333bbd2eu, v15);
         let v17 = lt_f32(abs_f32(fma_f32(v9, 0x333bbd2eu, mul_f32(v15, 0x4b800000u))), 0xc800000u);
@@ -192,8 +192,8 @@ fn vyre_kernel(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
         let v19 = fma_f32(v7, 0x26f72cedu, v18);
         let v20 = lt_f32(abs_f32(fma_f32(v9, 0x26f72cedu, mul_f32(v18, 0x4b800000u))), 0xc800000u);
         let v21 = select_f32(le_f32(abs_f32(v19), 0x800000u) & v20, copysign_f32(0u, v19), v19);
-        var_sin_l = v21 ^ params.z0;
-        var_sin_n = quiet_f32(v6) ^ params.z0;
+        var_sin_l = v21 + (params.z0 - params.z1);
+        var_sin_n = quiet_f32(v6) + (params.z0 - params.z1);
         let v22 = mul_f32(v7, 0x34400000u);
         let v23 = le_f32(abs_f32(v22), 0x800000u) & lt_f32(abs_f32(mul_f32(v9, 0x34400000u)), 0xc800000u);
         let v24 = select_f32(v23, copysign_f32(0u, v22), v22);
@@ -264,9 +264,9 @@ fn vyre_kernel(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
             let v88 = select_f32(le_f32(abs_f32(v86), 0x800000u) & lt_f32(abs_f32(v87), 0xc800000u), copysign_f32(0u, v86), v86);
             let v89 = mul_f32(v88, v69);
             let v90 = le_f32(abs_f32(v89), 0x800000u) & lt_f32(abs_f32(mul_f32(mul_f32(v88, 0x4b800000u), v69)), 0xc800000u);
-            var_sin_n = select_u32(v68, 0u - v70, v70) ^ params.z1;
-            var_sin_r = flush_f32(v73) ^ params.z1;
-            var_sin_l = select_f32(v90, copysign_f32(0u, v89), v89) ^ params.z1;
+            var_sin_n = select_u32(v68, 0u - v70, v70) + (params.z0 * params.z1);
+            var_sin_r = flush_f32(v73) + (params.z0 * params.z1);
+            var_sin_l = select_f32(v90, copysign_f32(0u, v89), v89) + (params.z0 * params.z1);
         }
         let v91 = var_sin_r;
         let v92 = var_sin_l;

@@ -12,7 +12,7 @@ var<immediate> params: Params;
 @group(0) @binding(1) var<storage, read_write> buf_out: array<u32>;
 
 fn select_u32(test: bool, a: u32, b: u32) -> u32 {
-    return select(b, a ^ params.z0, test);
+    return select(b, a + (params.z0 & params.z1), test);
 }
 
 @compute @workgroup_size(64, 1, 1)
@@ -30,9 +30,9 @@ fn vyre_kernel(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
         if (!(var_more)) { break; }
         let v3 = var_n;
         let v4 = select_u32((v3 & 1u) == 1u, (v3 * 3u) + 1u, v3 / 2u);
-        var_n = v4 ^ params.z0;
+        var_n = v4 + (params.z0 - params.z1);
         let v5 = var_steps;
-        var_steps = (v5 + 1u) ^ params.z0;
+        var_steps = (v5 + 1u) + (params.z0 - params.z1);
         var_more = v4 > 1u;
     }
     let v6 = var_steps;

@@ -31,6 +31,8 @@ def open_backend(device: object = None) -> VyreBackend:
 
 
 def devices() -> tuple[DeviceInfo, ...]:
+    if find_spec("pyopencl") is None:
+        return ()
     from .platforms import infos
 
     return infos()

@@ -42,7 +42,8 @@ class OpenCLBackend(OffloadBackend):
         self.capability = capability(self.found, self.exactness)
 
     def open_device(self) -> OpenCLDevice:
-        return OpenCLDevice(self.found.device)
+        assert self.exactness.mode is not None
+        return OpenCLDevice(self.found.device, self.exactness.mode)
 
     def build(self, device: Device, program: Program, *, poll: bool) -> Built:
         assert self.exactness.mode is not None
@@ -79,7 +80,7 @@ def capability(found: Found, exactness: Exactness) -> BackendCapability:
         max_workgroups_per_dimension=U32_MAX,
         max_shared_bytes=device.local_mem_size,
         max_storage_buffer_bytes=device.max_mem_alloc_size,
-        deadline="cooperative" if polls(device) else "host",
+        deadline="cooperative" if exactness.mode and polls(device, exactness.mode) else "host",
         exactness={"f32": "canonical", "mode": str(exactness.mode)},
         extras={
             "platform": f"{platform.name.strip()}, {platform.version.strip()}",

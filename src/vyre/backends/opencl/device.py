@@ -29,6 +29,7 @@ from ...errors import (
 )
 from ...lower.cfamily import ENTRY
 from .platforms import library
+from .text import Mode
 
 SPIN_S = 0.005
 """How long a wait looks again and again before it begins to sleep; most launches are over by then."""
@@ -54,7 +55,8 @@ _FILL = bytes(16)
 class OpenCLDevice(Device):
     """Context, queues and loaded programs on one device."""
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: Any, mode: Mode = Mode.NATIVE) -> None:
+        """`mode` is the one that its kernels are built in."""
         self.cl = cl = library()
         self.target = device
         self.lock = threading.RLock()
@@ -62,7 +64,7 @@ class OpenCLDevice(Device):
         self._lost = False
         self.nvidia = "nvidia" in device.platform.vendor.lower()
         self.most_groups = (0x7FFFFFFF, 0xFFFF, 0xFFFF) if self.nvidia else 0xFFFFFFFF
-        self.polls = polls(device)
+        self.polls = polls(device, mode)
         self.memory_bytes = device.global_mem_size
         self.most_bytes = device.max_mem_alloc_size
         self._held: list[tuple[Any, Any]] = []
@@ -138,7 +140,11 @@ class OpenCLDevice(Device):
     def leave(self) -> None:
         """Let nobody wait for work that still runs: releasing a queue or a copy would."""
         if any(not self._has_ended(event) for event in list(self.latest.values())):
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
+            self.keep()
+
+    def keep(self) -> None:
+        """Never release it."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
 
     def next_beside(self) -> int:
         """The number of a queue for work that nobody waits for right away."""
@@ -245,11 +251,10 @@ class OpenCLDevice(Device):
         )
 
 
-def polls(device: Any) -> bool:
-    """Whether a kernel sees a word that the host writes while it runs, or a clock."""
-    return "nvidia" in device.platform.vendor.lower() or bool(
-        device.type & library().device_type.CPU and "pocl" in device.platform.version.lower()
-    )
+def polls(device: Any, mode: Mode) -> bool:
+    """Whether a kernel sees a clock, or a word that the host writes while it runs."""
+    on_this_processor = device.type & library().device_type.CPU and "pocl" in device.platform.version.lower()
+    return mode is Mode.PTX or bool(on_this_processor)
 
 
 _devices: weakref.WeakSet[OpenCLDevice] = weakref.WeakSet()
@@ -260,7 +265,16 @@ def _leave_all() -> None:
         device.leave()
 
 
+def _keep_all() -> None:
+    """In a forked process: whoever holds the library's locks is not here, so that asking or releasing may hang."""
+    for device in list(_devices):
+        device.keep()
+        _devices.discard(device)
+
+
 atexit.register(_leave_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_keep_all)
 _give_way = getattr(os, "sched_yield", lambda: None)
 
 
@@ -331,7 +345,7 @@ def _program(device: OpenCLDevice, built: Built) -> Any:
     cl, context, target = device.cl, device.context, device.target
     make = cl._cl._Program
     program: Any = None
-    options = " ".join(("-w", *built.facts.extra["options"])).encode()  # some drivers print their warnings
+    options = " ".join(built.facts.extra["options"]).encode()
     try:
         program = make(context, [target], [built.image]) if built.image else make(context, built.source)
         program._build(options, [target])

@@ -105,6 +105,7 @@ def icd_files() -> list[str]:
 def _library_in(path: str) -> str:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            return file.readline(4096).strip() or "nothing"
+            named = file.readline(4096).strip()
+            return (named if named.isprintable() else "what is no text") or "nothing"
     except OSError:
         return "what cannot be read"

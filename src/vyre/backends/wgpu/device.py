@@ -417,8 +417,9 @@ def _leave() -> None:
 
 
 def _forked() -> None:
-    for device in (*_left_behind, *list(_devices)):
-        native.forget(device.raw)
+    native.leave_to_parent()
+    _devices.clear()
+    _left_behind.clear()
 
 
 if hasattr(os, "register_at_fork"):

@@ -6,11 +6,13 @@ submit, and nobody could give up. So that thread is stopped, and whoever waits p
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from typing import Any
 
@@ -107,6 +109,18 @@ def forget(device: Any) -> None:
     """Never release the device: that waits for its work, however long."""
     device.queue._internal = None
     device._internal = None
+
+
+def leave_to_parent() -> None:
+    """In a process that was forked, nothing calls the library any more: its threads, which some calls wait for, are not
+    here. Nor is what drivers left to be done at exit: Mesa would look for its threads."""
+    from wgpu.backends.wgpu_native import _api
+
+    _api.libf = None
+    libc = ctypes.CDLL(None)
+    with suppress(AttributeError):  # only glibc has it; what is registered last is called first
+        libc.on_exit(libc._exit, None)
+        atexit.register(libc.fflush, None)
 
 
 class _Noticing(logging.Filter):

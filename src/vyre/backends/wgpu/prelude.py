@@ -95,19 +95,19 @@ def _library(fences: bool, native_divide: bool, native_root: bool, native_fma: b
 # are whole numbers here: a compiler that takes `!(a < b)` for `a >= b` forgets NaN, and no fence stands before the `!`.
 # Mesa takes a choice between words that look like 0.0 and -1.0, or like -0.0 and 1.0, for the conversion of a bool, and
 # gives the wrong zero; it also adds what is added later to both words first, so no choice may be between two words that
-# it knows.
+# it knows. What hides these is another zero than those of operands, and added: `x ^ z0 ^ z0` is `x` and hides nothing.
 _FENCED = """\
 fn select_u32(test: bool, a: u32, b: u32) -> u32 {
-    return select(b, a ^ params.z0, test);
+    return select(b, a + (params.z0 & params.z1), test);
 }
 fn select_i32(test: bool, a: i32, b: i32) -> i32 {
-    return select(b, a ^ bitcast<i32>(params.z0), test);
+    return select(b, a + bitcast<i32>(params.z0 & params.z1), test);
 }
 fn select_f32(test: bool, a: u32, b: u32) -> u32 {
-    return select(b, a ^ params.z0, test);
+    return select(b, a + (params.z0 & params.z1), test);
 }
 fn select_u64(test: bool, a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
-    return select(b, a ^ vec2<u32>(params.z0), test);
+    return select(b, a + vec2<u32>(params.z0 & params.z1), test);
 }
 fn first_operand(x: u32) -> f32 {
     return bitcast<f32>(x ^ params.z0);

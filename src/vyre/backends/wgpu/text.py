@@ -48,6 +48,10 @@ _ZEROED = 16
 _HIDDEN = frozenset((0x80000000, 0xBF800000))
 """Bits of -0.0 and -1.0, which Mesa takes for one side of a conversion of a bool wherever a choice could be made of
 branches (see `prelude`): functions that are called with them have branches too."""
+_LITERAL_ZERO = "(params.z0 + params.z1)"
+_SET_ZEROS = ("(params.z0 * params.z1)", "(params.z0 - params.z1)")
+"""Zeros that the compiler cannot know. They are added: with the words of float operands, which are taken by ^, they do
+not cancel. Each has its use, as Mesa takes what both sides of a choice add out of it (see `prelude`)."""
 _AXES = "xyz"
 _WIDE = frozenset(("u64", "i64"))
 _INFIX = {
@@ -238,14 +242,9 @@ class _Wgsl(Printer):
 
     def unknown(self, dtype: str, text: str) -> str:
         """A constant that the compiler does not see through: it refuses some operations that it can do by itself."""
-        match dtype:
-            case "bool":
-                return f"({text} != (params.z1 != 0u))"
-            case "i32":
-                return f"({text} + bitcast<i32>(params.z1))"
-            case "u64" | "i64":
-                return f"({text} + vec2<u32>(params.z1))"
-        return f"({text} + params.z1)"
+        if dtype == "bool":
+            return f"({text} != ({_LITERAL_ZERO} != 0u))"
+        return f"({text} + {_as(dtype, _LITERAL_ZERO)})"
 
     def assigned(self, item: Ins, text: str) -> str:
         """Branches choose between what they assign, so this is hidden as the operand of a choice is; by two words in
@@ -253,11 +252,8 @@ class _Wgsl(Printer):
         dtype = item.args[0].dtype
         if self._inside == 1 or dtype == "bool" or not self.traits.fences:
             return self.bare(text)
-        word = f"params.z{self.sets[item.attr] % 2}"
         self.sets[item.attr] += 1
-        if TYPES[dtype] != "u32":
-            word = f"bitcast<i32>({word})" if dtype == "i32" else f"vec2<u32>({word})"
-        return f"{text} ^ {word}"
+        return f"{text} + {_as(dtype, _SET_ZEROS[self.sets[item.attr] % 2])}"
 
     def operation(self, item: Ins, args: Sequence[str]) -> str:
         op, t, source = item.op, item.dtype, item.args[0].dtype
@@ -511,8 +507,15 @@ _TRAP = (
 
 def _word(bits: int) -> str:
     if bits in _HIDDEN:
-        return f"({bits:#x}u + params.z0)"
+        return f"({bits:#x}u + {_LITERAL_ZERO})"
     return f"{bits}u" if bits < 0x10000 else f"{bits:#x}u"
+
+
+def _as(dtype: str, zero: str) -> str:
+    """A word in parentheses in a register of this type."""
+    if TYPES[dtype] == "u32":
+        return zero
+    return f"bitcast<i32>{zero}" if dtype == "i32" else f"vec2<u32>{zero}"
 
 
 def _number(text: str) -> int:

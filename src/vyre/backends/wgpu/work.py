@@ -82,7 +82,8 @@ class _Times(NamedTuple):
 
 
 class WgpuBatch(Batch):
-    """Commands for the device. With `later`, they are only kept, for a thread that may wait until it is their turn."""
+    """Commands for the device. With `later`, they are only kept, for a thread that may wait until it is their turn; by
+    then the memory may have been released, so they hold its buffers."""
 
     def __init__(self, device: WgpuDevice, *, timed: bool, later: bool) -> None:
         self._device = device
@@ -99,23 +100,28 @@ class WgpuBatch(Batch):
     def write(self, memory: Memory, offset: int, data: memoryview) -> None:
         if not data.nbytes:
             return
+        buffer = memory.buffer
         if self._later is None:
-            self._write(memory, offset, data)
+            self._write(buffer, offset, data)
         else:
             kept = memoryview(bytes(data))
-            self._later.append(lambda: self._write(memory, offset, kept))
+            self._later.append(lambda: self._write(buffer, offset, kept))
 
     def zero(self, memory: Memory, offset: int, nbytes: int) -> None:
         if nbytes:
-            self._do(lambda: self._commands().clear_buffer(memory.buffer, offset, nbytes))
+            buffer = memory.buffer
+            self._do(lambda: self._commands().clear_buffer(buffer, offset, nbytes))
 
     def copy(self, source: Memory, source_offset: int, target: Memory, target_offset: int, nbytes: int) -> None:
         if nbytes:
-            self._do(lambda: self._copy(source, source_offset, target, target_offset, nbytes))
+            a, b = source.buffer, target.buffer
+            self._do(lambda: self._copy(a, source_offset, b, target_offset, nbytes))
 
     def launch(self, code: Kernel, memories: Sequence[Memory], lengths: Sequence[int], base: Dims, grid: Dims) -> None:
         if all(grid):
-            self._do(lambda: self._launch(code, memories, lengths, base, grid))
+            with self._device.reported("recording work"):
+                group = self._device.group(code, memories)
+            self._do(lambda: self._launch(code, group, code.params(lengths, base), grid))
 
     def read(self, memory: Memory, offset: int, nbytes: int) -> None:
         if not nbytes:
@@ -125,8 +131,8 @@ class WgpuBatch(Batch):
         with self._device.reported("allocating memory to read into", nbytes=nbytes):
             number, at = self._room(end - start)
         self._readings.append(_Reading(number, at + offset - start, nbytes))
-        target = self._staging[number][0]
-        self._do(lambda: self._commands().copy_buffer_to_buffer(memory.buffer, start, target, at, end - start))
+        source, target = memory.buffer, self._staging[number][0]
+        self._do(lambda: self._commands().copy_buffer_to_buffer(source, start, target, at, end - start))
 
     def submit(self) -> Sent:
         device = self._device
@@ -174,25 +180,23 @@ class WgpuBatch(Batch):
         encoder, self._encoder = self._encoder, None
         self._device.submit(encoder)
 
-    def _write(self, memory: Piece, offset: int, data: memoryview) -> None:
+    def _write(self, buffer: Any, offset: int, data: memoryview) -> None:
         with self._device.reported("writing to the device"):
             if self._encoder is not None:
                 self._finish_and_submit()  # for a write comes before all commands that are submitted after it
-            self._device.upload(memory.buffer, offset, data)
+            self._device.upload(buffer, offset, data)
 
-    def _copy(self, source: Piece, source_offset: int, target: Piece, target_offset: int, nbytes: int) -> None:
+    def _copy(self, source: Any, source_offset: int, target: Any, target_offset: int, nbytes: int) -> None:
         commands = self._commands()
         if source is not target:
-            commands.copy_buffer_to_buffer(source.buffer, source_offset, target.buffer, target_offset, nbytes)
+            commands.copy_buffer_to_buffer(source, source_offset, target, target_offset, nbytes)
             return
         between = self._device.raw.create_buffer(size=nbytes, usage=USAGE)
-        commands.copy_buffer_to_buffer(source.buffer, source_offset, between, 0, nbytes)
-        commands.copy_buffer_to_buffer(between, 0, target.buffer, target_offset, nbytes)
+        commands.copy_buffer_to_buffer(source, source_offset, between, 0, nbytes)
+        commands.copy_buffer_to_buffer(between, 0, target, target_offset, nbytes)
 
-    def _launch(self, code: Kernel, memories: Sequence[Piece], lengths: Sequence[int], base: Dims, grid: Dims) -> None:
+    def _launch(self, code: Kernel, group: Any, params: bytes, grid: Dims) -> None:
         device = self._device
-        group = device.group(code, memories)
-        params = code.params(lengths, base)
         commands = self._compute()
         commands.set_pipeline(code.pipeline)
         commands.set_bind_group(0, group)

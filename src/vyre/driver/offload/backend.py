@@ -74,10 +74,10 @@ class Session:
 
     def close(self) -> None:
         with suppress(VyreError):  # of a device that is gone
+            self.device.close()  # first: nobody may use memory that is released
+        with suppress(VyreError):
             self.residents.close()
             self.pool.clear()  # pipelines from before may keep this alive for a while
-        with suppress(VyreError):
-            self.device.close()
 
 
 class OffloadBackend(VyreBackend):
@@ -306,7 +306,7 @@ class OffloadBackend(VyreBackend):
         if self._forked:
             raise DispatchFailed(
                 "the backend was opened by the process that this one was forked from, and its device is not here",
-                fix="use the spawn start method, or acquire the backend in the child",
+                fix="use the spawn start method",
                 backend=self.id,
             )
         if not self.open:

@@ -1,0 +1,115 @@
+"""CUDA kernels on one device.
+
+Opening it asks the driver for its devices and how the chosen one computes, which is remembered; the context and its
+streams are made by the first use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Any
+
+from ...driver.contract import BackendCapability
+from ...driver.offload.backend import OPS, OffloadBackend
+from ...driver.offload.device import Built, Device
+from ...driver.values import U32_MAX
+from ...errors import BackendUnavailable, DeviceLost
+from ...foundation.program import Program
+from ...foundation.subgroup import SUBGROUP_WIDTH
+from ...lower import shares
+from ...lower.exactness import differing, probe_program
+from .build import build
+from .compile import compiler_version
+from .device import CudaDevice
+from .driver import Found, driver_version, found_devices
+from .exactness import Exactness, Mode, exactness_of, run_probe
+
+_OWN_SHARED_BYTES = 16
+"""Shared memory that a kernel has besides the program's: whether a lane has stopped."""
+_NVIDIA = 0x10DE
+
+
+class CudaBackend(OffloadBackend):
+    """Kernels that NVRTC compiles for exactly this device."""
+
+    id = "cuda"
+
+    def __init__(self, device: object = None) -> None:
+        """`device` is an index of `driver.found_devices()`."""
+        super().__init__()
+        self.found = chosen(device)
+        self.device = self.found.name
+        self.exactness = exactness_of(self.found)
+        if self.exactness.mode is None:
+            raise BackendUnavailable(
+                f"{self.device} cannot be used: {self.exactness.why_not}",
+                fix="update its driver, or use another device or backend",
+                backend=self.id,
+            )
+        self.capability = capability(self.found, self.exactness)
+        self._opened = False
+
+    def open_device(self) -> CudaDevice:
+        opened = CudaDevice(self.found)
+        if self._opened:
+            self._require_working(opened)
+        self._opened = True
+        return opened
+
+    def _require_working(self, device: CudaDevice) -> None:
+        """A device that was recovered must still compute what it did."""
+        program = probe_program()
+        wrong = differing(run_probe(device, build(program, self.found.arch, soft=self.exactness.mode is Mode.SOFT)))
+        if wrong:
+            device.close()
+            raise DeviceLost(
+                f"the device computes differently after recovery, in {', '.join(wrong)}",
+                fix="restart the process; see to the device if that does not help",
+                backend=self.id,
+            )
+
+    def build(self, device: Device, program: Program, *, poll: bool) -> Built:
+        return build(program, self.found.arch, poll=poll, soft=self.exactness.mode is Mode.SOFT)
+
+    def number(self, share: Any, lengths: Sequence[int]) -> int:
+        return shares.number(share, lengths)
+
+
+def chosen(device: object) -> Found:
+    """The device with this index, or the first."""
+    known = found_devices()
+    index = 0 if device is None else device
+    if type(index) is int and 0 <= index < len(known):
+        return known[index]
+    raise BackendUnavailable(
+        f"there is no CUDA device {index!r}",
+        fix=f"use one of: {', '.join(f'{f.index} ({f.name})' for f in known)}",
+        backend=CudaBackend.id,
+    )
+
+
+def capability(found: Found, exactness: Exactness) -> BackendCapability:
+    """What the emitter does on this device. f16 and bf16 are computed in f32, hence not claimed as native."""
+    return BackendCapability(
+        ops=OPS,
+        types=frozenset(("u64", "i64", "f16", "bf16", *(("f64",) if exactness.float64 else ()))),
+        subgroup_ops=True,
+        subgroup_size=SUBGROUP_WIDTH,
+        async_compute=True,
+        max_workgroup_size=found.most_size,
+        max_invocations_per_workgroup=found.most_lanes,
+        max_workgroups_per_dimension=U32_MAX,
+        max_shared_bytes=found.shared_bytes - _OWN_SHARED_BYTES,
+        max_storage_buffer_bytes=found.memory_bytes,
+        deadline="cooperative",
+        exactness={"f32": "canonical", "mode": str(exactness.mode)},
+        extras={
+            "vendor_id": _NVIDIA,
+            "arch": found.arch,
+            "driver": ".".join(map(str, driver_version())),
+            "compiler": f"NVRTC {'.'.join(map(str, compiler_version()))}",
+            "binding": metadata.version("cuda-bindings"),
+            "emulated": False,
+        },
+    )

@@ -1,0 +1,331 @@
+"""A device behind NVIDIA's driver: a stream in order, others for readings and for work that nobody waits for, and code.
+
+Calls that are given a stream or an event belong to the context of that, whichever is current in the thread; the few
+others are made inside `Context.current`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from ...driver.offload.device import Built, Code, Device, Memory, Ticket
+from ...driver.values import Dims
+from ...errors import DeviceLost, DeviceOutOfMemory, KernelCompileFailed, VyreError
+from .driver import Context, Found, context_of, library
+from .staging import Crew, Pinned, Staging, StopWords, address_of, copy
+from .work import FROM, TO, CudaBatch, Later, Loaded, Mark, Numbers
+
+SPIN_S = 0.002
+"""How long a wait looks again and again before it begins to sleep; most launches are over by then."""
+_SLEEP_S = 0.0002
+_GLANCE_S = 0.00002
+_LEFT_S = 1.0
+"""How long a new device waits for work that was left behind on the one before."""
+BESIDE = 4
+"""Streams for work that nobody waits for right away."""
+POOLED_BYTES = 1 << 30
+"""Memory that the driver's pool keeps although nobody uses it."""
+_NON_BLOCKING = 1
+_TIMED, _UNTIMED = 0, 2
+_give_way = getattr(os, "sched_yield", lambda: time.sleep(0))
+
+
+class Place(int):
+    """The address of memory, which is freed when nobody holds this any longer."""
+
+    device: CudaDevice | None = None
+
+    def __del__(self) -> None:
+        if self.device is not None and not sys.is_finalizing():
+            self.device.free(int(self))
+
+
+class CudaDevice(Device):
+    """Streams, memory and loaded code on one device. What is launched here keeps its order without being waited for."""
+
+    polls = True
+    keeps_order = True
+
+    def __init__(self, found: Found) -> None:
+        self.found = found
+        self.cu = cu = library()
+        self.context = context = context_of(found.index)
+        self.most_groups = found.most_groups
+        self.memory_bytes = self.most_bytes = found.memory_bytes
+        self.lock = threading.RLock()
+        """Held while a command is enqueued, so that none comes after the memory that it needs was freed."""
+        self._closed = False
+        self._marks: dict[int, list[Any]] = {_TIMED: [], _UNTIMED: []}
+        self._held: deque[tuple[Mark, Sequence[Callable[[], None]]]] = deque()
+        self._live: set[int] = set()
+        self._retired: list[Any] = []
+        self._last: list[Mark] = []
+        self._turn = 0
+        _await_left(context)
+        with context.current():
+            self.stream, self.readings, self.memory, *self.beside = (
+                context.ok(cu.cuStreamCreate(_NON_BLOCKING), "opening the device") for _ in range(3 + BESIDE)
+            )
+            self._pool = self._new_pool()
+        self.staging = Staging(context)
+        self.stops = StopWords(self.staging)
+        streams = [self.stream, self.readings, self.memory, *self.beside]
+        weakref.finalize(
+            self, _clear_away, cu, context, streams, self._pool, self._marks, self._retired, self._last
+        ).atexit = False
+
+    def _new_pool(self) -> Any:
+        cu, ok = self.cu, self.context.ok
+        props = cu.CUmemPoolProps()
+        props.allocType = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        props.location.type = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        props.location.id = self.found.index
+        pool = ok(cu.cuMemPoolCreate(props), "making a pool of memory")
+        kinds = cu.CUmemPool_attribute
+        for kind, value in (
+            (kinds.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, cu.cuuint64_t(POOLED_BYTES)),
+            # an allocation is used by all streams, hence it must not depend on one of them
+            (kinds.CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, 0),
+        ):
+            ok(cu.cuMemPoolSetAttribute(pool, kind, value), "making a pool of memory")
+        return pool
+
+    # -- the interface
+
+    def allocate(self, nbytes: int) -> Memory:
+        try:
+            return self._allocated(nbytes)
+        except DeviceOutOfMemory:
+            self.wait(self.mark(self.stream), _LEFT_S)  # what was released is free when the work before has ended
+            self.context.ok(self.cu.cuMemPoolTrimTo(self._pool, 0), "allocating memory")
+        return self._allocated(nbytes)
+
+    def _allocated(self, nbytes: int) -> Place:
+        cu, ok = self.cu, self.context.ok
+        found = Place(ok(cu.cuMemAllocFromPoolAsync(nbytes, self._pool, self.memory), "allocating memory"))
+        found.device = self
+        self._live.add(int(found))
+        ok(cu.cuStreamSynchronize(self.memory), "allocating memory")  # on which there is nothing else
+        return found
+
+    def release(self, memory: Memory) -> None:
+        """It is freed when nobody holds it, behind what was launched by then: a thread may still record work over it,
+        and a kernel that writes where nothing is ends all work of the process."""
+
+    def free(self, address: int) -> None:
+        with self.lock:
+            if address in self._live:
+                self._live.remove(address)
+                self.cu.cuMemFreeAsync(address, self.stream)
+
+    def load(self, built: Built) -> Loaded:
+        if not built.image:
+            raise KernelCompileFailed("the kernel was not compiled", fix="compile the program again")
+        with self.context.current():
+            self._unload()
+            return Loaded(self, built)
+
+    def batch(self, *, timed: bool = False, seconds: float | None = None) -> CudaBatch:
+        return CudaBatch(self, timed, seconds)
+
+    def ready(self, code: Code, memories: Sequence[Memory], lengths: Sequence[int], grid: Dims) -> Callable[[], Ticket]:
+        assert isinstance(code, Loaded)
+        numbers = Numbers(code)
+        numbers.set(memories, lengths, (0, 0, 0), None, code.last(grid))
+        function, stream, call = code.function, self.stream, self.cu.cuLaunchKernel
+        (gx, gy, gz), (x, y, z) = code.blocks(grid), code.block
+        address, later = numbers.address, Later(self, (code, numbers, memories))
+
+        def go() -> Ticket:
+            (result,) = call(function, gx, gy, gz, x, y, z, 0, stream, address, 0)
+            if result:
+                raise self.context.failed(int(result), "launching a kernel")
+            later.ticket = None
+            return later
+
+        return go
+
+    def lost(self) -> bool:
+        return self._closed or self.context.lost
+
+    def close(self) -> None:
+        """Memory is freed behind the work that still runs; the rest goes when nobody holds the device any longer."""
+        with self.lock:
+            if self._closed:
+                return
+            self._closed = True
+            if self.context.lost:
+                return  # and all that was in it
+            for stream in self.beside:
+                ended = self.mark(stream)
+                self.cu.cuStreamWaitEvent(self.stream, ended.event, 0)
+            last = self.mark(self.stream)
+            self._last.append(last)
+            if not last.ended():
+                self.context.unended = last
+            while self._live:
+                self.cu.cuMemFreeAsync(self._live.pop(), self.stream)
+        self.staging.close()
+
+    def do(self, doing: str, call: Callable[..., Any], *arguments: Any) -> None:
+        """A command, if the device is open."""
+        with self.lock:
+            if self._closed:
+                raise DeviceLost(
+                    f"the device was closed while {doing}",
+                    fix="compile, allocate and upload again, after acquiring the backend again if it was shut down",
+                )
+            (code,) = call(*arguments)
+        if code:
+            raise self.context.failed(int(code), doing)
+
+    def next_beside(self) -> Any:
+        with self.lock:
+            self._turn = (self._turn + 1) % BESIDE
+            return self.beside[self._turn]
+
+    # -- code that nobody needs any longer
+
+    def retire(self, module: Any) -> None:
+        self._retired.append(module)
+
+    def _unload(self) -> None:
+        """Unload it, if nothing runs: the driver would wait for whatever does."""
+        if self._retired and not any(self.cu.cuStreamQuery(s)[0] for s in (self.stream, *self.beside)):
+            while self._retired:
+                self.cu.cuModuleUnload(self._retired.pop())
+
+    # -- waiting
+
+    def mark(self, stream: Any, *, timed: bool = False) -> Mark:
+        """A point in a stream that can be waited for."""
+        kind = _TIMED if timed else _UNTIMED
+        cu, ok = self.cu, self.context.ok
+        try:
+            event = self._marks[kind].pop()
+        except IndexError:
+            with self.context.current():
+                event = ok(cu.cuEventCreate(kind), "making an event")
+        found = Mark(self, event, self._marks[kind])
+        ok(cu.cuEventRecord(event, stream), "submitting work")
+        return found
+
+    def wait(self, mark: Mark, seconds: float | None) -> bool:
+        """Whether a point was reached within this time. Looks instead of blocking, so that signals are handled."""
+        if mark.ended():
+            return True
+        begun = time.monotonic()
+        until = None if seconds is None else begun + seconds
+        spun = False
+        while True:
+            now = time.monotonic()
+            if until is not None and now >= until:
+                return False
+            spun = spun or now - begun > SPIN_S
+            if spun:
+                time.sleep(_SLEEP_S)
+            else:
+                _give_way()
+            if mark.ended():
+                return True
+
+    def hold(self, mark: Mark, ends: Sequence[Callable[[], None]]) -> None:
+        """Have these called some time after a point was reached."""
+        self._held.append((mark, ends))
+
+    def prune(self, spared: int = 0) -> None:
+        """Call those whose time has come, except for so many of the last."""
+        while len(self._held) > spared:
+            with self.lock:
+                if not self._held or not self._held[0][0].ended():
+                    return
+                _, ends = self._held.popleft()
+            for end in ends:
+                end()
+
+    # -- large copies
+
+    def upload(self, stream: Any, target: int, data: memoryview, used: list[Pinned]) -> None:
+        """Enqueue copies of large data. `used` gets what they are made from, until they have been."""
+        source, send = address_of(data), self.cu.cuMemcpyHtoDAsync
+
+        def work(crew: Crew) -> None:
+            places = deque[tuple[Pinned, Mark | None]]()
+            for at, nbytes in crew.pieces():
+                if len(places) == 2:  # one is sent while the other is filled
+                    pinned, sent = places.popleft()
+                else:
+                    pinned, sent = self.staging.take(crew.piece_bytes), None
+                    used.append(pinned)
+                while sent is not None and not sent.ended():
+                    if crew.stopped:
+                        return
+                    time.sleep(_GLANCE_S)
+                copy(pinned.address, source + at, nbytes)
+                self.do(TO, send, target + at, pinned.address, nbytes, stream)
+                places.append((pinned, self.mark(stream)))
+
+        Crew(data.nbytes).run(work)
+
+    def download(self, source: int, target: memoryview) -> None:
+        """Copy large data, which is there by now."""
+        place, cu = address_of(target), self.cu
+
+        def work(crew: Crew) -> None:
+            pinned = self.staging.take(crew.piece_bytes)
+            for at, nbytes in crew.pieces():
+                self.do(FROM, cu.cuMemcpyDtoHAsync, pinned.address, source + at, nbytes, self.readings)
+                came = self.mark(self.readings)
+                self.context.ok(cu.cuEventSynchronize(came.event), FROM)
+                copy(place + at, pinned.address, nbytes)
+            self.staging.give(pinned)
+
+        Crew(target.nbytes).run(work)
+
+
+def _await_left(context: Context) -> None:
+    """Wait for work that was left behind: nothing can be loaded while it runs."""
+    left = context.unended
+    if left is None:
+        return
+    end = time.monotonic() + _LEFT_S
+    while not left.ended():
+        if time.monotonic() > end:
+            raise DeviceLost(
+                "work that nobody waits for any longer still runs on the device",
+                fix="wait until it ends and try again, or restart the process",
+                device=context.index,
+            )
+        time.sleep(_SLEEP_S)
+    context.unended = None
+
+
+def _clear_away(
+    cu: Any,
+    context: Context,
+    streams: list[Any],
+    pool: Any,
+    marks: dict[int, list[Any]],
+    modules: list[Any],
+    last: list[Mark],
+) -> None:
+    """Nobody holds the device any longer. What still runs is left alone: the driver would wait for it."""
+    with suppress(VyreError):
+        if context.lost or not all(mark.ended() for mark in last):
+            return
+        with context.current():
+            for module in modules:
+                cu.cuModuleUnload(module)
+            cu.cuMemPoolDestroy(pool)
+            for stream in streams:
+                cu.cuStreamDestroy(stream)
+            for event in (event for events in marks.values() for event in events):
+                cu.cuEventDestroy(event)

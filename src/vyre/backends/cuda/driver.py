@@ -1,0 +1,231 @@
+"""NVIDIA's driver behind its Python binding: which devices there are, contexts, and what its answers mean.
+
+Nothing of the driver's errors leaves this package: a result that is none becomes ours in `Context.ok`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from ...driver.contract import DeviceInfo
+from ...driver.values import Dims
+from ...errors import (
+    BackendUnavailable,
+    DeviceLost,
+    DeviceOutOfMemory,
+    DispatchFailed,
+    KernelCompileFailed,
+    VyreError,
+)
+
+NOT_READY = 600
+_FULL = 2
+_UNREADABLE = frozenset((200, 209, 218, 222, 300))
+"""The image is damaged, or for another architecture."""
+_LOST = frozenset((
+    4, 46, 101, 201, 214, 220, 226, 400, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 810, 999,
+))  # fmt: skip
+"""A kernel faulted, the hardware did, or the context is no longer there: no call succeeds from now on."""
+_NO_DEVICE = 100
+_FORKED = 3
+_ATTRIBUTE = "CU_DEVICE_ATTRIBUTE_"
+
+
+def library() -> Any:
+    """The binding, imported by the first who needs it."""
+    from cuda.bindings import driver  # type: ignore[import-not-found, unused-ignore]
+
+    return driver
+
+
+# ---- devices ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A device, as its driver describes it."""
+
+    index: int
+    name: str
+    arch: str
+    memory_bytes: int
+    shared_bytes: int
+    most_lanes: int
+    most_size: Dims
+    most_groups: Dims
+
+
+def why_none() -> str | None:
+    """Why there is no device, in a sentence with what to do, or None."""
+    try:
+        cu = library()
+        code = int(cu.cuInit(0)[0])
+        if code == 0:
+            _, count = cu.cuDeviceGetCount()
+            code = 0 if count else _NO_DEVICE
+    except RuntimeError:  # the binding looks for the library when it is first called
+        return "no NVIDIA driver is installed: install it from https://www.nvidia.com/drivers"
+    if code == _NO_DEVICE:
+        return "the NVIDIA driver finds no device: connect one, or see CUDA_VISIBLE_DEVICES"
+    if code == _FORKED:
+        return "this process was forked from one that uses the NVIDIA driver: use the spawn start method"
+    if code:
+        return f"the NVIDIA driver does not start ({name_of(code)}): reinstall it, or restart the machine"
+    return None
+
+
+def driver_version() -> tuple[int, int]:
+    """The newest CUDA that the driver runs."""
+    number = library().cuDriverGetVersion()[1]
+    return number // 1000, number % 1000 // 10
+
+
+def found_devices() -> list[Found]:
+    """All devices, in the driver's order, which puts the fastest first."""
+    if why := why_none():
+        raise BackendUnavailable(why.partition(": ")[0], fix=why.partition(": ")[2], backend="cuda")
+    cu = library()
+    return [_described(cu, index) for index in range(cu.cuDeviceGetCount()[1])]
+
+
+def infos() -> tuple[DeviceInfo, ...]:
+    return tuple(DeviceInfo(found.index, found.name) for found in found_devices())
+
+
+def _described(cu: Any, index: int) -> Found:
+    _, device = cu.cuDeviceGet(index)
+
+    def number(name: str) -> int:
+        return int(cu.cuDeviceGetAttribute(getattr(cu.CUdevice_attribute, _ATTRIBUTE + name), device)[1])
+
+    def dims(name: str) -> Dims:
+        return number(f"{name}_X"), number(f"{name}_Y"), number(f"{name}_Z")
+
+    return Found(
+        index,
+        cu.cuDeviceGetName(256, device)[1].partition(b"\0")[0].decode(errors="replace").strip(),
+        f"sm_{number('COMPUTE_CAPABILITY_MAJOR')}{number('COMPUTE_CAPABILITY_MINOR')}",
+        int(cu.cuDeviceTotalMem(device)[1]),
+        number("MAX_SHARED_MEMORY_PER_BLOCK"),
+        number("MAX_THREADS_PER_BLOCK"),
+        dims("MAX_BLOCK_DIM"),
+        dims("MAX_GRID_DIM"),
+    )
+
+
+# ---- results ---------------------------------------------------------------------------------------------------------
+
+
+def name_of(code: int) -> str:
+    """The driver's name for a result, with its number."""
+    try:
+        return f"{library().CUresult(code).name.removeprefix('CUDA_ERROR_')}, {code}"
+    except ValueError:
+        return str(code)
+
+
+class Context:
+    """The primary context of a device. All libraries in a process share it; we retain it once, and never reset it."""
+
+    def __init__(self, index: int) -> None:
+        self.index, self.lost = index, False
+        self.unended: Any = None
+        """Asks whether work that was left behind has ended."""
+        self._cu = cu = library()
+        self._retained = False
+        self._device = self.ok(cu.cuDeviceGet(index), "looking for the device")
+        try:
+            self.handle = self.ok(cu.cuDevicePrimaryCtxRetain(self._device), "opening the device")
+        except DeviceLost as e:
+            raise _beyond_help("the driver keeps the device from a process in which a kernel has faulted", e) from e
+        self._retained = True
+
+    def ok(self, result: Sequence[Any], doing: str) -> Any:
+        """What a call gave, if it succeeded."""
+        if result[0]:
+            raise self.failed(int(result[0]), doing)
+        return result[1] if len(result) > 1 else None
+
+    def failed(self, code: int, doing: str) -> VyreError:
+        """Our error for a result."""
+        about = {"driver_says": name_of(code), "device": self.index}
+        if code in _LOST or self.lost:
+            self.lost = True
+            return DeviceLost(
+                f"the device was lost while {doing}",
+                fix="call try_recover() on the backend, then compile, allocate and upload again",
+                **about,
+            )
+        if code == _FULL:
+            return DeviceOutOfMemory(
+                f"no memory while {doing}", fix="use smaller buffers, or free others first", **about
+            )
+        if code in _UNREADABLE:
+            return KernelCompileFailed(
+                "the driver cannot read the compiled kernel",
+                fix="compile the program again; update the driver if it happens again",
+                **about,
+            )
+        return DispatchFailed(
+            f"the driver failed while {doing}",
+            fix="read what the driver says; update it, or use another backend",
+            **about,
+        )
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """For calls without a stream to say where they belong. Afterwards the thread has the context that it had."""
+        self.ok(self._cu.cuCtxPushCurrent(self.handle), "entering the context")
+        try:
+            yield
+        finally:
+            self._cu.cuCtxPopCurrent()
+
+    def give_up(self) -> None:
+        """Let go of a context that was lost, so that a new one can be made: that needs everybody to let go."""
+        cu = self._cu
+        if self._retained:
+            cu.cuDevicePrimaryCtxRelease(self._device)
+            self._retained = False
+        code, _, active = cu.cuDevicePrimaryCtxGetState(self._device)
+        if code or active:
+            raise _beyond_help("the device is lost, and other libraries in this process hold its context")
+
+
+def _beyond_help(message: str, cause: VyreError | None = None) -> DeviceLost:
+    return DeviceLost(message, fix="restart the process", **({} if cause is None else cause.context))
+
+
+_contexts: dict[int, Context] = {}
+_lock = threading.Lock()
+
+
+def context_of(index: int) -> Context:
+    """The context of a device: the one that is there, or a new one after a loss."""
+    with _lock:
+        known = _contexts.get(index)
+        if known is not None and not known.lost:
+            return known
+        if known is not None:
+            known.give_up()
+            del _contexts[index]
+        found = _contexts[index] = Context(index)
+        return found
+
+
+def _forget() -> None:
+    """Nothing of the driver works in a forked process."""
+    global _lock
+    _lock = threading.Lock()
+    for context in _contexts.values():
+        context.lost = True
+    _contexts.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,96 @@
+"""How does a device come to compute the canonical f32? Asked by running it, and remembered on disk."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ... import __version__
+from ...driver.contract import DeviceInfo
+from ...driver.offload.device import Built
+from ...driver.probe import Probe, recall, remember
+from ...errors import VyreError
+from ...lower.exactness import GROUPS, TRIPLES, differing, output_bytes, probe_inputs, probe_program
+from .build import build
+from .compile import compiler_version
+from .device import CudaDevice
+from .driver import Found, driver_version
+
+
+class Mode(StrEnum):
+    """How f32 becomes canonical."""
+
+    NATIVE = "native"
+    """Instructions flush."""
+    SOFT = "soft"
+    """They do not, and the kernel does it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exactness:
+    """The mode in which kernels are canonical, and whether those with f64 are; or why none is."""
+
+    mode: Mode | None
+    float64: bool = False
+    why_not: str | None = None
+
+
+def exactness_of(found: Found, run: Callable[[CudaDevice, Built], bytes] | None = None) -> Exactness:
+    """What is known of a device, or learned by running kernels on it now."""
+    key = identity(found)
+    name = f"cuda-exactness-{hashlib.blake2b(key.encode(), digest_size=8).hexdigest()}"
+    known = recall(name, key)
+    if known is None:
+        learned = probe(found, run or run_probe)
+        facts = (learned.mode or "", "f64" if learned.float64 else "")
+        known = Probe(learned.why_not, tuple(DeviceInfo(k, fact) for k, fact in enumerate(facts)))
+        remember(name, key, known)
+    if known.unavailable is not None:
+        return Exactness(None, why_not=known.unavailable)
+    mode, float64 = (fact.name for fact in known.devices)
+    return Exactness(Mode(mode), float64 == "f64")
+
+
+def identity(found: Found) -> str:
+    """A text that changes with the device, its driver, the compiler and this package."""
+    versions = (".".join(map(str, version)) for version in (driver_version(), compiler_version()))
+    return "; ".join((__version__, found.name, found.arch, *versions))
+
+
+def probe(found: Found, run: Callable[[CudaDevice, Built], bytes]) -> Exactness:
+    """Try both modes; what the device does by itself is faster."""
+    program, opened = probe_program(), CudaDevice(found)
+    try:
+        native = _wrong(opened, build(program, found.arch), run)
+        soft = _wrong(opened, build(program, found.arch, soft=True), run)
+    finally:
+        opened.close()
+    if native is not None and soft is not None:
+        return Exactness(None, why_not=f"its f32 is not the canonical one (native: {native}; soft: {soft})")
+    return Exactness(Mode.NATIVE if native is None else Mode.SOFT, soft is None)
+
+
+def _wrong(device: CudaDevice, built: Built, run: Callable[[CudaDevice, Built], bytes]) -> str | None:
+    try:
+        wrong = differing(run(device, built))
+    except VyreError as e:
+        return e.message
+    return f"results differ in {', '.join(wrong)}" if wrong else None
+
+
+def run_probe(device: CudaDevice, built: Built) -> bytes:
+    """The output of the probe's program."""
+    code, batch = device.load(built), device.batch()
+    memories = []
+    for data in probe_inputs():
+        memories.append(device.allocate(-(-len(data) // 16) * 16))
+        batch.write(memories[-1], 0, memoryview(data))
+    memories.append(device.allocate(-(-output_bytes() // 16) * 16))
+    batch.launch(code, memories, [len(TRIPLES)] * 3 + [output_bytes() // 4], (0, 0, 0), (GROUPS, 1, 1))
+    batch.read(memories[-1], 0, output_bytes())
+    (found,) = batch.submit().take([None])
+    for memory in memories:
+        device.release(memory)
+    return bytes(found)

@@ -1,0 +1,245 @@
+"""Kernels whose threads do several invocations each, so that every access to memory moves up to 16 bytes.
+
+That is for kernels in which invocation i reads and writes the elements i of its buffers and nothing else but constants:
+no loops, no barriers, no other indices. (Atomics may go anywhere.) A thread that has all its invocations, and whose
+elements all lie inside their buffers at addresses that are multiples of the access, loads them at once, does one
+invocation after the other, and stores what they gave at once. The others, at the ends, do element by element what the
+plain kernel does: both are one text, with a constant that says which.
+
+The entry point takes one more argument at the end: last_x, the number of invocations of the launch along x, less 1. A
+launch has as many blocks along x as it takes to do all of these, and as many as workgroups along y and z.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ...lower.cfamily import ENTRY, Emitter, literal
+from ...lower.cfamily_library import STORAGE
+from ...lower.form import Body, Buffer, If, Ins, Kernel, Statement, walk
+from .text import Cuda, cuda_text, with_words
+
+_BYTES = 16
+"""The widest access."""
+_THREADS = 128
+"""Of a block."""
+_MOST = 180
+"""Instructions of an invocation: longer ones do not wait for memory, and could be nested too deep for the compiler."""
+_TOGETHER = frozenset(("lane", "barrier", "subgroup"))
+"""What knows of other invocations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A kernel as a file, the threads of a block, and how many invocations along x each of them does.
+
+    Where that is 1, a block is a workgroup, and there is no last_x.
+    """
+
+    text: str
+    block: tuple[int, int, int]
+    each: int = 1
+
+    def blocks(self, groups: int, workgroup: int) -> int:
+        """Blocks along x for so many workgroups of this size along x."""
+        return groups if self.each == 1 else -(-groups * workgroup // (self.block[0] * self.each))
+
+
+def cuda_code(kernel: Kernel) -> Code:
+    """The kernel with wide accesses, where that is possible and of use, or as it is."""
+    found = _Accesses(kernel)
+    if not found.possible:
+        return Code(cuda_text(kernel), kernel.workgroup)
+    emitter = _Emitter(kernel, found)
+    return Code(with_words(emitter.text()), (_THREADS, 1, 1), emitter.each)
+
+
+class _Accesses:
+    """Which accesses of a kernel can be wide.
+
+    `wide` has them in order. `fits` are buffers: where the elements of all invocations of a thread lie inside each of
+    them, every wide access happens, and is in bounds.
+    """
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.wide: dict[Ins, None] = {}
+        self.fits: dict[Buffer, None] = {}
+        self._stored: set[Buffer] = set()
+        self._atomic: set[Buffer] = set()
+        simple = self._is_simple() and self._visit(kernel.body)
+        self.possible = simple and bool(self.wide) and not any(i.attr in self._atomic for i in self.wide)
+
+    def _is_simple(self) -> bool:
+        kernel = self.kernel
+        items = list(walk(kernel.body))
+        return (
+            kernel.workgroup[1:] == (1, 1)
+            and len(items) <= _MOST
+            and not any(b.shared for b in kernel.buffers)
+            and not any(i.op in _TOGETHER for i in items)
+            and not any(isinstance(i, Ins) and self._is_place(i) and not self._is_own(i) for i in items)
+        )
+
+    def _visit(self, body: Body) -> bool:
+        """Look at what is always done where the elements fit; False: the kernel is not of this kind."""
+        unvisited: list[Statement] = list(reversed(body))
+        while unvisited:
+            item = unvisited.pop()
+            if isinstance(item, If) and not item.orelse and self._decided(item.condition, True):
+                unvisited.extend(reversed(item.then))
+            elif isinstance(item, If) and not item.orelse and self._decided(item.condition, False):
+                if [i.op for i in item.then] != ["return"]:
+                    return False
+            elif isinstance(item, Ins) and item.op in ("load", "store") and self._is_own(item.args[0]):
+                if item.attr in self._stored:
+                    return False
+                if item.op == "store":
+                    self._stored.add(item.attr)
+                self.wide[item] = self.fits[item.attr] = None
+            elif not all(self._is_harmless(i) for i in walk([item])):
+                return False
+        return True
+
+    def _decided(self, condition: Ins, truth: bool) -> bool:
+        """Whether the condition has this value where the elements fit."""
+        op, args = condition.op, condition.args
+        if op == ("and" if truth else "or"):
+            return all(self._decided(a, truth) for a in args)
+        if op == "not":
+            return self._decided(args[0], not truth)
+        below, above = ("lt", "gt") if truth else ("ge", "le")
+        if op not in (below, above):
+            return False
+        index, length = args if op == below else (args[1], args[0])
+        if length.op != "len" or not self._is_own(index):
+            return False
+        self.fits[length.attr] = None
+        return True
+
+    def _is_harmless(self, item: Statement) -> bool:
+        """Whether it does not matter when, and how often, the elements of others are loaded and stored meanwhile."""
+        if item.op == "atomic":
+            assert isinstance(item, Ins)
+            self._atomic.add(item.attr[1])
+        if item.op == "load":
+            assert isinstance(item, Ins)
+            return item.args[0].uniform and not item.attr.writable
+        return item.op not in ("store", "return", "loop")
+
+    def _is_place(self, item: Ins) -> bool:
+        """Whether it says where along x an invocation stands."""
+        return item.op in ("gid", "wid", "lid") and item.attr == 0
+
+    def _is_own(self, item: Ins) -> bool:
+        """Whether it is the global id along x."""
+        return self._is_place(item) and item.op == ("wid" if self.kernel.workgroup[0] == 1 else "gid")
+
+
+class _Emitter(Emitter):
+    def __init__(self, kernel: Kernel, found: _Accesses) -> None:
+        super().__init__(kernel, Cuda(kernel))
+        self.found = found
+        self.each = _BYTES // max(i.attr.element.size for i in found.wide)
+        self.loads = list(dict.fromkeys(i.attr for i in found.wide if i.op == "load"))
+        self.stores = [i.attr for i in found.wide if i.op == "store"]
+        self._inside = 2
+
+    def text(self) -> str:
+        start, body = self.start_lines(), self.print()
+        lines = ["template <class T, int n> struct alignas(n * sizeof(T)) Pack { T at[n]; };", ""]
+        for text in self.called.values():
+            lines += [f"{self.dialect.function} {text}", ""]
+        parameters = self.parameters()
+        more = [
+            ("const uint first", "global id of the first invocation along x"),
+            ("const uint most", "how many come behind it"),
+        ]
+        lines += ["template <bool whole> // whether all are there, and all their elements"]
+        lines += [f"{self.dialect.function} __forceinline__ void several(", *_list([*parameters, *more]), ")", "{"]
+        used = [re.sub(r"\b[gw]id_x\b", "", line) for line in (*start, *body)]
+        lines += [*self.id_lines(used), *start]
+        lines += [f"    {line}" for line in self.begin()]
+        lines += [
+            f"#pragma unroll (whole ? {self.each} : 1)",
+            f"    for (uint k = 0u; k < {self.each}u; ++k) {{",
+            "        if (!whole && k > most) { break; }",
+            "        const uint gid_x = first + k;",
+            *(["        const uint wid_x = gid_x;"] if self.kernel.workgroup[0] == 1 else []),
+            *body,
+            "    }",
+            *(f"    {line}" for line in self.finish()),
+            "}",
+            "",
+        ]
+        last = ("const uint last_x", "invocations of the launch along x, less 1")
+        lines += [f'extern "C" __global__ void __launch_bounds__({_THREADS})', f"{ENTRY}("]
+        lines += [*_list([*parameters, last]), ")", "{", *(f"    {line}" for line in self.entry()), "}", ""]
+        return "\n".join(lines)
+
+    def pack(self, buffer: Buffer) -> str:
+        return f"Pack<{STORAGE[buffer.element.name]}, {self.each}>"
+
+    def name(self, prefix: str, buffer: Buffer) -> str:
+        return prefix + self.buffers[buffer].removeprefix("buf")
+
+    def begin(self) -> Iterable[str]:
+        for b in self.loads:
+            place = f"(const {self.pack(b)} *)({self.buffers[b]} + first)"
+            yield f"{self.pack(b)} {self.name('in', b)};"
+            yield f"if (whole) {{ {self.name('in', b)} = *{place}; }}"
+        for b in self.stores:
+            yield f"{self.pack(b)} {self.name('out', b)};"
+
+    def finish(self) -> Iterable[str]:
+        for b in self.stores:
+            yield f"if (whole) {{ *({self.pack(b)} *)({self.buffers[b]} + first) = {self.name('out', b)}; }}"
+
+    def entry(self) -> Iterable[str]:
+        block = _THREADS * self.each
+        yield f"const uint at = threadIdx.x * {self.each}u;"
+        yield f"const uint last = last_x - blockIdx.x * {block}u; // of the block"
+        yield "if (at > last) { return; }"
+        yield f"const uint first = base_x * {self.kernel.workgroup[0]}u + blockIdx.x * {block}u + at;"
+        yield "const uint most = last - at;"
+        ahead = f"{self.each - 1}u"
+        tests = [f"most >= {ahead}", *(f"first + {ahead} < {self.length(b)}" for b in self.found.fits)]
+        for b in dict.fromkeys((*self.loads, *self.stores)):
+            tests.append(f"(ulong)({self.buffers[b]} + first) % sizeof({self.pack(b)}) == 0ul")
+        for k, test in enumerate(tests):
+            yield f"{'    && ' if k else 'const bool whole = '}{test}{';' * (k == len(tests) - 1)}"
+        names = ", ".join(re.sub(r".*\b(\w+)$", r"\1", p) for p, _ in self.parameters())
+        for branch, constant in (("if (whole)", "true"), ("else", "false")):
+            yield f"{branch} {{ several<{constant}>({names}, first, most); }}"
+
+    def define(self, item: Ins, args: Sequence[str], name: str | None) -> Iterable[str]:
+        if item not in self.found.wide or name is None:
+            return super().define(item, args, name)
+        b: Buffer = item.attr
+        mine = self.loaded(b, f"{self.name('in', b)}.at[k]")
+        plain = self.loaded(b, f"{self.buffers[b]}[gid_x]")
+        if item.guarded:
+            plain = f"gid_x < {self.length(b)} ? {plain} : {literal(item.dtype, 0)}"
+        return [self.constant(item.dtype, name, f"whole ? {mine} : {plain}")]
+
+    def store(self, item: Ins, args: Sequence[str]) -> list[str]:
+        b: Buffer = item.attr
+        value = self.fresh("v")
+        test = f"if (gid_x < {self.length(b)}) " if item.guarded else ""
+        return [
+            f"const {STORAGE[b.element.name]} {value} = {self.stored(b, args[1])};",
+            f"if (whole) {{ {self.name('out', b)}.at[k] = {value}; }} "
+            f"else {test}{{ {self.buffers[b]}[gid_x] = {value}; }}",
+        ]
+
+    def act(self, item: Ins, args: Sequence[str]) -> Iterable[str]:
+        return ["continue;"] if item.op == "return" else super().act(item, args)
+
+
+def _list(parameters: Sequence[tuple[str, str]]) -> list[str]:
+    """Parameters with what they are."""
+    width = max(len(p) for p, _ in parameters) + 1
+    last = len(parameters) - 1
+    return [f"    {p + ',' * (k < last):{width}} // {comment}" for k, (p, comment) in enumerate(parameters)]
