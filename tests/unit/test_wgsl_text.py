@@ -128,16 +128,16 @@ def test_ids_along_all_axes_count_from_their_own_base():
     assert found == words(5, 6, 7, 5, 6, 7)
 
 
-def test_parameters_are_lengths_then_base_then_two_zeros():
+def test_parameters_are_lengths_then_base_then_row_then_two_zeros():
     kernel = lower(Program([read("a", 0, u32), write_only("b", 1, u32)], (1, 1, 1), [Store("b", GID, Load("a", GID))]))
     text = wgsl_text(kernel, SAFEST, True)
     assert text.startswith(
         "struct Params {\n    len_a: u32,\n    len_b: u32,\n    base_x: u32,\n    base_y: u32,\n    base_z: u32,\n"
-        "    z0: u32,\n    z1: u32,\n}\nvar<immediate> params: Params;\n"
+        "    row: u32,\n    z0: u32,\n    z1: u32,\n}\nvar<immediate> params: Params;\n"
         "@group(0) @binding(0) var<storage, read> buf_a: array<u32>;\n"
         "@group(0) @binding(1) var<storage, read_write> buf_b: array<u32>;\n"
     )
-    assert param_words(kernel) == 7
+    assert param_words(kernel) == 8
     assert "@group(1) @binding(0) var<uniform> params: Params;" in wgsl_text(kernel, SAFEST, False)
 
 

@@ -93,7 +93,7 @@ class Shader:
             )
             for c, n in zip(contents, sizes, strict=True)
         ]
-        words = struct.pack(f"<{param_words(self.kernel)}I", *lengths, *base, 0, 0)
+        words = struct.pack(f"<{param_words(self.kernel)}I", *lengths, *base, 0, 0, 0)
         entries = [
             {"binding": k, "resource": {"buffer": b, "offset": 0, "size": b.size}} for k, b in enumerate(buffers)
         ]

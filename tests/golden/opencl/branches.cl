@@ -2,13 +2,13 @@
 
 __kernel __attribute__((reqd_work_group_size(64, 1, 1)))
 void vyre_kernel(
-    const __global uint *buf_x, // slot 0: x, u32, read
-    __global uint *buf_out,     // slot 1: out, u32, read and written
-    const uint len_x,           // elements of x
-    const uint len_out,         // elements of out
-    const uint base_x,          // first workgroup along x
-    const uint base_y,          // first workgroup along y
-    const uint base_z           // first workgroup along z
+    const __global uint *restrict buf_x, // slot 0: x, u32, read
+    __global uint *restrict buf_out,     // slot 1: out, u32, read and written
+    const uint len_x,                    // elements of x
+    const uint len_out,                  // elements of out
+    const uint base_x,                   // first workgroup along x
+    const uint base_y,                   // first workgroup along y
+    const uint base_z                    // first workgroup along z
 )
 {
     __local uint buf_parts[64]; // u32

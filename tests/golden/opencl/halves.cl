@@ -35,13 +35,13 @@ static ushort store_f16(float x) // of a number that was rounded to f16
 
 __kernel __attribute__((reqd_work_group_size(64, 1, 1)))
 void vyre_kernel(
-    const __global ushort *buf_a, // slot 0: a, f16, read
-    __global ushort *buf_out,     // slot 1: out, f16, read and written
-    const uint len_a,             // elements of a
-    const uint len_out,           // elements of out
-    const uint base_x,            // first workgroup along x
-    const uint base_y,            // first workgroup along y
-    const uint base_z             // first workgroup along z
+    const __global ushort *restrict buf_a, // slot 0: a, f16, read
+    __global ushort *restrict buf_out,     // slot 1: out, f16, read and written
+    const uint len_a,                      // elements of a
+    const uint len_out,                    // elements of out
+    const uint base_x,                     // first workgroup along x
+    const uint base_y,                     // first workgroup along y
+    const uint base_z                      // first workgroup along z
 )
 {
     const uint wid_x = (uint)get_group_id(0) + base_x;

@@ -2,13 +2,13 @@
 
 __kernel __attribute__((reqd_work_group_size(64, 1, 1)))
 void vyre_kernel(
-    const __global uchar *buf_data, // slot 0: data, u8, read
-    __global uint *buf_bins,        // slot 1: bins, u32, read and written
-    const uint len_data,            // elements of data
-    const uint len_bins,            // elements of bins
-    const uint base_x,              // first workgroup along x
-    const uint base_y,              // first workgroup along y
-    const uint base_z               // first workgroup along z
+    const __global uchar *restrict buf_data, // slot 0: data, u8, read
+    __global uint *restrict buf_bins,        // slot 1: bins, u32, read and written
+    const uint len_data,                     // elements of data
+    const uint len_bins,                     // elements of bins
+    const uint base_x,                       // first workgroup along x
+    const uint base_y,                       // first workgroup along y
+    const uint base_z                        // first workgroup along z
 )
 {
     const uint wid_x = (uint)get_group_id(0) + base_x;

@@ -2,11 +2,11 @@
 
 __kernel __attribute__((reqd_work_group_size(64, 1, 1)))
 void vyre_kernel(
-    __global uchar *buf_pixels, // slot 0: pixels, u8, read and written
-    const uint len_pixels,      // elements of pixels
-    const uint base_x,          // first workgroup along x
-    const uint base_y,          // first workgroup along y
-    const uint base_z           // first workgroup along z
+    __global uchar *restrict buf_pixels, // slot 0: pixels, u8, read and written
+    const uint len_pixels,               // elements of pixels
+    const uint base_x,                   // first workgroup along x
+    const uint base_y,                   // first workgroup along y
+    const uint base_z                    // first workgroup along z
 )
 {
     const uint wid_x = (uint)get_group_id(0) + base_x;

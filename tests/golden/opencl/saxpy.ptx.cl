@@ -21,13 +21,13 @@ static float quiet_f32(float x)
 
 __kernel __attribute__((reqd_work_group_size(64, 1, 1)))
 void vyre_kernel(
-    const __global float *buf_x, // slot 0: x, f32, read
-    __global float *buf_y,       // slot 1: y, f32, read and written
-    const uint len_x,            // elements of x
-    const uint len_y,            // elements of y
-    const uint base_x,           // first workgroup along x
-    const uint base_y,           // first workgroup along y
-    const uint base_z            // first workgroup along z
+    const __global float *restrict buf_x, // slot 0: x, f32, read
+    __global float *restrict buf_y,       // slot 1: y, f32, read and written
+    const uint len_x,                     // elements of x
+    const uint len_y,                     // elements of y
+    const uint base_x,                    // first workgroup along x
+    const uint base_y,                    // first workgroup along y
+    const uint base_z                     // first workgroup along z
 )
 {
     const uint wid_x = (uint)get_group_id(0) + base_x;

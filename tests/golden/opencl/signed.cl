@@ -17,15 +17,15 @@ static int add_i32(int a, int b)
 
 __kernel __attribute__((reqd_work_group_size(64, 1, 1)))
 void vyre_kernel(
-    const __global int *buf_a, // slot 0: a, i32, read
-    const __global int *buf_b, // slot 1: b, i32, read
-    __global int *buf_out,     // slot 2: out, i32, read and written
-    const uint len_a,          // elements of a
-    const uint len_b,          // elements of b
-    const uint len_out,        // elements of out
-    const uint base_x,         // first workgroup along x
-    const uint base_y,         // first workgroup along y
-    const uint base_z          // first workgroup along z
+    const __global int *restrict buf_a, // slot 0: a, i32, read
+    const __global int *restrict buf_b, // slot 1: b, i32, read
+    __global int *restrict buf_out,     // slot 2: out, i32, read and written
+    const uint len_a,                   // elements of a
+    const uint len_b,                   // elements of b
+    const uint len_out,                 // elements of out
+    const uint base_x,                  // first workgroup along x
+    const uint base_y,                  // first workgroup along y
+    const uint base_z                   // first workgroup along z
 )
 {
     const uint wid_x = (uint)get_group_id(0) + base_x;

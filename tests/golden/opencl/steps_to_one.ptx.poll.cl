@@ -14,15 +14,15 @@ static bool is_late(volatile __global ulong *began, ulong budget)
 
 __kernel __attribute__((reqd_work_group_size(64, 1, 1)))
 void vyre_kernel(
-    const __global uint *buf_a,     // slot 0: a, u32, read
-    __global uint *buf_out,         // slot 1: out, u32, read and written
-    const uint len_a,               // elements of a
-    const uint len_out,             // elements of out
-    const uint base_x,              // first workgroup along x
-    const uint base_y,              // first workgroup along y
-    const uint base_z,              // first workgroup along z
-    volatile __global ulong *began, // when the first invocation came, or 0
-    const ulong budget              // nanoseconds from then on
+    const __global uint *restrict buf_a, // slot 0: a, u32, read
+    __global uint *restrict buf_out,     // slot 1: out, u32, read and written
+    const uint len_a,                    // elements of a
+    const uint len_out,                  // elements of out
+    const uint base_x,                   // first workgroup along x
+    const uint base_y,                   // first workgroup along y
+    const uint base_z,                   // first workgroup along z
+    volatile __global ulong *began,      // when the first invocation came, or 0
+    const ulong budget                   // nanoseconds from then on
 )
 {
     const uint wid_x = (uint)get_group_id(0) + base_x;

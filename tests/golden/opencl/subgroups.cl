@@ -96,13 +96,13 @@ static uint reduce_or_u32(const __local uint *slots)
 
 __kernel __attribute__((reqd_work_group_size(48, 1, 1)))
 void vyre_kernel(
-    const __global float *buf_a, // slot 0: a, f32, read
-    __global float *buf_out,     // slot 1: out, f32, read and written
-    const uint len_a,            // elements of a
-    const uint len_out,          // elements of out
-    const uint base_x,           // first workgroup along x
-    const uint base_y,           // first workgroup along y
-    const uint base_z            // first workgroup along z
+    const __global float *restrict buf_a, // slot 0: a, f32, read
+    __global float *restrict buf_out,     // slot 1: out, f32, read and written
+    const uint len_a,                     // elements of a
+    const uint len_out,                   // elements of out
+    const uint base_x,                    // first workgroup along x
+    const uint base_y,                    // first workgroup along y
+    const uint base_z                     // first workgroup along z
 )
 {
     __local uint slots[64]; // what lanes of a subgroup exchange

@@ -14,14 +14,14 @@ static float quiet_f32(float x)
 
 __kernel __attribute__((reqd_work_group_size(64, 1, 1)))
 void vyre_kernel(
-    const __global float *buf_a,        // slot 0: a, f32, read
-    __global float *buf_sums,           // slot 1: sums, f32, read and written
-    const uint len_a,                   // elements of a
-    const uint len_sums,                // elements of sums
-    const uint base_x,                  // first workgroup along x
-    const uint base_y,                  // first workgroup along y
-    const uint base_z,                  // first workgroup along z
-    const volatile __global uint *stop  // not zero: end soon
+    const __global float *restrict buf_a, // slot 0: a, f32, read
+    __global float *restrict buf_sums,    // slot 1: sums, f32, read and written
+    const uint len_a,                     // elements of a
+    const uint len_sums,                  // elements of sums
+    const uint base_x,                    // first workgroup along x
+    const uint base_y,                    // first workgroup along y
+    const uint base_z,                    // first workgroup along z
+    const volatile __global uint *stop    // not zero: end soon
 )
 {
     __local float buf_mem[64]; // f32

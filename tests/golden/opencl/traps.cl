@@ -2,16 +2,16 @@
 
 __kernel __attribute__((reqd_work_group_size(64, 1, 1)))
 void vyre_kernel(
-    const __global uint *buf_index, // slot 0: index, u32, read
-    const __global int *buf_table,  // slot 1: table, i32, read
-    __global int *buf_out,          // slot 2: out, i32, read and written
-    const uint len_index,           // elements of index
-    const uint len_table,           // elements of table
-    const uint len_out,             // elements of out
-    const uint base_x,              // first workgroup along x
-    const uint base_y,              // first workgroup along y
-    const uint base_z,              // first workgroup along z
-    __global uint *trap             // which trap, its address, and where
+    const __global uint *restrict buf_index, // slot 0: index, u32, read
+    const __global int *restrict buf_table,  // slot 1: table, i32, read
+    __global int *restrict buf_out,          // slot 2: out, i32, read and written
+    const uint len_index,                    // elements of index
+    const uint len_table,                    // elements of table
+    const uint len_out,                      // elements of out
+    const uint base_x,                       // first workgroup along x
+    const uint base_y,                       // first workgroup along y
+    const uint base_z,                       // first workgroup along z
+    __global uint *restrict trap             // which trap, its address, and where
 )
 {
     __local int buf_mem[64]; // i32

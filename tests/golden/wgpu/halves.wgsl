@@ -4,6 +4,7 @@ struct Params {
     base_x: u32,
     base_y: u32,
     base_z: u32,
+    row: u32,
     z0: u32,
     z1: u32,
 }
@@ -85,7 +86,7 @@ fn round_f16(x: u32) -> u32 {
 
 @compute @workgroup_size(64, 1, 1)
 fn vyre_kernel(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_id) lid: vec3<u32>) {
-    let wid_x = group.x + params.base_x;
+    let wid_x = group.x + group.y * params.row + params.base_x;
     let gid_x = wid_x * 64u + lid.x;
     let v1 = select(0u, load_f16(extractBits(buf_a[select(0u, gid_x, gid_x < params.len_a) >> 1u], (gid_x & 1u) << 4u, 16u)), gid_x < params.len_a);
     let v2 = mul_f32(v1, 0x3f000000u);

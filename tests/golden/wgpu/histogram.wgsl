@@ -4,6 +4,7 @@ struct Params {
     base_x: u32,
     base_y: u32,
     base_z: u32,
+    row: u32,
     z0: u32,
     z1: u32,
 }
@@ -13,7 +14,7 @@ var<immediate> params: Params;
 
 @compute @workgroup_size(64, 1, 1)
 fn vyre_kernel(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_id) lid: vec3<u32>) {
-    let wid_x = group.x + params.base_x;
+    let wid_x = group.x + group.y * params.row + params.base_x;
     let gid_x = wid_x * 64u + lid.x;
     if (params.len_data > gid_x) {
         let v1 = extractBits(buf_data[gid_x >> 2u], (gid_x & 3u) << 3u, 8u);

@@ -4,6 +4,7 @@ struct Params {
     base_x: u32,
     base_y: u32,
     base_z: u32,
+    row: u32,
     z0: u32,
     z1: u32,
 }
@@ -48,7 +49,7 @@ fn convert_u32_u64(x: u32) -> vec2<u32> {
 
 @compute @workgroup_size(64, 1, 1)
 fn vyre_kernel(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_id) lid: vec3<u32>) {
-    let wid_x = group.x + params.base_x;
+    let wid_x = group.x + group.y * params.row + params.base_x;
     let gid_x = wid_x * 64u + lid.x;
     let v1 = select(vec2<u32>(0u, 0u), buf_a[select(0u, gid_x, gid_x < params.len_a)], gid_x < params.len_a);
     let v2 = add_u64(mul_u64(v1, vec2<u32>(0x4c957f2du, 0x5851f42du)), convert_u32_u64(gid_x));

@@ -5,6 +5,7 @@ struct Params {
     base_x: u32,
     base_y: u32,
     base_z: u32,
+    row: u32,
     z0: u32,
     z1: u32,
 }
@@ -26,9 +27,9 @@ fn note_trap(code: u32, address: u32, x: u32, y: u32, z: u32) {
 
 @compute @workgroup_size(64, 1, 1)
 fn vyre_kernel(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_id) lid: vec3<u32>, @builtin(local_invocation_index) linear: u32) {
-    let wid_x = group.x + params.base_x;
+    let wid_x = group.x + group.y * params.row + params.base_x;
     let gid_x = wid_x * 64u + lid.x;
-    let wid_y = group.y + params.base_y;
+    let wid_y = select(group.y, 0u, params.row != 0u) + params.base_y;
     let gid_y = wid_y * 1u + lid.y;
     let wid_z = group.z + params.base_z;
     let gid_z = wid_z * 1u + lid.z;

@@ -41,4 +41,4 @@ def kernel_text(
     float64 = soft or program.requirements.float64
     options = LowerOptions(soft_flush=keeps_subnormals(mode, float64), poll=poll, off=OFF)
     kernel = lower(program, options)
-    return kernel, opencl_text(kernel, mode), build_options(mode, float64)
+    return kernel, opencl_text(kernel, mode), build_options(mode, float64, kernel.lanes)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import gc
 import os
 import threading
 import time
@@ -18,6 +19,7 @@ from struct import pack
 from typing import Any
 
 from ...driver.offload.device import Batch, Built, Code, Device, Memory, Ticket
+from ...driver.offload.exits import skip_exit_handlers
 from ...driver.values import Dims
 from ...errors import (
     DeviceLost,
@@ -139,12 +141,11 @@ class OpenCLDevice(Device):
 
     def leave(self) -> None:
         """Let nobody wait for work that still runs: releasing a queue or a copy would."""
-        if any(not self._has_ended(event) for event in list(self.latest.values())):
-            self.keep()
+        if self.is_busy():
+            _keep(self)
 
-    def keep(self) -> None:
-        """Never release it."""
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
+    def is_busy(self) -> bool:
+        return any(not self._has_ended(event) for event in list(self.latest.values()))
 
     def next_beside(self) -> int:
         """The number of a queue for work that nobody waits for right away."""
@@ -260,15 +261,26 @@ def polls(device: Any, mode: Mode) -> bool:
 _devices: weakref.WeakSet[OpenCLDevice] = weakref.WeakSet()
 
 
+def _keep(kept: Any) -> None:
+    """Never release it."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+
+
 def _leave_all() -> None:
-    for device in list(_devices):
-        device.leave()
+    """At the end of the process: where a device works, releasing anything that it uses may wait for the work."""
+    busy = [device for device in list(_devices) if device.is_busy()]
+    if not busy:
+        return
+    binding = type(busy[0].context).__module__
+    for kept in (*busy, *(found for found in gc.get_objects() if type(found).__module__ == binding)):
+        _keep(kept)
+    skip_exit_handlers()
 
 
 def _keep_all() -> None:
     """In a forked process: whoever holds the library's locks is not here, so that asking or releasing may hang."""
     for device in list(_devices):
-        device.keep()
+        _keep(device)
         _devices.discard(device)
 
 

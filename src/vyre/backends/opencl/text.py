@@ -30,6 +30,11 @@ _ATOMICS = {
 }  # fmt: skip
 
 
+_REGISTERS = 1 << 16
+"""Of one of NVIDIA's multiprocessors, on which a whole workgroup runs; a lane has at most 255 of them."""
+_FREE_LANES = 256
+
+
 class Mode(StrEnum):
     """How f32 becomes canonical."""
 
@@ -46,9 +51,12 @@ def keeps_subnormals(mode: Mode, float64: bool) -> bool:
     return float64 or mode is Mode.SOFT
 
 
-def build_options(mode: Mode, float64: bool) -> list[str]:
-    """What the device's compiler is told; `float64`: the program computes with f64."""
+def build_options(mode: Mode, float64: bool, lanes: int = 1) -> list[str]:
+    """What the device's compiler is told of a kernel whose workgroups have so many lanes; `float64`: it computes with
+    f64."""
     options = ["-cl-std=CL1.2", "-w", "-cl-fp32-correctly-rounded-divide-sqrt"]
+    if mode is Mode.PTX and lanes > _FREE_LANES:  # or it uses more registers than such a workgroup has
+        options.append(f"-cl-nv-maxrregcount={_REGISTERS // -(-lanes // 32) // 32 // 8 * 8}")
     return options if keeps_subnormals(mode, float64) else [*options, "-cl-denorms-are-zero"]
 
 
@@ -71,7 +79,7 @@ class _OpenCL(Dialect):
         return [f"__kernel __attribute__((reqd_work_group_size({x}, {y}, {z})))", f"void {ENTRY}"]
 
     def pointer(self, element: str, name: str, writable: bool) -> str:
-        return f"{'' if writable else 'const '}__global {element} *{name}"
+        return f"{'' if writable else 'const '}__global {element} *restrict {name}"
 
     def group_id(self, axis: int) -> str:
         return f"get_group_id({axis})"

@@ -19,6 +19,7 @@ from typing import Any
 import wgpu  # type: ignore[import-untyped]
 
 from ...driver.offload.device import Built, Device, Memory, Ticket
+from ...driver.offload.exits import skip_exit_handlers
 from ...driver.values import Dims
 from ...errors import (
     BackendError,
@@ -32,7 +33,7 @@ from ...errors import (
 from . import native
 from .adapters import is_emulated, name_of
 from .text import ENTRY
-from .work import USAGE, Kernel, Layout, Piece, Sender, Sent, Uniform, WgpuBatch
+from .work import USAGE, Kernel, Layout, Piece, Sender, Sent, Uniform, WgpuBatch, rows
 
 FEATURES = ("immediates", "timestamp-query")
 """What is asked of a device that has it."""
@@ -69,7 +70,9 @@ class WgpuDevice(Device):
         native.stop_thread(self.raw)
         self.limits: dict[str, int] = dict(self.raw.limits)
         self.name = name_of(adapter)
-        self.most_groups = self.limits["max-compute-workgroups-per-dimension"]
+        self.row = self.limits["max-compute-workgroups-per-dimension"]
+        """Workgroups along an axis of what the library calls a dispatch."""
+        self.most_groups = (min(self.row**2, 0xFFFFFFFF), self.row, self.row)
         self.most_bytes = most_bytes(self.limits)
         self.immediate_bytes = self.limits["max-immediate-size"] if immediates and "immediates" in features else 0
         self.tick_ns = native.nanoseconds_per_tick(self.raw) if "timestamp-query" in features else 0.0
@@ -222,7 +225,7 @@ class WgpuDevice(Device):
             return super().ready(code, memories, lengths, grid)
         with self.reported("recording work"):
             group = self.group(code, memories)
-        params = code.params(lengths, (0, 0, 0))
+        launches = [(code.params(lengths, at, row), size) for at, size, row in rows((0, 0, 0), grid, self.row)]
         nothing: list[Any] = []
 
         def go() -> Ticket:
@@ -236,8 +239,9 @@ class WgpuDevice(Device):
                 commands = encoder.begin_compute_pass()
                 commands.set_pipeline(code.pipeline)
                 commands.set_bind_group(0, group)
-                commands.set_immediates(0, params, 0, len(params))
-                commands.dispatch_workgroups(*grid)
+                for params, size in launches:
+                    commands.set_immediates(0, params, 0, len(params))
+                    commands.dispatch_workgroups(*size)
                 commands.end()
                 with self.queue:
                     self.submit(encoder)
@@ -412,8 +416,11 @@ native.when_lost(_suspect_all)
 @atexit.register
 def _leave() -> None:
     """A process that ends does not wait for its devices."""
-    for device in (*_left_behind, *(d for d in list(_devices) if d._is_busy())):
+    busy = [*_left_behind, *(d for d in list(_devices) if d._is_busy())]
+    for device in busy:
         native.forget(device.raw)
+    if busy:
+        skip_exit_handlers()
 
 
 def _forked() -> None:

@@ -164,7 +164,7 @@ def _run(device: WgpuDevice, built: Built, inputs: Sequence[bytes], output_bytes
 # ---- facts that no program can ask for -------------------------------------------------------------------------------
 
 _HEAD = """
-struct Params { turns: u32, words: u32, x: u32, y: u32, z: u32, z0: u32, z1: u32 }
+struct Params { turns: u32, words: u32, x: u32, y: u32, z: u32, row: u32, z0: u32, z1: u32 }
 PARAMS params: Params;
 @group(0) @binding(0) var<storage, read> unused: array<u32>;
 @group(0) @binding(1) var<storage, read_write> out: array<u32>;
@@ -209,9 +209,9 @@ def shared_is_zeroed(device: WgpuDevice) -> bool:
 
 
 def _words(device: WgpuDevice, text: str, input_bytes: int, output_bytes: int) -> list[int]:
-    immediates = device.immediate_bytes >= 28
+    immediates = device.immediate_bytes >= 32
     space = "var<immediate>" if immediates else "@group(1) @binding(0) var<uniform>"
-    extra = {"writable": [False, True], "words": 7, "immediates": immediates}
+    extra = {"writable": [False, True], "words": 8, "immediates": immediates}
     built = Built(_HEAD.replace("PARAMS", space) + text, b"", Facts((32, 1, 1), extra=extra))
     result = _run(device, built, [bytes(input_bytes)], output_bytes, 1)
     return list(memoryview(result).cast("I"))

@@ -6,15 +6,15 @@ submit, and nobody could give up. So that thread is stopped, and whoever waits p
 
 from __future__ import annotations
 
-import atexit
-import ctypes
 import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import count
 from typing import Any
+
+from ...driver.offload.exits import skip_exit_handlers
 
 _LOST = "The WGPU device was lost"
 _SILENCED = "XDG_RUNTIME_DIR"
@@ -117,10 +117,7 @@ def leave_to_parent() -> None:
     from wgpu.backends.wgpu_native import _api
 
     _api.libf = None
-    libc = ctypes.CDLL(None)
-    with suppress(AttributeError):  # only glibc has it; what is registered last is called first
-        libc.on_exit(libc._exit, None)
-        atexit.register(libc.fflush, None)
+    skip_exit_handlers()
 
 
 class _Noticing(logging.Filter):

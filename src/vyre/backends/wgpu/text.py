@@ -12,6 +12,8 @@ The interface of the module, whose entry point is `vyre_kernel`:
                                 u32 words without gaps, in this order:
                                   the length in elements of each bound buffer, by slot
                                   the workgroup id to count from: x y z
+                                  row: 0, or the workgroups of a row where a long x axis is folded: what the device
+                                  counts along y are rows then
                                   z0 z1: zero, which the compiler cannot know
                                 `param_words(kernel)` says how many
 
@@ -53,6 +55,7 @@ _SET_ZEROS = ("(params.z0 * params.z1)", "(params.z0 - params.z1)")
 """Zeros that the compiler cannot know. They are added: with the words of float operands, which are taken by ^, they do
 not cancel. Each has its use, as Mesa takes what both sides of a choice add out of it (see `prelude`)."""
 _AXES = "xyz"
+_GROUP = {"x": "group.x + group.y * params.row", "y": "select(group.y, 0u, params.row != 0u)", "z": "group.z"}
 _WIDE = frozenset(("u64", "i64"))
 _INFIX = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "rem": "%", "and": "&", "or": "|", "xor": "^", "shl": "<<",
@@ -82,7 +85,7 @@ def wgsl_text(kernel: Kernel, traits: Traits, immediates: bool) -> str:
 
 def param_words(kernel: Kernel) -> int:
     """u32 words of the parameters."""
-    return sum(not b.shared for b in kernel.buffers) + 5
+    return sum(not b.shared for b in kernel.buffers) + 6
 
 
 def shared_bytes(kernel: Kernel) -> int:
@@ -139,7 +142,7 @@ class _Wgsl(Printer):
     def _declarations(self, immediates: bool) -> Iterator[str]:
         bound = [b for b in self.kernel.buffers if not b.shared]
         yield "struct Params {"
-        for name in (*(self._len(b) for b in bound), "base_x", "base_y", "base_z", "z0", "z1"):
+        for name in (*(self._len(b) for b in bound), "base_x", "base_y", "base_z", "row", "z0", "z1"):
             yield f"    {name}: u32,"
         yield "}"
         yield "var<immediate> params: Params;" if immediates else "@group(1) @binding(0) var<uniform> params: Params;"
@@ -161,7 +164,7 @@ class _Wgsl(Printer):
                 self.ids |= {f"wid_{axis}", "lid"}
             if f"wid_{axis}" in self.ids:
                 self.ids.add("group")
-                yield f"let wid_{axis} = group.{axis} + params.base_{axis};"
+                yield f"let wid_{axis} = {_GROUP[axis]} + params.base_{axis};"
             if f"gid_{axis}" in self.ids:
                 yield f"let gid_{axis} = wid_{axis} * {self.kernel.workgroup[_AXES.index(axis)]}u + lid.{axis};"
         if "lane" in self.ids:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -52,9 +53,9 @@ class Kernel(NamedTuple):
     layout: Layout
     groups: tuple[Any, ...]
 
-    def params(self, lengths: Sequence[int], base: Dims) -> bytes:
-        """Lengths, the workgroup id to count from, and two words that are zero."""
-        return struct.pack(f"<{self.layout.words}I", *lengths, *base, 0, 0)
+    def params(self, lengths: Sequence[int], base: Dims, row: int) -> bytes:
+        """Lengths, the workgroup id to count from, the workgroups of a row, and two words that are zero."""
+        return struct.pack(f"<{self.layout.words}I", *lengths, *base, row, 0, 0)
 
 
 class Uniform(NamedTuple):
@@ -62,6 +63,23 @@ class Uniform(NamedTuple):
 
     buffer: Any
     group: Any
+
+
+def rows(base: Dims, grid: Dims, most: int) -> Iterator[tuple[Dims, Dims, int]]:
+    """A grid as launches (base, size, row) of at most so many workgroups along an axis: a long x axis is folded into
+    rows, because every launch waits for the one before.
+
+    >>> list(rows((5, 0, 0), (8, 1, 1), 3))
+    [((5, 0, 0), (3, 2, 1), 3), ((11, 0, 0), (2, 1, 1), 0)]
+    """
+    x, y, z = grid
+    first, *others = base
+    if x > most and y * z == 1:
+        whole = x // most
+        yield base, (most, whole, 1), most
+        first, x = first + whole * most, x % most
+    for at in range(0, x, most):
+        yield (first + at, others[0], others[1]), (min(most, x - at), y, z), 0
 
 
 class _Reading(NamedTuple):
@@ -121,7 +139,8 @@ class WgpuBatch(Batch):
         if all(grid):
             with self._device.reported("recording work"):
                 group = self._device.group(code, memories)
-            self._do(lambda: self._launch(code, group, code.params(lengths, base), grid))
+            for at, size, row in rows(base, grid, self._device.row):
+                self._do(partial(self._launch, code, group, code.params(lengths, at, row), size))
 
     def read(self, memory: Memory, offset: int, nbytes: int) -> None:
         if not nbytes:
