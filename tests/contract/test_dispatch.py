@@ -432,6 +432,7 @@ def test_field_profile_fills_in_what_is_not_set(backend):
 def test_field_timeout_ends_a_dispatch(backend):
     if backend.deadline == "none":
         pytest.skip(f"{backend.id} keeps no deadline")
+    assert backend.dispatch(COUNT, [words(1)], DispatchConfig(timeout=60)) == [words(2)]  # the device opens
     start = time.monotonic()
     target = bytearray(b"\xa5" * 4)
     with pytest.raises(DeadlineExceeded, match=r"in time.*Fix: "):

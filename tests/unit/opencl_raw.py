@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 import struct
+import warnings
 from functools import cache
 from typing import Any
 
@@ -64,7 +65,10 @@ class Code:
         mode = Mode.PTX if NVIDIA else mode
         soft = kernel.soft_flush if flushes is None else not flushes
         program = cl.Program(self.context, opencl_text(kernel, mode))
-        self.entry = getattr(program.build(build_options(mode, soft), cache_dir=False), ENTRY)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", cl.CompilerWarning)  # some compilers have always something to say
+            built = program.build(build_options(mode, soft), cache_dir=False)
+        self.entry = getattr(built, ENTRY)
 
     def run(
         self,

@@ -125,7 +125,7 @@ SHOWN = {
     "opencl": {
         "u64": r"\(ulong\)\w+ \* 4886718345ul",
         "i64": r"= mul_i64\(\(long\)\w+, -4886718345l\) >> 7ul",
-        "f64": r"\(double\)\w+ / 3\.0",
+        "f64": r"\(double\)\w+ / 3\.0|div_f64\(\(double\)\w+, 3\.0\)",
         "f16": r"= store_f16\(.*round_f16\(",
         "bf16": r"= store_bf16\(.*round_bf16\(",
     },
@@ -133,8 +133,8 @@ SHOWN = {
         "u64": r"= mul_u64\(",
         "i64": r"= shr_i64\(",
         "f64": r"\bf64\b",
-        "f16": r"= round_f16\((?s:.*)store_f16\(quiet_f32",
-        "bf16": r"= round_bf16\((?s:.*)store_bf16\(quiet_f32",
+        "f16": r"= round_f16\((?s:.*)store_f16\((quiet_f32|v\d+\))",
+        "bf16": r"= round_bf16\((?s:.*)store_bf16\((quiet_f32|v\d+\))",
     },
 }
 """What the text of such a program must show, native or emulated."""

@@ -43,6 +43,7 @@ from vyre.errors import (
 )
 
 from .device_backends import open_or_skip
+from .test_exits import HAS_WAY
 
 FOUND = Found(0, "Some GPU", "sm_90", 1 << 30, 49152, 1024, (1024, 1024, 64), (2147483647, 65535, 65535))
 ONE = DispatchConfig(grid_override=(1, 1, 1))
@@ -793,18 +794,43 @@ def test_a_forked_process_is_told_to_be_spawned():
     assert "use the spawn start method" in done.stdout
 
 
-def test_a_process_with_work_that_never_ends_can_still_exit():
+@pytest.mark.parametrize("work", ["none", "started", "left behind"])
+def test_a_process_that_ends_waits_for_no_device(work):
+    """While one works, nothing that drivers left to be done at exit is done."""
     open_or_skip("cuda").shutdown()
-    begun = time.monotonic()
-    done = run_alone("""
+    done = run_alone(f"""
+        from tests.unit.test_exits import endless, register_with_c
+        register_with_c(b"what a driver does at exit")
         backend = package.REGISTRATION.open()
-        pending = backend.dispatch_async(LONG, [words(1)], ONE)
-        assert not pending.is_ready()
-        print("left")
+        backend.dispatch(COUNT, [words(1)], ONE)
+        if {work != "none"}:
+            pending = backend.dispatch_async(endless.program, [words(*range(64)), words(0xFFFFFFFF)])
+            assert not pending.is_ready()
+        if {work == "left behind"}:
+            backend.session().close()
+        print("left", time.monotonic())
+        sys.exit(7)
         """)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "left"
-    assert time.monotonic() - begun < 30
+    ended = time.monotonic()
+    assert done.returncode == 7, done.stderr
+    left, *driver = done.stdout.splitlines()
+    assert driver == (["what a driver does at exit"] if HAS_WAY and work == "none" else [])
+    assert ended - float(left.split()[1]) < 10
+
+
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("streams, ended", [((0, 0, 0), True), ((0, 600, 0), True), ((0, 0, 0), False)])
+def test_exit_handlers_are_skipped_while_something_runs(streams, ended, lost, monkeypatch):
+    context = SimpleNamespace(lost=lost, unended=SimpleNamespace(ended=lambda: ended))
+    device = object.__new__(CudaDevice)
+    device.context, device.cu = context, SimpleNamespace(cuStreamQuery=lambda stream: (stream,))
+    device.stream, *device.beside = streams
+    skipped = []
+    monkeypatch.setattr(devices, "contexts", lambda: [context])
+    monkeypatch.setattr(devices, "_devices", {device})
+    monkeypatch.setattr(devices, "skip_exit_handlers", lambda: skipped.append(True))
+    devices._leave()
+    assert bool(skipped) is (not lost and (any(streams) or not ended))
 
 
 def test_devices_come_and_go_without_a_trace(backend):

@@ -33,6 +33,7 @@ from vyre.errors import (
 from vyre.lower import exactness as canon
 
 from .cpu_kernels import arange, scaled, scaled_wide, stirred
+from .test_exits import HAS_WAY
 
 ROOT = Path(__file__).parents[2]
 WHY = unavailable()
@@ -437,13 +438,14 @@ def test_work_that_cannot_be_stopped_is_left_behind_and_the_device_recovered(own
 CTRL_C = """
 import os, signal, threading, time
 from tests.contract.programs import COUNT, words
-from tests.unit.cpu_kernels import arange, stirred
+from tests.unit.cpu_kernels import arange
+from tests.unit.test_exits import endless
 from vyre.backends.opencl import OpenCLBackend
 from vyre.driver import pipeline
 from vyre.driver.guard import guarded
 from vyre.errors import DeviceLost
 guard = guarded(OpenCLBackend())
-count, compiled = pipeline.compile(guard, COUNT), pipeline.compile(guard, stirred.program)
+count, compiled = pipeline.compile(guard, COUNT), pipeline.compile(guard, endless.program)
 count.dispatch([words(1)])
 sent = []
 def send():
@@ -470,6 +472,41 @@ def test_ctrl_c_ends_hours_of_work_and_the_process_can_end():
     assert float(seconds) < 1
     assert "still runs on the device" in then
     assert "Fix: wait until it ends, or call try_recover()" in then
+
+
+AT_EXIT = """
+import atexit, sys, time
+from tests.unit.test_exits import endless, register_with_c
+register_with_c(b"what a driver does at exit")
+atexit.register(lambda: print("releases", sys.getrefcount(memory) == before))
+from tests.contract.programs import COUNT, words
+from tests.unit.cpu_kernels import arange
+from vyre.backends.opencl import OpenCLBackend
+from vyre.driver import pipeline
+backend = OpenCLBackend()
+count = pipeline.compile(backend, COUNT)
+count.dispatch([words(1)])
+memory = backend.session().device.allocate(4)
+pending = [backend.dispatch_async(endless.program, [arange(64), words(0xFFFFFFFF)]) for _ in range({started})]
+if {left}:
+    backend.try_recover()
+before = sys.getrefcount(memory)
+print("left", time.monotonic())
+sys.exit(7)
+"""
+
+
+@needs_driver
+@pytest.mark.parametrize("started, left", [(0, False), (0, True), (1, False), (2, False), (1, True)])
+def test_a_process_that_ends_waits_for_no_device(started, left):
+    """While one works, nothing that drivers left to be done at exit is done, and nothing is released."""
+    done = run_python(AT_EXIT.format(started=started, left=left))
+    ended = time.monotonic()
+    assert done.returncode == 7, done.stderr
+    at, releases, *driver = done.stdout.splitlines()
+    assert releases == f"releases {started == 0}"
+    assert driver == (["what a driver does at exit"] if HAS_WAY and not started else [])
+    assert ended - float(at.split()[1]) < 10
 
 
 # ---- asynchronous dispatch ------------------------------------------------------------------------------------------

@@ -20,14 +20,16 @@ from vyre.backends.wgpu import adapters
 from vyre.backends.wgpu import device as device_module
 from vyre.backends.wgpu.device import WgpuDevice
 
+from .test_exits import HAS_WAY
+
 HEAD = """
-struct Params { len0: u32, len1: u32, x: u32, y: u32, z: u32, z0: u32, z1: u32 }
+struct Params { len0: u32, len1: u32, x: u32, y: u32, z: u32, row: u32, z0: u32, z1: u32 }
 PARAMS params: Params;
 @group(0) @binding(0) var<storage, read> a: array<u32>;
 @group(0) @binding(1) var<storage, read_write> b: array<u32>;
 @compute @workgroup_size(64)
 fn vyre_kernel(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_id) lane: vec3<u32>) {
-    let at = (group.x + params.x) * 64u + lane.x;
+    let at = (group.x + group.y * params.row + params.x) * 64u + lane.x;
 """
 FLIP = HEAD + "if (at < params.len0 && at < params.len1) { b[at] = a[at] ^ 0xdeadbeefu; } }"
 ADD = HEAD + "if (at < params.len0 && at < params.len1) { b[at] = b[at] + a[at]; } }"
@@ -53,9 +55,9 @@ def adapter_or_skip():
 
 
 def load(device, text):
-    immediates = device.immediate_bytes >= 28
+    immediates = device.immediate_bytes >= 32
     space = "var<immediate>" if immediates else "@group(1) @binding(0) var<uniform>"
-    extra = {"writable": [False, True], "words": 7, "immediates": immediates}
+    extra = {"writable": [False, True], "words": 8, "immediates": immediates}
     text = text.replace("TURNS", "30000u" if device.is_emulated else "20000000u")
     return device.load(Built(text.replace("PARAMS", space), b"", Facts((64, 1, 1), extra=extra)))
 
@@ -91,11 +93,11 @@ def own():
     device.close()
 
 
-def start(device, groups=SPINS):
+def start(device, groups=SPINS, rows=1):
     """Work that takes a while; what is read is not looked at."""
     target = device.allocate(4096)
     batch = device.batch()
-    batch.launch(load(device, SPIN), [device.allocate(16), target], [4, 1024], (0, 0, 0), (groups, 1, 1))
+    batch.launch(load(device, SPIN), [device.allocate(16), target], [4, 1024], (0, 0, 0), (groups, rows, 1))
     batch.read(target, 0, 64)
     return batch.submit()
 
@@ -614,21 +616,32 @@ def run_alone(code, **environ):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=env)
 
 
-def test_a_process_ends_while_its_device_works():
+@pytest.mark.parametrize("rows, closed", [(0, False), (0, True), (10_000, False), (10_000, True)])
+def test_a_process_that_ends_waits_for_no_device(rows, closed):
+    """While one works, nothing that drivers left to be done at exit is done."""
     adapter_or_skip()
-    begun = time.monotonic()
-    done = run_alone("""
-        import time
+    done = run_alone(f"""
+        import atexit, sys, time
+        from tests.unit.test_exits import register_with_c
+        register_with_c(b"what a driver does at exit")
+        atexit.register(print, "what the user does")
         from tests.unit.test_wgpu_device import *
         device = WgpuDevice(adapters.chosen())
         start(device, 1).take([None])
-        left = WgpuDevice(adapters.chosen())
-        tickets = start(device, 4000), start(left, 4000)
-        left.close()
-        print("left")
+        ticket = start(device, 60_000, {rows})
+        if not {rows}:
+            ticket.wait(None)
+        if {closed}:
+            device.close()
+        print("left", time.monotonic())
+        sys.exit(7)
         """)
-    assert (done.returncode, done.stdout) == (0, "left\n"), done.stderr
-    assert time.monotonic() - begun < 20
+    ended = time.monotonic()
+    assert done.returncode == 7, done.stderr
+    left, user, *driver = done.stdout.splitlines()
+    assert user == "what the user does"
+    assert driver == (["what a driver does at exit"] if HAS_WAY and not rows else [])
+    assert ended - float(left.split()[1]) < 10
 
 
 def test_opening_a_device_writes_nothing_and_leaves_the_environment_alone():

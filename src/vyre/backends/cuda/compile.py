@@ -13,7 +13,7 @@ _LOG_CHARACTERS = 4000
 def nvrtc() -> Any:
     """The bindings of the compiler, with the compiler behind them."""
     try:
-        from cuda.bindings import nvrtc as found  # type: ignore[import-not-found, unused-ignore]
+        from cuda.bindings import nvrtc as found  # type: ignore[import-not-found, import-untyped, unused-ignore]
     except ImportError as e:
         raise _unavailable("the package cuda-bindings cannot be imported", e) from e
     try:

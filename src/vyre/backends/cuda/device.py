@@ -6,6 +6,7 @@ others are made inside `Context.current`.
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import threading
@@ -17,9 +18,10 @@ from contextlib import suppress
 from typing import Any
 
 from ...driver.offload.device import Built, Code, Device, Memory, Ticket
+from ...driver.offload.exits import skip_exit_handlers
 from ...driver.values import Dims
 from ...errors import DeviceLost, DeviceOutOfMemory, KernelCompileFailed, VyreError
-from .driver import Context, Found, context_of, library
+from .driver import Context, Found, context_of, contexts, library
 from .staging import Crew, Pinned, Staging, StopWords, address_of, copy
 from .work import FROM, TO, CudaBatch, Later, Loaded, Mark, Numbers
 
@@ -81,6 +83,7 @@ class CudaDevice(Device):
         weakref.finalize(
             self, _clear_away, cu, context, streams, self._pool, self._marks, self._retired, self._last
         ).atexit = False
+        _devices.add(self)
 
     def _new_pool(self) -> Any:
         cu, ok = self.cu, self.context.ok
@@ -199,11 +202,14 @@ class CudaDevice(Device):
 
     def _unload(self) -> None:
         """Unload it, if nothing runs: the driver would wait for whatever does."""
-        if self._retired and not any(self.cu.cuStreamQuery(s)[0] for s in (self.stream, *self.beside)):
+        if self._retired and not self.is_busy():
             while self._retired:
                 self.cu.cuModuleUnload(self._retired.pop())
 
     # -- waiting
+
+    def is_busy(self) -> bool:
+        return any(self.cu.cuStreamQuery(s)[0] for s in (self.stream, *self.beside))
 
     def mark(self, stream: Any, *, timed: bool = False) -> Mark:
         """A point in a stream that can be waited for."""
@@ -306,6 +312,19 @@ def _await_left(context: Context) -> None:
             )
         time.sleep(_SLEEP_S)
     context.unended = None
+
+
+_devices: weakref.WeakSet[CudaDevice] = weakref.WeakSet()
+
+
+@atexit.register
+def _leave() -> None:
+    """A process that ends does not wait for its devices; what the driver does at exit may."""
+    with suppress(VyreError):
+        left = [context.unended for context in contexts() if not context.lost and context.unended is not None]
+        working = [device for device in list(_devices) if not device.context.lost and device.is_busy()]
+        if working or not all(mark.ended() for mark in left):
+            skip_exit_handlers()
 
 
 def _clear_away(

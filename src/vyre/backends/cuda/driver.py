@@ -38,7 +38,7 @@ _ATTRIBUTE = "CU_DEVICE_ATTRIBUTE_"
 
 def library() -> Any:
     """The binding, imported by the first who needs it."""
-    from cuda.bindings import driver  # type: ignore[import-not-found, unused-ignore]
+    from cuda.bindings import driver  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
     return driver
 
@@ -216,6 +216,11 @@ def context_of(index: int) -> Context:
             del _contexts[index]
         found = _contexts[index] = Context(index)
         return found
+
+
+def contexts() -> list[Context]:
+    """Those that are open."""
+    return list(_contexts.values())
 
 
 def _forget() -> None:
