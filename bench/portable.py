@@ -1,8 +1,8 @@
 """The portable backends against the libraries they stand on: u32 xor over resident memory, and the cost of a launch.
 
 Ours and the raw library run in turns, over memory of the same device, with the same work per invocation. `bandwidth`
-is ten launches over `--elements` words and a wait; `launch` is one launch over 64 words and a wait. Goals: 0.95 of the
-raw bandwidth, and 1.3 times the raw launch. Results go to bench/results/portable.json.
+is fifty launches over `--elements` words and a wait; `launch` is one launch over 64 words and a wait. Goals: 0.95 of
+the raw bandwidth, and 1.3 times the raw launch. Results go to bench/results/portable.json.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from vyre.driver import pipeline
 from vyre.driver.registry import acquire
 from vyre.driver.values import ResidentDispatchStep, ResidentReadRange
 
-REPEAT = 10
+REPEAT = 50
 ROUNDS = 21
 SMALL = 64
 GOALS = {"bandwidth": 0.95, "launch": 1.3}

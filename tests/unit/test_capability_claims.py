@@ -133,8 +133,8 @@ SHOWN = {
         "u64": r"= mul_u64\(",
         "i64": r"= shr_i64\(",
         "f64": r"\bf64\b",
-        "f16": r"= round_f16\((?s:.*)store_f16\((quiet_f32|v\d+\))",
-        "bf16": r"= round_bf16\((?s:.*)store_bf16\((quiet_f32|v\d+\))",
+        "f16": r"round_f16\((?s:.*)store_f16\((quiet_f32|v\d+\))",
+        "bf16": r"round_bf16\((?s:.*)store_bf16\((quiet_f32|v\d+\))",
     },
 }
 """What the text of such a program must show, native or emulated."""

@@ -69,15 +69,17 @@ def rows(base: Dims, grid: Dims, most: int) -> Iterator[tuple[Dims, Dims, int]]:
     """A grid as launches (base, size, row) of at most so many workgroups along an axis: a long x axis is folded into
     rows, because every launch waits for the one before.
 
-    >>> list(rows((5, 0, 0), (8, 1, 1), 3))
-    [((5, 0, 0), (3, 2, 1), 3), ((11, 0, 0), (2, 1, 1), 0)]
+    >>> list(rows((5, 0, 0), (8, 1, 1), 5)), list(rows((5, 0, 0), (7, 1, 1), 5))
+    ([((5, 0, 0), (4, 2, 1), 4)], [((5, 0, 0), (5, 1, 1), 5), ((10, 0, 0), (2, 1, 1), 0)])
     """
     x, y, z = grid
     first, *others = base
     if x > most and y * z == 1:
-        whole = x // most
-        yield base, (most, whole, 1), most
-        first, x = first + whole * most, x % most
+        least = -(-x // most)  # rows; a few more may leave no rest
+        count = next((n for n in range(least, min(2 * least, most + 1)) if x % n == 0), x // most)
+        length = min(x // count, most)
+        yield base, (length, count, 1), length
+        first, x = first + count * length, x - count * length
     for at in range(0, x, most):
         yield (first + at, others[0], others[1]), (min(most, x - at), y, z), 0
 
@@ -349,7 +351,7 @@ class Sent(Ticket):
             if seconds is not None and passed >= seconds:
                 return False
             if passed > _SPIN_S:
-                nap = min(passed / 8, _LONGEST_NAP_S)
+                nap = min(passed / 64, _LONGEST_NAP_S)
                 time.sleep(nap if seconds is None else min(nap, seconds - passed))
         return True
 
