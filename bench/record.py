@@ -22,7 +22,8 @@ def stamp() -> dict[str, Any]:
     return {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "commit": os.environ.get("VYRE_COMMIT") or _git("rev-parse", "HEAD") or "unknown",
-        "uncommitted_changes": bool(_git("status", "--porcelain", "--", "../src", "*.py")),
+        "uncommitted_changes": "VYRE_COMMIT" not in os.environ
+        and bool(_git("status", "--porcelain", "--", "../src", "*.py")),
         "python": platform.python_version(),
         "machine": platform.machine(),
     }

@@ -162,6 +162,7 @@ def test_workgroup_memory_counts_as_zeroed_if_it_is_so_every_time(module, monkey
 
 
 INFO = {"vendor": "v", "vendor_id": 1, "device_id": 2, "device": "d", "description": "1.0", "backend_type": "Vulkan"}
+INFO |= {"adapter_type": "DiscreteGPU"}
 
 
 class Closable:
@@ -245,7 +246,8 @@ def test_the_best_device_is_one_that_can_be_used(module, monkeypatch):
     bad, good, other = adapter(device="bad"), adapter(device="good"), adapter(device="other")
     records = {"bad": module.Record(why_not="it is wrong"), "good": module.Record(), "other": module.Record()}
     monkeypatch.setattr(module, "record_of", lambda a: records[a.info["device"]])
-    for found, first in (((bad, good, other), good), ((other, bad), other), ((bad,), bad)):
+    slow = adapter(device="other", adapter_type="CPU")
+    for found, first in (((bad, good, other), good), ((other, bad), other), ((bad,), bad), ((bad, slow), bad)):
         monkeypatch.setattr(module.adapters, "adapters", lambda found=found: found)
         assert module.best() is first
 

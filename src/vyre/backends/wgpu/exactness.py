@@ -80,9 +80,13 @@ def _found(adapter: Any) -> Record:
 
 
 def best() -> Any:
-    """The best adapter that computes as it must; if none does, the best."""
-    found = adapters.adapters()
-    return next((a for a in found if record_of(a).why_not is None), found[0])
+    """The best adapter that computes as it must; if none does, the best.
+
+    A GPU is not replaced by the processor here: the cpu backend does that better.
+    """
+    first, *others = adapters.adapters()
+    alike = [first, *(a for a in others if adapters.is_emulated(a) == adapters.is_emulated(first))]
+    return next((a for a in alike if record_of(a).why_not is None), first)
 
 
 _asking = threading.Lock()
