@@ -41,6 +41,7 @@ from vyre.errors import (
     KernelCompileFailed,
     Trap,
 )
+from vyre.lower import exactness as canon
 
 from .device_backends import open_or_skip
 from .test_exits import HAS_WAY
@@ -398,10 +399,26 @@ def test_the_fastest_canonical_mode_is_used_and_remembered(monkeypatch, tmp_path
     monkeypatch.setattr(exactness, "CudaDevice", lambda found: nullcontext())
     monkeypatch.setattr(nullcontext, "close", lambda self: None, raising=False)
     monkeypatch.setattr(exactness, "build", lambda program, arch, soft=False: "soft" if soft else "native")
-    monkeypatch.setattr(exactness, "differing", lambda wrong: wrong)
+    monkeypatch.setattr(canon, "differing", lambda wrong: wrong)
     for _ in range(2):
         assert exactness.exactness_of(FOUND, run) == expected
     assert runs == ["native", "soft"]
+
+
+@pytest.mark.parametrize("error", [DeviceLost, DeviceOutOfMemory])
+def test_a_device_that_gives_no_answer_is_asked_again(monkeypatch, tmp_path, error):
+    def run(device, built):
+        raise error("no answer", fix="wait")
+
+    monkeypatch.setenv("VYRE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(exactness, "identity", lambda found: "key")
+    monkeypatch.setattr(exactness, "CudaDevice", lambda found: nullcontext())
+    monkeypatch.setattr(nullcontext, "close", lambda self: None, raising=False)
+    monkeypatch.setattr(exactness, "build", lambda program, arch, soft=False: "soft" if soft else "native")
+    with pytest.raises(error):
+        exactness.exactness_of(FOUND, run)
+    monkeypatch.setattr(canon, "differing", lambda wrong: wrong)
+    assert exactness.exactness_of(FOUND, lambda device, built: ()) == Exactness(Mode.NATIVE, True)
 
 
 def test_a_device_that_is_not_canonical_is_refused_with_the_reason(monkeypatch, tmp_path):
@@ -414,7 +431,7 @@ def test_a_device_that_is_not_canonical_is_refused_with_the_reason(monkeypatch, 
     monkeypatch.setattr(exactness, "identity", lambda found: "key")
     monkeypatch.setattr(exactness, "CudaDevice", lambda found: SimpleNamespace(close=lambda: None))
     monkeypatch.setattr(exactness, "build", lambda program, arch, soft=False: "soft" if soft else "native")
-    monkeypatch.setattr(exactness, "differing", lambda wrong: wrong)
+    monkeypatch.setattr(canon, "differing", lambda wrong: wrong)
     why = exactness.exactness_of(FOUND, run).why_not
     assert why == (
         "its f32 is not the canonical one "

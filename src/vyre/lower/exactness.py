@@ -8,11 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
+from ..errors import DeviceLost, DeviceOutOfMemory, VyreError
 from ..foundation.dtypes import f32, i32, u32
 from ..foundation.ir import BinOp, Bitcast, Cast, Expr, Fma, InvocationId, Load, Node, Store, UnOp, lit
 from ..foundation.ops import BinaryOp, UnaryOp
 from ..foundation.program import Program, read, write_only
+
+if TYPE_CHECKING:
+    from ..driver.offload.device import Built, Device
+
+D = TypeVar("D", bound="Device")
 
 EDGES = (
     0x00000000, 0x80000000, 0x3F800000, 0xBFC00000, 0x3F800001, 0x00800000, 0x80800000, 0x00800001, 0x007FFFFF,
@@ -93,6 +101,39 @@ def probe_inputs() -> list[bytes]:
 
 def output_bytes() -> int:
     return len(TRIPLES) * len(CANONICAL) * 4
+
+
+def run_probe(device: Device, built: Built) -> bytes:
+    """The output of the probe's program on a device with memory of its own."""
+    return run_once(device, built, probe_inputs(), output_bytes(), GROUPS)
+
+
+def run_once(device: Device, built: Built, inputs: Sequence[bytes], nbytes: int, groups: int) -> bytes:
+    """The output, in so many bytes, of a program over words whose last buffer that is."""
+    code, batch = device.load(built), device.batch()
+    sizes = [-(-n // 16) * 16 for n in (*map(len, inputs), nbytes)]
+    memories = [device.allocate(size) for size in sizes]
+    for memory, data in zip(memories, inputs, strict=False):
+        batch.write(memory, 0, memoryview(data))
+    batch.zero(memories[-1], 0, sizes[-1])
+    lengths = [*(len(data) // 4 for data in inputs), nbytes // 4]
+    batch.launch(code, memories, lengths, (0, 0, 0), (groups, 1, 1))
+    batch.read(memories[-1], 0, nbytes)
+    (found,) = batch.submit().take([None])
+    for memory in memories:
+        device.release(memory)
+    return bytes(found)
+
+
+def why_wrong(run: Callable[[D, Built], bytes], device: D, built: Built) -> str | None:
+    """Why what the probe gives is not canonical. A device that is lost or full gives no answer: that is raised."""
+    try:
+        wrong = differing(run(device, built))
+    except (DeviceLost, DeviceOutOfMemory):
+        raise
+    except VyreError as e:
+        return e.message
+    return f"results differ in {', '.join(wrong)}" if wrong else None
 
 
 CANONICAL: dict[str, str] = {

@@ -18,12 +18,12 @@ from ...errors import BackendUnavailable, DeviceLost
 from ...foundation.program import Program
 from ...foundation.subgroup import SUBGROUP_WIDTH
 from ...lower import shares
-from ...lower.exactness import differing, probe_program
+from ...lower.exactness import differing, probe_program, run_probe
 from .build import build
 from .compile import compiler_version
 from .device import CudaDevice
 from .driver import Found, driver_version, found_devices
-from .exactness import Exactness, Mode, exactness_of, run_probe
+from .exactness import Exactness, Mode, exactness_of
 
 _OWN_SHARED_BYTES = 16
 """Shared memory that a kernel has besides the program's: whether a lane has stopped."""

@@ -11,8 +11,7 @@ from ... import __version__
 from ...driver.contract import DeviceInfo
 from ...driver.offload.device import Built
 from ...driver.probe import Probe, recall, remember
-from ...errors import VyreError
-from ...lower.exactness import GROUPS, TRIPLES, differing, output_bytes, probe_inputs, probe_program
+from ...lower.exactness import probe_program, run_probe, why_wrong
 from .build import build
 from .compile import compiler_version
 from .device import CudaDevice
@@ -63,34 +62,10 @@ def probe(found: Found, run: Callable[[CudaDevice, Built], bytes]) -> Exactness:
     """Try both modes; what the device does by itself is faster."""
     program, opened = probe_program(), CudaDevice(found)
     try:
-        native = _wrong(opened, build(program, found.arch), run)
-        soft = _wrong(opened, build(program, found.arch, soft=True), run)
+        native = why_wrong(run, opened, build(program, found.arch))
+        soft = why_wrong(run, opened, build(program, found.arch, soft=True))
     finally:
         opened.close()
     if native is not None and soft is not None:
         return Exactness(None, why_not=f"its f32 is not the canonical one (native: {native}; soft: {soft})")
     return Exactness(Mode.NATIVE if native is None else Mode.SOFT, soft is None)
-
-
-def _wrong(device: CudaDevice, built: Built, run: Callable[[CudaDevice, Built], bytes]) -> str | None:
-    try:
-        wrong = differing(run(device, built))
-    except VyreError as e:
-        return e.message
-    return f"results differ in {', '.join(wrong)}" if wrong else None
-
-
-def run_probe(device: CudaDevice, built: Built) -> bytes:
-    """The output of the probe's program."""
-    code, batch = device.load(built), device.batch()
-    memories = []
-    for data in probe_inputs():
-        memories.append(device.allocate(-(-len(data) // 16) * 16))
-        batch.write(memories[-1], 0, memoryview(data))
-    memories.append(device.allocate(-(-output_bytes() // 16) * 16))
-    batch.launch(code, memories, [len(TRIPLES)] * 3 + [output_bytes() // 4], (0, 0, 0), (GROUPS, 1, 1))
-    batch.read(memories[-1], 0, output_bytes())
-    (found,) = batch.submit().take([None])
-    for memory in memories:
-        device.release(memory)
-    return bytes(found)

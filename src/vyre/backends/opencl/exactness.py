@@ -11,8 +11,7 @@ from ... import __version__
 from ...driver.contract import DeviceInfo
 from ...driver.offload.device import Built
 from ...driver.probe import Probe, recall, remember
-from ...errors import DeviceLost, DeviceOutOfMemory, VyreError
-from ...lower.exactness import GROUPS, TRIPLES, differing, output_bytes, probe_inputs, probe_program
+from ...lower.exactness import probe_program, run_probe, why_wrong
 from .build import build
 from .device import OpenCLDevice
 from .platforms import library
@@ -66,35 +65,12 @@ def probe(device: Any, run: Callable[[OpenCLDevice, Built], bytes]) -> Exactness
     program, opened, reasons = probe_program(), OpenCLDevice(device), []
     try:
         for mode in candidates(device):
-            wrong = _wrong(opened, build(program, mode), run)
+            wrong = why_wrong(run, opened, build(program, mode))
             if wrong is None:
                 has_f64 = "cl_khr_fp64" in device.extensions
-                soft_works = has_f64 and _wrong(opened, build(program, mode, soft=True), run) is None
+                soft_works = has_f64 and why_wrong(run, opened, build(program, mode, soft=True)) is None
                 return Exactness(mode, soft_works)
             reasons.append(f"{mode}: {wrong}")
     finally:
         opened.close()
     return Exactness(None, why_not=f"its f32 is not the canonical one ({'; '.join(reasons)})")
-
-
-def _wrong(device: OpenCLDevice, built: Built, run: Callable[[OpenCLDevice, Built], bytes]) -> str | None:
-    try:
-        wrong = differing(run(device, built))
-    except (DeviceLost, DeviceOutOfMemory):
-        raise
-    except VyreError as e:
-        return e.message
-    return f"results differ in {', '.join(wrong)}" if wrong else None
-
-
-def run_probe(device: OpenCLDevice, built: Built) -> bytes:
-    """The output of the probe's program."""
-    code, batch = device.load(built), device.batch()
-    memories = []
-    for data in probe_inputs():
-        memories.append(device.allocate(-(-len(data) // 16) * 16))
-        batch.write(memories[-1], 0, memoryview(data))
-    memories.append(device.allocate(-(-output_bytes() // 16) * 16))
-    batch.launch(code, memories, [len(TRIPLES)] * 3 + [output_bytes() // 4], (0, 0, 0), (GROUPS, 1, 1))
-    batch.read(memories[-1], 0, output_bytes())
-    return bytes(batch.submit().take([None])[0])

@@ -20,7 +20,7 @@ from ...driver.probe import Probe, recall, remember
 from ...errors import VyreError
 from ...foundation.dtypes import u32
 from ...foundation.program import Program, read, write_only
-from ...lower.exactness import CANONICAL, LANES, TRIPLES, differing, probe_inputs, probe_program
+from ...lower.exactness import CANONICAL, LANES, TRIPLES, differing, probe_inputs, probe_program, run_once
 from . import adapters, native
 from .build import build
 from .device import WgpuDevice
@@ -146,23 +146,7 @@ def _random_probe() -> tuple[Program, list[bytes]]:
 def run(device: WgpuDevice, program: Program, traits: Traits, inputs: Sequence[bytes], output_bytes: int) -> bytes:
     """The output of a program whose last buffer that is, with an invocation for each word of an input."""
     built = build(program, traits, device.limits, immediate_bytes=device.immediate_bytes)
-    return _run(device, built, inputs, output_bytes, -(-len(inputs[0]) // 4 // LANES))
-
-
-def _run(device: WgpuDevice, built: Built, inputs: Sequence[bytes], output_bytes: int, groups: int) -> bytes:
-    code = device.load(built)
-    memories = [device.allocate(len(data)) for data in inputs] + [device.allocate(output_bytes)]
-    batch = device.batch()
-    for memory, data in zip(memories, inputs, strict=False):
-        batch.write(memory, 0, memoryview(data))
-    batch.zero(memories[-1], 0, memories[-1].nbytes)
-    lengths = [*(len(data) // 4 for data in inputs), output_bytes // 4]
-    batch.launch(code, memories, lengths, (0, 0, 0), (groups, 1, 1))
-    batch.read(memories[-1], 0, output_bytes)
-    result = bytes(batch.submit().take([None])[0])
-    for memory in memories:
-        device.release(memory)
-    return result
+    return run_once(device, built, inputs, output_bytes, -(-len(inputs[0]) // 4 // LANES))
 
 
 # ---- facts that no program can ask for -------------------------------------------------------------------------------
@@ -217,7 +201,7 @@ def _words(device: WgpuDevice, text: str, input_bytes: int, output_bytes: int) -
     space = "var<immediate>" if immediates else "@group(1) @binding(0) var<uniform>"
     extra = {"writable": [False, True], "words": 8, "immediates": immediates}
     built = Built(_HEAD.replace("PARAMS", space) + text, b"", Facts((32, 1, 1), extra=extra))
-    result = _run(device, built, [bytes(input_bytes)], output_bytes, 1)
+    result = run_once(device, built, [bytes(input_bytes)], output_bytes, 1)
     return list(memoryview(result).cast("I"))
 
 

@@ -322,8 +322,8 @@ class WorkPending(PendingDispatch):
         assert ticket is not None
         try:
             return ticket.done()
-        except Exception:
-            return True  # the failure is told to whoever asks for the result
+        except VyreError:
+            return True  # it has failed, which is told to whoever asks for the result
 
     def settle(self) -> None:
         """Wait for the result and keep it, or the failure: whoever holds the handle is told. Never on a lost device."""
