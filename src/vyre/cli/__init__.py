@@ -1,0 +1,1 @@
+"""The command line: `vyre`, or `python -m vyre`."""
