@@ -1,6 +1,6 @@
 """The cpu backend against NumPy and every peer that is installed, each row in one process, round by round.
 
-    make bench-cpu                     all rows; writes bench/results/cpu.json and bench/results/cpu.png
+    make bench-cpu                     all rows; writes bench/results/cpu.json (draw it with bench/chart.py)
     python bench/cpu.py xor scan       some rows, nothing written
     python bench/cpu.py --rounds 5     a quick look
 
@@ -28,7 +28,7 @@ from typing import Any
 import cpu_kernels as kernels
 import cpu_peers
 import numpy as np
-from record import RESULTS, record
+from record import record
 
 import vyre
 from vyre.driver.registry import acquire
@@ -421,34 +421,6 @@ def _time(seconds: float) -> str:
     return f"{seconds * 1e3:.2f} ms" if seconds > 1e-4 else f"{seconds * 1e6:.2f} us"
 
 
-def chart(rows: dict[str, dict[str, Any]]) -> None:
-    """Our speed against the best peer of each row, one bar each."""
-    try:
-        import matplotlib
-    except ImportError:
-        print("no chart: matplotlib is not installed")
-        return
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    shown = [r for r in reversed(rows.values()) if "ratio" in r]
-    figure, axes = plt.subplots(figsize=(9, 0.45 * len(shown) + 1.2))
-    for k, r in enumerate(shown):
-        (low, high), ratio = r["interval"], r["ratio"]
-        colour = "#2a7" if high >= 1 else "#c83"
-        axes.barh(k, ratio, xerr=[[max(ratio - low, 0)], [max(high - ratio, 0)]], color=colour)
-        axes.text(max(high, ratio) * 1.06, k, f"{ratio:.2f} x {r['best_peer']}", va="center", fontsize=8)
-    axes.set_yticks(range(len(shown)), [r["title"] for r in shown])
-    axes.set_xscale("log")
-    axes.set_xlim(0.08, 40)
-    axes.set_xticks([0.1, 0.25, 0.5, 1, 2, 4, 8, 16], ["0.1", "0.25", "0.5", "1", "2", "4", "8", "16"])
-    axes.minorticks_off()
-    axes.axvline(1, color="black", linewidth=1)
-    axes.set_xlabel("times the speed of the best peer")
-    figure.tight_layout()
-    figure.savefig(RESULTS / "cpu.png", dpi=120)
-
-
 def alone(row: Row, rounds: int) -> dict[str, Any]:
     """A row in a process of its own: memory is fresh there, and nobody's threads are left over from another row."""
     command = [sys.executable, __file__, row.name, "--rounds", str(rounds), "--json"]
@@ -483,7 +455,6 @@ def main() -> None:
         print(found["compile"])
     if not options.rows:
         record("cpu", found)
-        chart(results)
 
 
 if __name__ == "__main__":
