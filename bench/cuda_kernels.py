@@ -6,6 +6,8 @@ also reads is not cleared before the launch.
 
 from __future__ import annotations
 
+from typing import Any
+
 import vyre
 from vyre import (
     In,
@@ -32,8 +34,8 @@ from vyre import (
 GROUP = 256
 LAST = 1024
 """Lanes of the one group that ends a sum or a scan."""
-TURN = 256
-"""Elements that 32 lanes take at a time: eight each."""
+TURN = 512
+"""Elements that 32 lanes take at a time: sixteen each."""
 COUNT_GROUPS = 1024
 COUNT_TURN = 4 * GROUP
 
@@ -52,47 +54,13 @@ def flip(a: In[u32], out: Out[u32]) -> None:
         out[i] = a[i] ^ 0x5A5A5A5A
 
 
-@vyre.device
-def share_of(length: u32, shares: u32) -> u32:
-    """Elements of each of so many shares: whole turns, and no element left over."""
-    whole = shares * TURN
-    return (length + (whole - 1)) // whole * TURN
-
-
-@vyre.kernel(workgroup=GROUP)
-def sum_shares(x: In[f32], totals: InOut[f32]) -> None:
-    """32 lanes add up one share; beyond the end is zero."""
-    share = share_of(len(x), len(totals))
-    start = gid.x // 32 * share + gid.x % 32
-    t0 = f32(0)
-    t1 = f32(0)
-    t2 = f32(0)
-    t3 = f32(0)
-    t4 = f32(0)
-    t5 = f32(0)
-    t6 = f32(0)
-    t7 = f32(0)
-    for k in range(share // TURN):
-        at = start + k * TURN
-        t0 += x[at]
-        t1 += x[at + 32]
-        t2 += x[at + 64]
-        t3 += x[at + 96]
-        t4 += x[at + 128]
-        t5 += x[at + 160]
-        t6 += x[at + 192]
-        t7 += x[at + 224]
-    total = subgroup_add(((t0 + t1) + (t2 + t3)) + ((t4 + t5) + (t6 + t7)))
-    if gid.x % 32 == 0:
-        totals[gid.x // 32] = total
-
-
 @vyre.kernel(workgroup=LAST)
 def sum_last(totals: In[f32], out: InOut[f32]) -> None:
     parts = shared(f32, 32)
     total = f32(0)
-    for k in range((len(totals) + (LAST - 1)) // LAST):
-        total += totals[k * LAST + lid.x]
+    for k in range((len(totals) + (4 * LAST - 1)) // (4 * LAST)):
+        a = k * (4 * LAST) + lid.x * 4
+        total += (totals[a] + totals[a + 1]) + (totals[a + 2] + totals[a + 3])
     total = subgroup_add(total)
     if lid.x % 32 == 0:
         parts[lid.x // 32] = total
@@ -102,88 +70,148 @@ def sum_last(totals: In[f32], out: InOut[f32]) -> None:
         out[0] = total
 
 
-@vyre.kernel(workgroup=GROUP)
-def total_shares(x: In[u32], totals: InOut[u32]) -> None:
-    share = share_of(len(x), len(totals))
-    start = gid.x // 32 * share + gid.x % 32
-    total = u32(0)
-    for k in range(share // TURN):
-        at = start + k * TURN
-        total += ((x[at] + x[at + 32]) + (x[at + 64] + x[at + 96])) + (
-            (x[at + 128] + x[at + 160]) + (x[at + 192] + x[at + 224])
-        )
-    total = subgroup_add(total)
-    if gid.x % 32 == 0:
-        totals[gid.x // 32] = total
-
-
-@vyre.kernel(workgroup=LAST)
-def before_shares(totals: InOut[u32]) -> None:
-    """One group: each total becomes the sum of those before it."""
-    tile = shared(u32, LAST)
-    each = (len(totals) + (LAST - 1)) // LAST
-    start = lid.x * each
-    total = u32(0)
-    for k in range(each):
-        total += totals[start + k]
-    tile[lid.x] = total
-    barrier()
-    for k in vyre.static_range(10):
-        before = u32(0)
-        if lid.x >= 1 << k:
-            before = tile[lid.x - (1 << k)]
-        barrier()
-        tile[lid.x] += before
-        barrier()
-    running = tile[lid.x] - total
-    for k in range(each):
-        here = totals[start + k]
-        totals[start + k] = running
-        running += here
-
-
 @vyre.device
-def scan_lanes(v: u32, lane: u32) -> u32:
-    """Inclusive sum over the lanes up to this one."""
-    for k in vyre.static_range(5):
-        before = subgroup_shuffle(v, lane - (1 << k))
-        v += before if lane >= 1 << k else u32(0)
-    return v
+def share_of(length: u32, shares: u32) -> u32:
+    """Elements of each of so many shares: whole turns, and no element left over."""
+    whole = shares * TURN
+    return (length + (whole - 1)) // whole * TURN
 
 
-@vyre.kernel(workgroup=GROUP)
-def scan_shares(x: In[u32], before: In[u32], out: InOut[u32]) -> None:
-    """Inclusive scan: each share starts from what is before it."""
-    share = share_of(len(x), len(before))
-    lane = gid.x % 32
-    start = gid.x // 32 * share + lane
-    running = before[gid.x // 32]
-    for k in range(share // TURN):
-        at = start + k * TURN
-        v0 = scan_lanes(x[at], lane)
-        v1 = scan_lanes(x[at + 32], lane)
-        v2 = scan_lanes(x[at + 64], lane)
-        v3 = scan_lanes(x[at + 96], lane)
-        v4 = scan_lanes(x[at + 128], lane)
-        v5 = scan_lanes(x[at + 160], lane)
-        v6 = scan_lanes(x[at + 192], lane)
-        v7 = scan_lanes(x[at + 224], lane)
-        v1 += subgroup_shuffle(v0, 31)
-        v2 += subgroup_shuffle(v1, 31)
-        v3 += subgroup_shuffle(v2, 31)
-        v4 += subgroup_shuffle(v3, 31)
-        v5 += subgroup_shuffle(v4, 31)
-        v6 += subgroup_shuffle(v5, 31)
-        v7 += subgroup_shuffle(v6, 31)
-        out[at] = v0 + running
-        out[at + 32] = v1 + running
-        out[at + 64] = v2 + running
-        out[at + 96] = v3 + running
-        out[at + 128] = v4 + running
-        out[at + 160] = v5 + running
-        out[at + 192] = v6 + running
-        out[at + 224] = v7 + running
-        running += subgroup_shuffle(v7, 31)
+def scan_of(element: Any) -> tuple[Any, Any, Any]:
+    """The three steps of an inclusive prefix sum of u32 or f32.
+
+    32 lanes do a share, four neighbouring elements each, four times a turn. First every share is added up, then one
+    group adds the totals up, and then the shares begin with what is before them. Sums of f32 are those of this text.
+    """
+
+    @vyre.kernel(workgroup=GROUP)
+    def totals(x: In[element], sums: InOut[element]) -> None:
+        share = share_of(len(x), len(sums))
+        first = gid.x // 32 * share + gid.x % 32 * 4
+        total = element(0)
+        for k in range(share // TURN):
+            a = first + k * TURN
+            b = a + 128
+            c = a + 256
+            d = a + 384
+            ab = ((x[a] + x[a + 1]) + (x[a + 2] + x[a + 3])) + ((x[b] + x[b + 1]) + (x[b + 2] + x[b + 3]))
+            cd = ((x[c] + x[c + 1]) + (x[c + 2] + x[c + 3])) + ((x[d] + x[d + 1]) + (x[d + 2] + x[d + 3]))
+            total += ab + cd
+        total = subgroup_add(total)
+        if gid.x % 32 == 0:
+            sums[gid.x // 32] = total
+
+    @vyre.device
+    def up_to(v: element, lane: u32) -> element:
+        """The sum over the lanes up to this one; there is nothing before the first."""
+        for k in vyre.static_range(5):
+            v += element(subgroup_shuffle(v, lane - (1 << k)))
+        return v
+
+    @vyre.kernel(workgroup=LAST)
+    def before(sums: InOut[element]) -> None:
+        """One group: each total becomes the sum of those before it."""
+        parts = shared(element, 32)
+        lane = lid.x % 32
+        share = (len(sums) + 4 * LAST - 1) // (4 * LAST) * 128
+        first = lid.x // 32 * share + lane * 4
+        total = element(0)
+        for k in range(share // 128):
+            a = first + k * 128
+            total += (sums[a] + sums[a + 1]) + (sums[a + 2] + sums[a + 3])
+        total = subgroup_add(total)
+        if lane == 0:
+            parts[lid.x // 32] = total
+        barrier()
+        running = subgroup_shuffle(up_to(parts[lane], lane), lid.x // 32 - 1)
+        for k in range(share // 128):
+            a = first + k * 128
+            a0 = sums[a]
+            a1 = sums[a + 1]
+            a2 = sums[a + 2]
+            a3 = sums[a + 3]
+            up = up_to((a0 + a1) + (a2 + a3), lane)
+            here = running + subgroup_shuffle(up, lane - 1)
+            sums[a] = here
+            sums[a + 1] = here + a0
+            sums[a + 2] = here + (a0 + a1)
+            sums[a + 3] = here + ((a0 + a1) + a2)
+            running += subgroup_shuffle(up, 31)
+
+    @vyre.kernel(workgroup=GROUP)
+    def scan(x: In[element], sums: In[element], out: InOut[element]) -> None:
+        share = share_of(len(x), len(sums))
+        lane = gid.x % 32
+        mine = len(sums) - 1 - gid.x // 32  # the last ones first: the caches still hold them
+        first = mine * share + lane * 4
+        running = element(sums[mine])
+        for k in range(share // TURN):
+            a = first + k * TURN
+            b = a + 128
+            c = a + 256
+            d = a + 384
+            a0 = x[a]
+            a1 = x[a + 1]
+            a2 = x[a + 2]
+            a3 = x[a + 3]
+            b0 = x[b]
+            b1 = x[b + 1]
+            b2 = x[b + 2]
+            b3 = x[b + 3]
+            c0 = x[c]
+            c1 = x[c + 1]
+            c2 = x[c + 2]
+            c3 = x[c + 3]
+            d0 = x[d]
+            d1 = x[d + 1]
+            d2 = x[d + 2]
+            d3 = x[d + 3]
+            a01 = a0 + a1
+            a02 = a01 + a2
+            a03 = a02 + a3
+            b01 = b0 + b1
+            b02 = b01 + b2
+            b03 = b02 + b3
+            c01 = c0 + c1
+            c02 = c01 + c2
+            c03 = c02 + c3
+            d01 = d0 + d1
+            d02 = d01 + d2
+            d03 = d02 + d3
+            sa = up_to(a03, lane)
+            sb = up_to(b03, lane)
+            sc = up_to(c03, lane)
+            sd = up_to(d03, lane)
+            here = running + subgroup_shuffle(sa, lane - 1)
+            out[a] = here + a0
+            out[a + 1] = here + a01
+            out[a + 2] = here + a02
+            out[a + 3] = here + a03
+            running += subgroup_shuffle(sa, 31)
+            here = running + subgroup_shuffle(sb, lane - 1)
+            out[b] = here + b0
+            out[b + 1] = here + b01
+            out[b + 2] = here + b02
+            out[b + 3] = here + b03
+            running += subgroup_shuffle(sb, 31)
+            here = running + subgroup_shuffle(sc, lane - 1)
+            out[c] = here + c0
+            out[c + 1] = here + c01
+            out[c + 2] = here + c02
+            out[c + 3] = here + c03
+            running += subgroup_shuffle(sc, 31)
+            here = running + subgroup_shuffle(sd, lane - 1)
+            out[d] = here + d0
+            out[d + 1] = here + d01
+            out[d + 2] = here + d02
+            out[d + 3] = here + d03
+            running += subgroup_shuffle(sd, 31)
+
+    return totals, before, scan
+
+
+SCAN_U32 = scan_of(u32)
+SCAN_F32 = scan_of(f32)
 
 
 @vyre.kernel(workgroup=GROUP)

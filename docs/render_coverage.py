@@ -29,7 +29,8 @@ def render(ledger: dict[str, Any]) -> str:
     lines += [f"Of {len(entries)} names {here} are here, and {used} of these are in use.", ""]
     for section, title in TITLES.items():
         names = ledger[section]
-        lines += [f"## {title}", "", "| name | path | caller | test |", "|---|---|---|---|"]
+        lines += [f"## {title}", "", '<div class="paths" markdown>', ""]
+        lines += ["| name | path | caller | test |", "|---|---|---|---|"]
         lines += [
             f"| `{name}` | `{entry['path']}` | {_caller(entry)} | `{entry['test']}` |"
             for name, entry in names.items()
@@ -39,7 +40,7 @@ def render(ledger: dict[str, Any]) -> str:
         for name, entry in names.items():
             if "path" not in entry:
                 waiting.setdefault(entry["later"], []).append(f"`{name}`")
-        lines += ["", "| comes with | names |", "|---|---|"]
+        lines += ["", "</div>", "", "| comes with | names |", "|---|---|"]
         lines += [f"| {area} | {', '.join(listed)} |" for area, listed in sorted(waiting.items())]
         lines.append("")
     return "\n".join(lines)

@@ -1,5 +1,23 @@
-"""Options of all tests."""
+"""Options of all tests, and the settings under which they run: no file on this machine sets any."""
+
+import os
+import tempfile
+from contextlib import chdir
+
+import pytest
+
+from vyre.driver import settings_files
+
+os.environ["XDG_CONFIG_HOME"] = os.devnull  # no file of the user lies below; processes that a test starts have it too
 
 
 def pytest_addoption(parser):
     parser.addoption("--refresh-golden", action="store_true", help="write the texts that emitters print anew")
+
+
+def pytest_configure(config):
+    for folder in (config.rootpath, tempfile.gettempdir()):
+        with chdir(folder):
+            files = settings_files.look(settings_files.UNREAD, lambda name, value, path: value)
+        for name, path in files.paths.items():
+            raise pytest.UsageError(f"{path} sets {name}, and tests expect the defaults. Fix: move it away meanwhile")

@@ -38,6 +38,7 @@ _WHERE: dict[str, str] = {
     **dict.fromkeys(_CONTRACT.split(), "driver.contract"),
     **dict.fromkeys(_REGISTRY.split(), "driver.registry"),
     **dict.fromkeys(["DeviceProfile", "DeviceTimingQuality"], "driver.device"),
+    "Check": "driver.checks",
     **dict.fromkeys(
         ["DispatchConfig", "PersistentThreadMode", "SpeculationMode", "TimedDispatchResult"], "driver.values"
     ),
@@ -45,7 +46,9 @@ _WHERE: dict[str, str] = {
     **dict.fromkeys(["Issue", "validate"], "foundation.validate"),
     **dict.fromkeys(["compile", "select"], "front.compile"),  # this select also answers for whole programs
     **dict.fromkeys(["Kernel", "kernel"], "front.kernel"),
+    **dict.fromkeys(["DeviceBuffer", "empty", "to_device"], "front.device_array"),
     "Builder": "foundation.build",
+    "config": "front.config",
     "parse": "foundation.parse:parse_program",
 }
 """Public name -> module that defines it, with the name it has there when that is another one."""

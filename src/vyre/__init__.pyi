@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeAlias, overload
 
 from typing_extensions import TypeVar
 
+from .driver.checks import Check as Check
 from .driver.contract import BackendCapability as BackendCapability
 from .driver.contract import BackendPrecedence as BackendPrecedence
 from .driver.contract import BackendRegistration as BackendRegistration
@@ -63,12 +64,17 @@ from .foundation.program import Program as Program
 from .foundation.validate import Issue as Issue
 from .foundation.validate import validate as validate
 from .front.compile import compile as compile
+from .front.config import config as config
+from .front.device_array import DeviceBuffer as DeviceBuffer
+from .front.device_array import empty as empty
+from .front.device_array import to_device as to_device
 from .front.kernel import Kernel as Kernel
 from .front.kernel import kernel as kernel
 
 __version__: str
 
-def parse(text: str) -> Program: ...
+def parse(text: str) -> Program:
+    """Read a program from its text form, as `str(program)` writes it; raises `TextError` with line and column."""
 
 # ---- element types
 

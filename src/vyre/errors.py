@@ -57,8 +57,9 @@ class VyreError(Exception):
 
     A subclass keeps this constructor's shape: errors cross process borders and are rebuilt through it.
 
-    >>> print(VyreError("the grid is too large", fix="split it", asked=9, limit=8))
-    the grid is too large [asked=9] [limit=8]. Fix: split it
+    Examples:
+        >>> print(VyreError("the grid is too large", fix="split it", asked=9, limit=8))
+        the grid is too large [asked=9] [limit=8]. Fix: split it
     """
 
     code: ClassVar[int] = ErrorCode.Unknown

@@ -229,6 +229,10 @@ class FullBackend(VyreBackend, contract=1):
         self.calls["dispatch_resident"] += 1
         return self.download_resident(reads), ResidentSequenceTiming(1, 1, 0, 0) if timed else None
 
+    def exchange(self):
+        self.calls["exchange"] += 1
+        self.touch()
+
     def prepare(self):
         self.calls["prepare"] += 1
 

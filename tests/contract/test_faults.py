@@ -92,6 +92,7 @@ CALLS = {
     "download_resident": lambda b, p, h: b.download_resident([ResidentReadRange(h, 0, 1)]),
     "free_resident": lambda b, p, h: b.free_resident(h),
     "dispatch_resident": lambda b, p, h: b.dispatch_resident([ResidentDispatchStep(ECHO, (h,))]),
+    "exchange": lambda b, p, h: b.exchange(),
     "prepare": lambda b, p, h: b.prepare(),
     "flush": lambda b, p, h: b.flush(),
 }

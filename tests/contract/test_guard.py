@@ -84,7 +84,7 @@ CALLS = {
         name: (lambda b, name=name: getattr(b, name)(), name)
         for name in (
             "prepare", "flush", "shutdown", "device_lost", "try_recover", "supported_ops", "device_profile", "metrics",
-            "pipeline_cache_snapshot",
+            "pipeline_cache_snapshot", "exchange",
         )
     },
 }  # fmt: skip

@@ -148,6 +148,7 @@ NATIVE = {
         "f16": r"(add|mul|fma)\.rn(\.ftz)?\.f16",
         "bf16": r"(add|mul|fma)\.rn(\.ftz)?\.bf16",
         "subgroup_ops": r"__(shfl|shfl_xor|ballot)_sync\(",
+        "grid_sync": r"atomicAdd\(arrived(?s:.*)grid_barrier\(arrived\);",
     },
     "opencl": {"f16": r"\bhalf\b", "bf16": r"bfloat", "subgroup_ops": r"\bsub_group_|shuffle|shfl"},
     "wgpu": {"f16": r"\bf16\b", "bf16": r"bfloat", "subgroup_ops": r"enable subgroups|\bsubgroup(Add|Shuffle)"},
@@ -208,7 +209,10 @@ def prove(backend, claim):
         prove_async(backend)
     elif claim == "grid_sync":
         assert why_not(ACROSS, backend) is None
-        text_of(backend, ACROSS)
+        shown = re.search(NATIVE[backend.id]["grid_sync"], text_of(backend, ACROSS))
+        assert shown, "the text does not show a barrier of the grid"
+        found = backend.dispatch(ACROSS, [bytes(32), bytes(32)], DispatchConfig(cooperative=True))[1]
+        assert np.frombuffer(found, np.uint32).tolist() == [k ^ 4 for k in range(8)]
     elif claim == "indirect_dispatch":
         assert re.search(r"indirect", text_of(backend, INDIRECT)), "the host takes the grid"
     elif claim == "dispatches":
@@ -339,7 +343,7 @@ def test_without_its_type_a_program_is_refused(fresh, t, monkeypatch):
 
 
 def test_without_a_split_a_barrier_of_the_whole_grid_is_refused(fresh, monkeypatch):
-    fresh.capability = replace(fresh.capability, host_grid_sync_split=False)
+    fresh.capability = replace(fresh.capability, host_grid_sync_split=False, grid_sync=False)
     refuse(fresh, "host_grid_sync_split", monkeypatch)
 
 

@@ -9,7 +9,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from vyre.backends.cuda import compile as compiling
-from vyre.backends.cuda.text import build_options, cuda_text
+from vyre.backends.cuda.runs import cuda_text
+from vyre.backends.cuda.text import build_options
 from vyre.backends.cuda.vector import Code, cuda_code
 from vyre.backends.reference import run
 from vyre.conform.generate import Case, random_program
@@ -39,7 +40,7 @@ def folder(tmp_path_factory):
 
 
 def lowered(program, **options):
-    return lower(program, LowerOptions(soft_flush=program.requirements.float64, off=OFF, **options))
+    return lower(program, LowerOptions(soft_flush=program.requirements.float64, off=OFF, firm=True, **options))
 
 
 def nvrtc_or_skip():

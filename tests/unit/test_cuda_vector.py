@@ -5,12 +5,15 @@ import random
 
 import pytest
 
-from vyre.backends.cuda.text import cuda_text
+from vyre.backends.cuda.runs import cuda_text
 from vyre.backends.cuda.vector import Code, cuda_code
 from vyre.backends.reference import run
 from vyre.conform.generate import Case, random_bytes
+from vyre.driver.guard import guarded
+from vyre.driver.values import DispatchConfig
 from vyre.foundation.dtypes import bf16, bool_, can_cast, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from vyre.foundation.ir import (
+    Assign,
     Atomic,
     Barrier,
     BinOp,
@@ -37,11 +40,13 @@ from vyre.foundation.program import Program, read, read_write, workgroup, write_
 from vyre.lower import LowerOptions, lower
 
 from . import cuda_host
+from .device_backends import open_or_skip
 
 GID = InvocationId(0)
 A, B = Load("a", GID), Load("b", GID)
 IO = [read("a", 0, u32), read("b", 1, u32), read_write("c", 2, u32)]
 RANDOM = int(os.environ.get("VYRE_RANDOM_PROGRAMS", "40"))
+OFF = frozenset(("private",))
 TYPES = (u8, i8, u16, i16, u32, i32, u64, i64, f16, bf16, f32, f64, bool_)
 
 
@@ -60,7 +65,7 @@ def outside(name):
 
 def code_of(*body, buffers=IO, size=(64, 1, 1)):
     program = Program(buffers, size, body)
-    return cuda_code(lower(program, LowerOptions(soft_flush=program.requirements.float64, off=frozenset(("private",)))))
+    return cuda_code(lower(program, LowerOptions(soft_flush=program.requirements.float64, off=OFF, firm=True)))
 
 
 WIDE = {
@@ -77,6 +82,9 @@ WIDE = {
     ],
     "in place": [Store("c", GID, Load("c", GID) + A)],
     "with a constant of memory": [Store("c", GID, A * Load("b", lit(0)))],
+    "through a table": [Store("c", GID, Load("b", A & 7))],
+    "with two outputs": [Store("c", GID, A), Store("d", GID, A + B)],
+    "with two outputs below the length of one": [inside("d", Store("c", GID, A), Store("d", GID, A + B))],
     "with a branch": [
         Let("x", A),
         If(BinOp(BinaryOp.GT, Var("x"), lit(5)), [Let("y", Atomic(AtomicOp.ADD, "n", Var("x"), lit(1)))]),
@@ -88,7 +96,7 @@ WIDE = {
 PLAIN = {
     "the neighbour's element": [Store("c", GID, Load("a", GID + 1))],
     "another's place": [Store("c", GID + 1, A)],
-    "a place of memory": [Store("c", GID, Load("b", A))],
+    "a place of memory and an own one": [Store("c", GID, Load("b", A + GID))],
     "twice": [Store("c", GID, A), Store("c", GID, B)],
     "a load behind the store": [Store("c", GID, A), Store("d", GID, Load("c", GID))],
     "only sometimes": [If(BinOp(BinaryOp.GT, A, lit(3)), [Store("c", GID, B)])],
@@ -137,12 +145,37 @@ def test_a_workgroup_with_two_axes_stays_as_it_is():
     assert code_of(Store("c", GID, A), size=(8, 8, 1)).each == 1
 
 
-@pytest.mark.parametrize("terms, each", [(80, 4), (180, 1)])
+def test_what_is_the_same_for_all_is_loaded_once_and_never_out_of_bounds():
+    text = code_of(Store("c", GID, A + Load("b", lit(3)))).text
+    assert text.index("3u < len_b ? buf_b[3u]") < text.index("#pragma unroll")
+    body = [Let("x", lit(0)), If(BufLen("b") > 3, [Assign("x", Load("b", lit(3)))]), Store("c", GID, A + Var("x"))]
+    text = code_of(*body).text
+    assert "3u < len_b ?" not in text
+    assert text.index("if (len_b > 3u)") < text.index("buf_b[3u]")
+
+
+@pytest.mark.parametrize("terms, each", [(80, 4), (180, 4), (260, 1)])
 def test_a_long_kernel_stays_as_it_is(terms, each):
     value = A
     for k in range(terms):
         value = value * (2 * k + 3) if k % 2 else value ^ (k + 1)
     assert code_of(Store("c", GID, value)).each == each
+
+
+@pytest.mark.parametrize("terms, each", [(60, 16), (120, 8)])
+def test_a_long_kernel_over_small_elements_has_narrower_accesses(terms, each):
+    value = Cast(u32, A)
+    for k in range(terms):
+        value = value * (2 * k + 3) if k % 2 else value ^ (k + 1)
+    buffers = [read("a", 0, u8), write_only("c", 1, u8)]
+    assert code_of(Store("c", GID, Cast(u8, value)), buffers=buffers).each == each
+
+
+@pytest.mark.parametrize("branches, each", [(64, 4), (65, 1)])
+def test_many_branches_stay_as_they_are(branches, each):
+    body = [Let("x", A)]
+    body += [If(Var("x") > k, [Assign("x", Var("x") ^ k)]) for k in range(1, branches + 1)]
+    assert code_of(*body, Store("c", GID, Var("x"))).each == each
 
 
 @pytest.mark.parametrize("element, each", [(u8, 16), (i16, 8), (bf16, 8), (f32, 4), (bool_, 4), (u64, 2), (f64, 2)])
@@ -253,8 +286,17 @@ def random_elementwise(rng):
         value = BinOp(rng.choice((BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL, BinaryOp.MIN)), value, x)
     if rng.random() < 0.5:
         value = Select(BinOp(BinaryOp.LT, values[0], value), value, UnOp(UnaryOp.NEGATE, value))
+    more = rng.random() < 0.4
+    if more:  # a constant of memory, what an element points to, and another output
+        buffers += [read("p", len(buffers), u32), write_only("more", len(buffers) + 1, rng.choice(TYPES))]
+        lengths += [rng.choice((0, 1, 3, 40)), max(0, some + rng.choice((0, 1, -3)))]
+        names.append("p")
+        place = rng.choice((lit(rng.randrange(4)), cast(values[0], common, u32) & 63))
+        value = value + cast(Load("p", place), u32, common)
     body = [Store("out", GID, cast(value, common, target))]
-    guard = rng.choice((*names, "out"))
+    if more:
+        body.insert(rng.randrange(2), Store("more", GID, cast(values[0], common, buffers[-1].element)))
+    guard = rng.choice([name for name in (*names, "out") if name != "p"])
     match rng.randrange(4):
         case 0:
             body = [inside(guard, *body)]
@@ -263,9 +305,8 @@ def random_elementwise(rng):
         case 2:
             body = [If(outside(guard), [Return()]), *body]
     inputs = [random_bytes(rng, b.element, n) for b, n in zip(buffers, lengths, strict=True) if b.name in names]
-    return Case(
-        Program(buffers, (size, 1, 1), body), tuple(inputs), (groups, 1, 1), {} if in_place else {"out": lengths[-1]}
-    )
+    outputs = {b.name: n for b, n in zip(buffers, lengths, strict=True) if b.name not in names}
+    return Case(Program(buffers, (size, 1, 1), body), tuple(inputs), (groups, 1, 1), outputs)
 
 
 @pytest.mark.parametrize("block", range(8))
@@ -273,11 +314,18 @@ def test_random_elementwise_programs_give_the_bytes_of_the_reference(block, fold
     for k in range(block, RANDOM, 8):
         rng = random.Random(k)
         case = random_elementwise(rng)
-        kernel = lower(
-            case.program, LowerOptions(soft_flush=case.program.requirements.float64, off=frozenset(("private",)))
-        )
+        kernel = lower(case.program, LowerOptions(soft_flush=case.program.requirements.float64, off=OFF, firm=True))
         assert cuda_code(kernel).each > 1
         cut, shift = rng.randint(0, case.grid[0]), rng.choice((0, 0, 1))
         assert cuda_host.run_case(case, folder, cut=cut, shift=shift) == expected(case), k
         if k % 4 == 0:
             assert cuda_host.run_case(case, folder, cut=cut, shift=shift, code=plain) == expected(case), k
+
+
+def test_a_device_gives_the_bytes_of_the_reference():
+    backend = guarded(open_or_skip("cuda"))
+    for k in range(RANDOM):
+        case = random_elementwise(random.Random(k))
+        config = DispatchConfig(grid_override=case.grid, output_elements=case.output_elements)
+        assert [bytes(o) for o in backend.dispatch(case.program, case.inputs, config)] == expected(case), k
+    backend.shutdown()

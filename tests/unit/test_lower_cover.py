@@ -287,6 +287,11 @@ FILLED = {
     "a share in a loop": [_share(lit(3))],
     "a share that follows a length": [_share(BufLen("a") // 4)],
     "a share on both ways": [If(Load("a", I) > 3, [_share(lit(3))], [_share(lit(3), value=2)])],
+    "below another length that is no shorter": [If(BufLen("a") > I, [Store("o", I, lit(1))])],
+    "below two lengths": [If(BufLen("a") > I, [If(I < M, [Store("o", I, lit(1))])])],
+    "behind a return beyond what follows from lengths": [If(BufLen("a") // 2 <= I, [Return()]), Store("o", I, lit(1))],
+    "a share below another length": [If(BufLen("a") > I, [_share(lit(3))])],
+    "below another length and else": [If(BufLen("a") > I, [Store("o", I, lit(1))], [Store("o", I, lit(2))])],
     "in a branch of a branch": [If(M > I, [If(Load("a", I) > 3, [Store("o", I, lit(1))], [Store("o", I, lit(0))])])],
 }
 NOT_FILLED = {
@@ -302,7 +307,7 @@ NOT_FILLED = {
         Loop("k", lit(0), lit(3), [If(Load("a", I) > 3, [Return()]), Store("o", I * 3 + Var("k"), lit(1))])
     ],
     "under a condition": [If(Load("a", I) > 3, [Store("o", I, lit(1))])],
-    "below another length": [If(BufLen("a") > I, [Store("o", I, lit(1))])],
+    "below a length from memory": [If(Load("a", lit(0)) > I, [Store("o", I, lit(1))])],
     "in a loop": [Loop("k", lit(0), Load("a", I), [Store("o", I, lit(1))])],
     "elsewhere": [Store("o", I + 1, lit(1))],
     "behind a return that others take": [If(Load("a", I) > 3, [Return()]), Store("o", I, lit(1))],

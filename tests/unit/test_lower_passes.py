@@ -410,6 +410,17 @@ def test_a_flush_goes_where_the_next_step_makes_it_anyway(name):
     check(program, inputs, (3, 1, 1), {}, False, frozenset())
 
 
+FIRM = ("minus what may be zero", "times what may be one", "times minus one", "times one in a local")
+
+
+@pytest.mark.parametrize("name", STAYS)
+def test_before_a_step_that_nobody_takes_away_no_flush_stays(name):
+    body = [Let("one", lit(1.0)), If(I > 1, [Assign("one", Load("z", lit(0)))]), Store("f", I, STAYS[name])]
+    kernel = lower(Program((A, X, read("z", 5, f32), F), (4, 1, 1), body), LowerOptions(firm=True))
+    flushed = {item.args[0].attr.name for item in walk(kernel.body) if item.op == "flush"}
+    assert ("x" in flushed) == (name not in (*FIRM, "times one out of bounds"))
+
+
 def test_a_flush_goes_from_a_sum_in_a_loop_and_stays_in_a_product():
     def flushes(first, step):
         turn = Assign("total", step(Var("total"), Load("x", Var("k"))))

@@ -319,6 +319,16 @@ def test_a_program_without_functions_is_returned_as_it_is():
 
 
 @by_text
+def test_functions_to_keep_stay_and_others_go(op):
+    other = UnaryOp.EXP if op is not UnaryOp.EXP else UnaryOp.LOG
+    p = program(op)
+    assert mathlib.expand(p, frozenset((op,))) is p
+    assert mathlib.expand(p, frozenset((other,))) == mathlib.expand(p)
+    both = p.replace(entry=(*p.entry, *program(other).entry))
+    assert {e.op for e in functions_in(mathlib.expand(both, frozenset((op,))))} == {op}
+
+
+@by_text
 def test_expansion_happens_once_and_leaves_core_arithmetic(op):
     p = program(op)
     expanded = mathlib.expand(p)

@@ -55,7 +55,8 @@ _ALIASES = {
     "DiagnosticCode": "..errors:DiagCode",
     "Error": "..errors:VyreError",
     "SubgroupCaps": "..foundation.subgroup:SubgroupCaps",
-    "TypedDispatchExt": "..front.typed:TypedDispatchExt",  # arrays are met one layer up
+    "DeviceBuffer": "..front.device_array:DeviceBuffer",  # arrays are met one layer up
+    "TypedDispatchExt": "..front.typed:TypedDispatchExt",
     "compile_owned": "pipeline:compile",
     "compile_owned_with_telemetry": "pipeline:compile_with_telemetry",
     "compile_shared": "pipeline:compile",

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ..errors import BackendError, VyreError
+from ..foundation import html
 from ..foundation.determinism import Determinism, determinism
 from ..foundation.program import Program
 from .compare import Compare, Difference, arrangement, compare_outputs
@@ -202,6 +203,17 @@ class ConformanceReport:
     @property
     def ok(self) -> bool:
         return not self.errors
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (type(e).__name__, e.message, ", ".join(f"{k}={v!r}" for k, v in sorted(e.context.items())), e.fix)
+            for e in self.errors
+        ]
+        return html.page(
+            "every case passed" if self.ok else "not shown to be right",
+            html.facts([("cases", f"{self.cases:,}"), ("failed", f"{len(rows):,}"), ("worst ulps", self.worst_ulps)]),
+            *([html.table(("failure", "what", "where", "fix"), rows)] if rows else []),
+        )
 
 
 def check_matrix(

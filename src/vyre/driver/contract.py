@@ -20,8 +20,6 @@ from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, final
 
 from ..errors import ArgumentTypeError, ArgumentValueError, DeadlineExceeded, DispatchFailed, UnsupportedFeature
-from ..foundation.ops import CORE_IDS
-from .device import DeviceProfile
 from .values import (
     DEFAULT_CONFIG,
     Dims,
@@ -43,7 +41,11 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from ..foundation.program import Program
+    from .checks import Check
+    from .device import DeviceProfile
+    from .exchange import DeviceExchange
     from .pipeline import PipelineCacheSnapshot
+    from .settings import Knob
 
 CONTRACT_VERSION = 1
 PRECEDENCE_UNKNOWN = 0xFFFFFFFF
@@ -53,6 +55,8 @@ OutputBuffers: TypeAlias = "list[Buffer]"
 
 def core_supported_ops() -> frozenset[str]:
     """Ids of the operations every backend runs."""
+    from ..foundation.ops import CORE_IDS  # listing backends does without it, and without profiles
+
     return CORE_IDS
 
 
@@ -123,10 +127,29 @@ class BackendCapability:
     def __hash__(self) -> int:
         return hash(self.digest())
 
+    def _repr_html_(self) -> str:
+        from ..foundation import html
+
+        rows = [(f.name, _fact_text(getattr(self, f.name))) for f in fields(self) if f.name not in ("ops", "extras")]
+        ops = "every core operation" if self.ops is None else f"{len(self.ops)} operations"
+        more = [html.code(name, json.dumps(facts, indent=2)) for name, facts in (("extras", self.extras),) if facts]
+        return html.page("capability", html.facts([("ops", ops), *rows]), *more)
+
     def digest(self) -> str:
         """A text that changes when any fact does."""
         facts = {f.name: getattr(self, f.name) for f in fields(self)}
         return json.dumps(facts, sort_keys=True, default=sorted)  # of sets
+
+
+def _fact_text(value: object) -> object:
+    """A fact as a person reads it."""
+    if isinstance(value, frozenset):
+        return ", ".join(sorted(value)) or "none"
+    if isinstance(value, tuple):
+        return " x ".join(map(str, value))
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}: {fact}" for name, fact in value.items()) or "none"
+    return "not known" if value is None else value
 
 
 def _names(name: str, given: Any) -> frozenset[str]:
@@ -169,7 +192,10 @@ class BackendRegistration:
     thread, and what it returns has its final capability record. It takes the index of one of `devices()`, or nothing.
     `unavailable()` says why it would not open, or None. `devices()` names the devices, best first. `kind` is device,
     host, oracle (only when asked for) or distributed (only when asked for). With `probe_key`, the answers of
-    `unavailable` and `devices` are remembered across processes for as long as its text stays the same.
+    `unavailable` and `devices` are remembered across processes for as long as its text stays the same. `emit(program)`
+    is the text that its compiler would get of a valid program without grid-wide barriers; it needs no device.
+    `checks()` are its findings for `vyre doctor`: what it needs, whether that is here, and what to do if not.
+    `knobs` are settings of its own; the name of each begins with the id and an underscore.
     """
 
     id: str
@@ -180,6 +206,9 @@ class BackendRegistration:
     kind: str = "device"
     dispatches: bool = True
     probe_key: Callable[[], str] | None = None
+    emit: Callable[[Program], str] | None = None
+    checks: Callable[[], Iterable[Check]] | None = None
+    knobs: Sequence[Knob[Any]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,6 +379,7 @@ class VyreBackend(ABC):
     # -- residency
 
     def allocate_resident(self, nbytes: int) -> ResidentHandle:
+        """Memory that stays on the device, zero at first."""
         raise self._unsupported("resident buffer allocation")
 
     def upload_resident(self, ranges: Sequence[tuple[ResidentHandle, int, Buffer]]) -> None:
@@ -359,9 +389,11 @@ class VyreBackend(ABC):
     def download_resident(
         self, ranges: Sequence[ResidentReadRange], *, out: Sequence[Buffer] | None = None
     ) -> OutputBuffers:
+        """Read ranges of resident memory, all in one transfer batch."""
         raise self._unsupported("resident buffer download")
 
     def free_resident(self, resource: ResidentHandle) -> None:
+        """Give resident memory back; its handle is refused from now on."""
         raise self._unsupported("resident buffer release")
 
     def dispatch_resident(
@@ -374,6 +406,10 @@ class VyreBackend(ABC):
     ) -> tuple[OutputBuffers, ResidentSequenceTiming | None]:
         """Run steps over resident memory, `repeat` times, then read ranges back."""
         raise self._unsupported("resident dispatch")
+
+    def exchange(self) -> DeviceExchange | None:
+        """Resident memory as other libraries see it, or None where they cannot. Opens no device."""
+        return None
 
     # -- lifecycle
 
@@ -392,6 +428,7 @@ class VyreBackend(ABC):
         _forget_pipelines(self)
 
     def device_lost(self) -> bool:
+        """Whether the device is gone. Asked when something fails, so it need not be fast."""
         return False
 
     def try_recover(self) -> None:
@@ -401,6 +438,9 @@ class VyreBackend(ABC):
     # -- facts
 
     def device_profile(self) -> DeviceProfile:
+        """Facts of the device for whoever plans and measures."""
+        from .device import DeviceProfile
+
         return DeviceProfile.from_backend(self)
 
     def metrics(self) -> Mapping[str, int | float]:
@@ -414,16 +454,19 @@ class VyreBackend(ABC):
     @final
     @property
     def supports_subgroup_ops(self) -> bool:
+        """Whether subgroup operations are native instructions here."""
         return self.capability.subgroup_ops
 
     @final
     @property
     def supports_f16(self) -> bool:
+        """Whether f16 arithmetic is native here."""
         return self.capability.f16
 
     @final
     @property
     def supports_bf16(self) -> bool:
+        """Whether bf16 arithmetic is native here."""
         return self.capability.bf16
 
     @final
@@ -434,6 +477,7 @@ class VyreBackend(ABC):
     @final
     @property
     def supports_async_compute(self) -> bool:
+        """Whether started dispatches overlap with the caller."""
         return self.capability.async_compute
 
     @final
@@ -444,6 +488,7 @@ class VyreBackend(ABC):
     @final
     @property
     def supports_grid_sync(self) -> bool:
+        """Whether a grid-wide barrier runs in one launch here; else the driver splits programs at it."""
         return self.capability.grid_sync
 
     @final
@@ -474,11 +519,13 @@ class VyreBackend(ABC):
     @final
     @property
     def subgroup_size(self) -> int | None:
+        """Lanes of a native subgroup; None where there is none. A program always sees 32."""
         return self.capability.subgroup_size
 
     @final
     @property
     def max_workgroup_size(self) -> Dims:
+        """Most invocations of a workgroup along each axis."""
         return self.capability.max_workgroup_size
 
     @final
@@ -490,17 +537,20 @@ class VyreBackend(ABC):
     @final
     @property
     def max_workgroups_per_dimension(self) -> int:
+        """Most workgroups along an axis of one launch; the driver splits longer grids."""
         return self.capability.max_workgroups_per_dimension
 
     @final
     @property
     def max_invocations_per_workgroup(self) -> int:
+        """Most invocations of a workgroup in all."""
         stated = self.capability.max_invocations_per_workgroup
         return prod(self.capability.max_workgroup_size) if stated is None else stated
 
     @final
     @property
     def deadline(self) -> str:
+        """How a timeout is kept: `none`, `cooperative` or `host`."""
         return self.capability.deadline
 
     def __enter__(self) -> Self:
@@ -546,6 +596,7 @@ class CompiledPipeline(ABC):
         *,
         out: Sequence[Buffer] | None = None,
     ) -> TimedDispatchResult:
+        """As `dispatch`, with times."""
         start = time.perf_counter_ns()
         outputs = self.dispatch(inputs, config, out=out)
         return TimedDispatchResult(outputs, time.perf_counter_ns() - start)
@@ -557,6 +608,7 @@ class CompiledPipeline(ABC):
         *,
         out: Sequence[Buffer] | None = None,
     ) -> PendingDispatch:
+        """Start a dispatch; as `VyreBackend.dispatch_async`."""
         return ReadyPending(self.dispatch(inputs, config, out=out))
 
     def dispatch_batch(
@@ -591,6 +643,10 @@ class CompiledPipeline(ABC):
             name="resident dispatch",
             backend=self.backend_id,
         )
+
+    def holds(self, grid: Dims) -> bool:
+        """Whether all workgroups of this grid run at once, if they wait for each other; else the driver splits it."""
+        return True
 
     def close(self) -> None:  # noqa: B027 - nothing to release by default
         """Release what was compiled; a second call does nothing."""

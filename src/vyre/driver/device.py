@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from ..foundation import html
 from ..foundation.subgroup import SubgroupCaps
 from .values import Dims
 
@@ -59,6 +60,11 @@ class DeviceProfile:
     ideal_workgroup_tile: Dims = (0, 0, 0)
     shared_memory_bank_count: int = 0
     shared_memory_bank_width_bytes: int = 0
+
+    def _repr_html_(self) -> str:
+        known = {f.name: getattr(self, f.name) for f in fields(self)}
+        name = f"{known.pop('backend')} {known.pop('device')}".strip()
+        return html.page(f"device profile of {name}", html.facts(known.items()))
 
     @classmethod
     def conservative(cls, backend: str) -> DeviceProfile:

@@ -29,6 +29,8 @@ from .plan.outputs import (
     enforce_actual_output_budget,
     replace_output_buffers_preserving_slots,
 )
+from .repeats import NOTHING, Repeats
+from .settings import SHADOW
 from .split import SequencePipeline, launch_limits
 from .values import DEFAULT_CONFIG, Dims, DispatchConfig, ResidentHandle, Resource, TimedDispatchResult
 
@@ -43,8 +45,11 @@ if TYPE_CHECKING:
     from .shadow import Sample, Shadow
 
 Run: TypeAlias = "Callable[[Sequence[Buffer], Sequence[Buffer] | None], OutputBuffers]"
+RunResident: TypeAlias = Callable[[Sequence[Resource]], list[ResidentHandle]]
 _Planned: TypeAlias = tuple[int, int, list[int], CompiledPipeline]
 """Bytes taken, bytes made, the length of each output, and the code that serves the shape."""
+_LaneKey: TypeAlias = tuple[DispatchConfig, object]
+"""A settled config, and which shadow is asked for."""
 _LISTS = (list, tuple)
 _MAX_LANES = 64
 """Configs that a pipeline remembers; a caller who makes a new one for each call stays within it."""
@@ -195,7 +200,8 @@ class _Lane:
     """A pipeline under one config. `run(inputs, out)` is the warm path."""
 
     __slots__ = (
-        "_cache", "_limits", "_plans", "_sequence", "backend", "config", "entry", "life", "program", "run", "shadow",
+        "_cache", "_limits", "_plans", "_sequence", "backend", "config", "entry", "life", "program", "resident", "run",
+        "shadow",
     )  # fmt: skip
 
     def __init__(
@@ -208,6 +214,7 @@ class _Lane:
         self._plans: dict[tuple[int | None, ...] | None, _Planned] = {}
         self.shadow = _shadow_of(backend, program)
         self.run = self._build_run() if self.shadow is None else self.shadow.around(self._build_run(), config)
+        self.resident = self._build_resident()
         _tally.numbers[_LANES] += 1
 
     def _build_run(self) -> Run:
@@ -260,6 +267,48 @@ class _Lane:
 
         return run
 
+    def _build_resident(self) -> RunResident:
+        """The same for memory on the device, where there is no copy to hide any cost behind."""
+        cache, epoch, shadow, life = self._cache, self.entry.epoch, self.shadow, self.life
+        config, native, tally = self.config, self.entry.native, _tally
+        label, own = config.label, id(config)
+        enter, leave, again_not = life.inflight.append, life.inflight.pop, NOTHING[2]
+        repeats = getattr(native, "repeats", None)
+        if not isinstance(repeats, Repeats) or config.timeout is not None:
+            repeats = Repeats()  # which stays empty
+
+        def run(resources: Sequence[Resource]) -> list[ResidentHandle]:
+            if shadow is not None:
+                raise shadow.no_resident()
+            enter(None)
+            try:
+                if cache.epoch != epoch:
+                    raise self._stale()
+                counts = tally.numbers
+                counts[_RESIDENT] += 1
+                if label is not None:
+                    tally.counts.label(label)
+                given = resources if life.is_current(resources) else [life.unstamp(r) for r in resources]
+                try:
+                    which, last, again = repeats.last
+                    if which != own or last != resources:
+                        again = repeats.find(own, resources) or again_not
+                    kept = again()
+                    if kept is not None:
+                        return kept
+                    kept = self.timed(native).dispatch_resident(given, config)
+                    return kept if life.is_current(kept) else [life.stamp(h) for h in kept]
+                except Exception as e:
+                    counts[_FAILED] += 1
+                    error = self.failure(e)
+                    if error is e:
+                        raise
+                    raise error from e
+            finally:
+                leave()
+
+        return run
+
     def _plan(self, inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> _Planned:
         """Check a new shape. A plan whose grid lies in memory is good for one call only."""
         with named(self.config.label):
@@ -284,12 +333,18 @@ class _Lane:
         return planned
 
     def _code(self, grid: Dims) -> CompiledPipeline:
-        """The compiled program, or the sequence of launches that a grid over the device's limit needs."""
-        native = self.entry.native
-        if isinstance(native, SequencePipeline) or max(grid) <= self.backend.max_workgroups_per_dimension:
+        """The compiled program, or the launches that a grid over the device's limit needs, or one whose workgroups
+        wait for each other and do not all run at once."""
+        native, oversized = self.entry.native, max(grid) > self.backend.max_workgroups_per_dimension
+        if isinstance(native, SequencePipeline):
+            return native
+        if not native.holds(grid):
+            if self.config.cooperative or not self.backend.allows_host_grid_sync_split:
+                return native  # which refuses, and says how many it holds
+        elif not oversized:
             return native
         if self._sequence is None:
-            self._sequence = SequencePipeline(self.backend, self.program, self.config, oversized=True)
+            self._sequence = SequencePipeline(self.backend, self.program, self.config, oversized=oversized)
         return self._sequence
 
     def timed(self, native: CompiledPipeline, sizes: Sequence[int] = ()) -> CompiledPipeline:
@@ -366,8 +421,8 @@ class _Lane:
 
 
 def _shadow_of(backend: VyreBackend, program: Program) -> Shadow | None:
-    """What `VYRE_SHADOW` holds this program's outputs against."""
-    if "VYRE_SHADOW" not in os.environ:
+    """What the setting `shadow` holds this program's outputs against."""
+    if SHADOW.peek() is None:
         return None
     from .shadow import shadow_from_env  # only those pay for it who ask
 
@@ -431,8 +486,9 @@ class DriverPipeline(CompiledPipeline):
         self._lock = threading.Lock()
         self._closed = False
         self._runs: dict[int, Run] = {}  # by the identity of a config that `_held` keeps alive
+        self._resident_runs: dict[int, RunResident] = {}
         self._held: dict[int, tuple[DispatchConfig | None, _Lane]] = {}
-        self._lanes: dict[DispatchConfig, _Lane] = {}
+        self._lanes: dict[_LaneKey, _Lane] = {}
 
     @property
     def native(self) -> CompiledPipeline:
@@ -446,7 +502,7 @@ class DriverPipeline(CompiledPipeline):
         *,
         out: Sequence[Buffer] | None = None,
     ) -> OutputBuffers:
-        run = self._runs.get(id(config))
+        run = self._runs.get(id(config)) if SHADOW.peek() is None else None
         if run is None:
             run = self.lane(config).run
         return run(inputs, out)
@@ -504,28 +560,10 @@ class DriverPipeline(CompiledPipeline):
     def dispatch_resident(
         self, resources: Sequence[Resource], config: DispatchConfig | None = None
     ) -> list[ResidentHandle]:
-        held = self._held.get(id(config))
-        lane = self.lane(config) if held is None else held[1]
-        if lane.shadow is not None:
-            raise lane.shadow.no_resident()
-        life = lane.life
-        life.inflight.append(None)  # as `running` does, without its cost: there is no copy to hide it behind
-        try:
-            if self._cache.epoch != lane.entry.epoch:
-                raise lane._stale()
-            given = resources if life.is_current(resources) else [life.unstamp(r) for r in resources]
-            lane.count(_RESIDENT)
-            try:
-                kept = lane.timed(lane.entry.native).dispatch_resident(given, lane.config)
-                return kept if life.is_current(kept) else [life.stamp(h) for h in kept]
-            except Exception as e:
-                _tally.numbers[_FAILED] += 1
-                error = lane.failure(e)
-                if error is e:
-                    raise
-                raise error from e
-        finally:
-            life.inflight.pop()
+        run = self._resident_runs.get(id(config)) if SHADOW.peek() is None else None
+        if run is None:
+            run = self.lane(config).resident
+        return run(resources)
 
     def explain(self, inputs: Sequence[Buffer], config: DispatchConfig | None = None) -> Explanation:
         """What a dispatch would do, and why. Nothing runs."""
@@ -535,7 +573,7 @@ class DriverPipeline(CompiledPipeline):
         """Let go of the compiled code, which others may still use. Later dispatches of this handle are refused."""
         with self._lock:
             self._closed = True
-            for table in (self._runs, self._held, self._lanes):
+            for table in (self._runs, self._resident_runs, self._held, self._lanes):
                 table.clear()
 
     # -- lanes
@@ -549,23 +587,25 @@ class DriverPipeline(CompiledPipeline):
         return settle_config(config, self.backend)
 
     def lane(self, config: DispatchConfig | None) -> _Lane:
-        """The lane of a config, by identity and else by value."""
-        held = self._held.get(id(config))
-        if held is not None:
+        """The lane of a config, by identity and else by value. Where a shadow is asked for, it is another one."""
+        shadow = SHADOW.peek()
+        if shadow is None and (held := self._held.get(id(config))) is not None:
             return held[1]
         if self._closed:
             raise DispatchFailed("the pipeline is closed", fix="compile the program again", pipeline=self.id)
         with named(getattr(config, "label", None)):
             settled = self.settle(config)
-            lane = self._lanes.get(settled) or self._open(settled)
+            lane = self._lanes.get((settled, shadow)) or self._open(settled)
         with self._lock:
             if not self._closed:
-                _bounded(self._lanes, settled, lane)
+                _bounded(self._lanes, (settled, shadow), lane)
+            if shadow is None and not self._closed:
                 self._held[id(config)] = config, lane
-                self._runs[id(config)] = lane.run
+                self._runs[id(config)], self._resident_runs[id(config)] = lane.run, lane.resident
                 while len(self._held) > _MAX_LANES:
                     oldest = next(iter(self._held))
-                    del self._runs[oldest], self._held[oldest]  # in this order: an identity must not outlive its config
+                    # in this order: an identity must not outlive its config
+                    del self._runs[oldest], self._resident_runs[oldest], self._held[oldest]
         return lane
 
     def _open(self, config: DispatchConfig) -> _Lane:
@@ -578,7 +618,7 @@ class DriverPipeline(CompiledPipeline):
         return _Lane(self.backend, self.program, config, entry, self._cache)
 
 
-def _bounded(table: dict[DispatchConfig, _Lane], key: DispatchConfig, lane: _Lane) -> None:
+def _bounded(table: dict[_LaneKey, _Lane], key: _LaneKey, lane: _Lane) -> None:
     table[key] = lane
     while len(table) > _MAX_LANES:
         del table[next(iter(table))]

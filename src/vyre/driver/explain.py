@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentTypeError
+from ..foundation import html
+from ..foundation.gridsync import contains_grid_sync
 from ..foundation.program import Program
 from .admission import admit, settle_config
+from .compare import may_approximate
 from .contract import VyreBackend
 from .execute import DriverPipeline, named
 from .guard import guarded
 from .pipeline.compiler import PassthroughPipeline, key_of, pipelines_of
 from .plan import DispatchPlan, plan_dispatch
+from .settings import DEFAULT, SHADOW
 from .split import SequencePipeline, launch_count, launch_limits, segments_needed
 from .values import DEFAULT_CONFIG, DispatchConfig
 
@@ -83,6 +86,25 @@ class Explanation:
         ]
         return "\n".join(lines)
 
+    def _repr_html_(self) -> str:
+        return html.page(
+            f"program {self.program[:16]} on {self.backend}",
+            html.facts(
+                [
+                    ("pipeline", self.pipeline or "not compiled yet"),
+                    ("grid", f"{_dims(self.grid)} of workgroup {_dims(self.workgroup)}"),
+                    ("invocations", f"{self.invocations:,}"),
+                    ("output bytes", f"{self.output_bytes:,}"),
+                ]
+            ),
+            html.table(("decision", "choice", "reason"), ((d.what, d.choice, d.reason) for d in self.decisions)),
+            html.table(
+                ("slot", "buffer", "role", "elements", "element", "bytes"),
+                ((b.slot, b.name, b.role, f"{b.elements:,}", b.element, f"{b.nbytes:,}") for b in self.bindings),
+            ),
+            html.code("cache key", "\n".join(f"{name} = {value}" for name, value in self.key.items())),
+        )
+
 
 def explain_dispatch(
     target: object, inputs: Sequence[Buffer], config: DispatchConfig | None, backend: VyreBackend | None
@@ -127,6 +149,7 @@ def explain_dispatch(
             _grid_decision(plan, settled),
             _launch_decision(program, backend, plan),
             _deadline_decision(backend, settled),
+            _floats_decision(program, backend, settled),
             _shadow_decision(),
         ),
     )
@@ -177,6 +200,9 @@ def _grid_decision(plan: DispatchPlan, config: DispatchConfig) -> Decision:
 def _launch_decision(program: Program, backend: VyreBackend, plan: DispatchPlan) -> Decision:
     segmented, most = segments_needed(program, backend), backend.max_workgroups_per_dimension
     oversized = max(plan.launch.grid) > most
+    if backend.supports_grid_sync and contains_grid_sync(program):
+        what = "its workgroups wait for each other; a grid that does not run at once becomes launches in sequence"
+        return Decision("launch", "cooperative", what)
     if not segmented and not oversized:
         return Decision(
             "launch", "plain", f"backend {backend.id} offers no recorded, persistent or overlapped launches"
@@ -196,11 +222,27 @@ def _deadline_decision(backend: VyreBackend, config: DispatchConfig) -> Decision
     return Decision("deadline", f"{config.timeout:g} s", how)
 
 
+def _floats_decision(program: Program, backend: VyreBackend, config: DispatchConfig) -> Decision:
+    budget = config.ulp_budget or 0
+    if not budget:
+        return Decision("floats", "exact", "no ulp_budget is set")
+    if not may_approximate(program):
+        return Decision("floats", "exact", "the program has no function that a budget is for")
+    apart = backend.capability.exactness.get("native", {})
+    native = sorted(name for name, ulps in apart.items() if ulps <= budget)
+    if not native or program.requirements.float64:
+        return Decision("floats", "exact", f"backend {backend.id} computes exactly, which is within any budget")
+    what = f"the device's own {', '.join(native)} may be used"
+    return Decision("floats", f"each operation within {budget} ulp", f"ulp_budget; {what}")
+
+
 def _shadow_decision() -> Decision:
-    asked = os.environ.get("VYRE_SHADOW", "").strip()
-    if not asked:
-        return Decision("shadow", "none", "VYRE_SHADOW is not set")
-    return Decision("shadow", asked, "VYRE_SHADOW; an oracle computes this share of the dispatches again")
+    asked = SHADOW.setting()
+    if asked.origin == DEFAULT:
+        return Decision("shadow", "none", f"{SHADOW.variable} is not set")
+    return Decision(
+        "shadow", str(asked.value), f"{asked.origin}; an oracle computes this share of the dispatches again"
+    )
 
 
 def _dims(dims: tuple[int, int, int]) -> str:

@@ -111,6 +111,7 @@ class GuardedBackend(VyreBackend):
         self.inner = inner
         self.life: Life = vars(inner).setdefault(LIFE_ATTRIBUTE, Life(inner.id, pipelines))
         self._handles: OrderedDict[object, DriverPipeline] = OrderedDict()
+        self._steps: dict[int, tuple[Sequence[ResidentDispatchStep], int]] = {}
 
     @property
     def id(self) -> str:
@@ -206,9 +207,23 @@ class GuardedBackend(VyreBackend):
         repeat: int = 1,
         timed: bool = False,
     ) -> tuple[OutputBuffers, ResidentSequenceTiming | None]:
-        own = [replace(step, resources=tuple(map(self.life.unstamp, step.resources))) for step in steps]
+        self._require_current(steps)
         ranges = self._own(reads)
-        return self.on_device(lambda: self.inner.dispatch_resident(own, reads=ranges, repeat=repeat, timed=timed))
+        return self.on_device(lambda: self.inner.dispatch_resident(steps, reads=ranges, repeat=repeat, timed=timed))
+
+    def _require_current(self, steps: Sequence[ResidentDispatchStep]) -> None:
+        """Raise for memory of a life that is over. A tuple of steps that was looked at is not looked at again."""
+        life = self.life
+        known = self._steps.get(id(steps))
+        if known is not None and known[0] is steps and known[1] == life.number:
+            return
+        for step in steps:
+            for resource in step.resources:
+                life.unstamp(resource)
+        if type(steps) is tuple and all(type(step.resources) is tuple for step in steps):
+            if len(self._steps) >= _MAX_HANDLES:
+                self._steps.clear()
+            self._steps[id(steps)] = steps, life.number  # which keeps its id meanwhile
 
     def _own(self, ranges: Sequence[ResidentReadRange]) -> list[ResidentReadRange]:
         return [replace(r, resource=self.life.unstamp(r.resource)) for r in ranges]

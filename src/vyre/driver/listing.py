@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BackendUnavailable, VyreError
@@ -75,6 +76,9 @@ class BackendListing:
                 f"it is listed as {self.id}.{self.precedence} and its record says {record.id}.{record.precedence}; "
                 "the two must agree"
             )
+        for name in (knob.name for knob in record.knobs):
+            if not name.startswith(f"{self.id}_"):
+                return f"the name of its knob {name!r} does not begin with {self.id}_"
         return None if record.kind in KINDS else f"its kind {record.kind!r} is not one of: {', '.join(KINDS)}"
 
     def unavailable(self) -> str | None:
@@ -206,17 +210,24 @@ def unusable(id: str, why: str) -> BackendUnavailable:
 
 
 def package_name(package: Distribution) -> str | None:
-    try:
-        return re.sub(r"[-_.]+", "-", package.metadata["Name"]).lower()
-    except Exception:  # a finder of someone else's reads it, and may raise anything
-        return None
+    return _name_and_version(package)[0]
 
 
+@lru_cache(maxsize=64)
 def package_label(package: Distribution) -> str:
-    name = package_name(package)
-    return "a package without metadata" if name is None else f"{name} {package.version}"
+    name, version = _name_and_version(package)
+    return "a package without metadata" if name is None else f"{name} {version}"
 
 
+def _name_and_version(package: Distribution) -> tuple[str | None, str]:
+    try:
+        facts = package.metadata  # read and parsed anew each time it is asked for
+        return re.sub(r"[-_.]+", "-", facts["Name"]).lower(), facts["Version"]
+    except Exception:  # a finder of someone else's reads it, and may raise anything
+        return None, ""
+
+
+@cache
 def _version() -> str:
     from importlib import metadata
 

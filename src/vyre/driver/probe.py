@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-import tempfile
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .contract import DeviceInfo
+from .settings import CACHE_DIR
 
 SCHEMA = 1
 MAX_BYTES = 64 * 1024
@@ -37,8 +37,8 @@ class Probe:
 
 
 def cache_dir() -> Path:
-    """Where vyre keeps what it can do without: `VYRE_CACHE_DIR`, else the platform's place. Read at every call."""
-    if given := os.environ.get("VYRE_CACHE_DIR"):
+    """Where vyre keeps what it can do without: the setting `cache_dir`, else the platform's place."""
+    if given := CACHE_DIR.value():
         return Path(given)
     import platformdirs  # only those pay for it who have something to remember
 
@@ -69,6 +69,8 @@ def remember(backend: str, key: str, probe: Probe) -> None:
         "unavailable": probe.unavailable,
         "devices": [asdict(d) for d in probe.devices],
     }
+    import tempfile  # 3 ms that only those pay who learn something
+
     try:
         blob = json.dumps(entry).encode()
         if len(blob) > MAX_BYTES or (folder := _folder(create=True)) is None:

@@ -14,6 +14,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -25,6 +26,7 @@ from ..errors import (
     InvalidProgram,
     VyreError,
 )
+from . import settings
 from .listing import BackendListing, package_label, package_name, unusable
 
 if TYPE_CHECKING:
@@ -37,13 +39,12 @@ T = TypeVar("T")
 __all__ = [
     "BackendListing", "FallbackWarning", "Loser", "Selection", "acquire", "acquire_preferred_dispatch_backend",
     "backend_dispatches", "backend_precedence", "backend_registration", "devices",
-    "fallback_counts", "generation", "isolated", "problems", "refresh", "register", "registered_backends",
-    "registered_backends_by_precedence", "select",
+    "fallback_counts", "generation", "isolated", "preferred", "probed", "problems", "refresh", "register",
+    "registered_backends", "registered_backends_by_precedence", "select",
 ]  # fmt: skip
 
 GROUP = "vyre.backends"
 DEFAULT_PRECEDENCE = 500
-DEFAULT_ACQUIRE_TIMEOUT_S = 30.0
 _ENTRY_NAME = re.compile(r"([A-Za-z][A-Za-z0-9_-]*)(?:\.(\d{1,9}))?\Z")
 _ON_REQUEST = "only used when asked for"
 
@@ -214,6 +215,16 @@ def devices(id: str) -> tuple[DeviceInfo, ...]:
     return _listing(id).devices()
 
 
+def locate(name: str) -> tuple[str, DeviceInfo]:
+    """The id and the device that a name ("id" or "id:device") means; an id alone means its best device."""
+    id, device = _split(name)
+    listing = _listing(id)
+    known = listing.devices()
+    if not known:
+        listing.open(device)  # which says why there is none
+    return id, known[0] if device is None and known else listing.find("0" if device is None else device)
+
+
 def register(registration: BackendRegistration) -> None:
     """Add a backend to this process."""
     _check_record(registration)
@@ -250,7 +261,7 @@ def refresh() -> None:
 
 
 def generation() -> int:
-    """Changes whenever a choice made before may be another now; `VYRE_BACKEND` is not part of it."""
+    """Changes whenever a choice made before may be another now; settings are not part of it."""
     return _generation
 
 
@@ -295,6 +306,11 @@ class Selection(NamedTuple):
     def __str__(self) -> str:
         return "\n".join([f"{self.chosen}: chosen", *(f"{loser.name}: {loser.reason}" for loser in self.losers)])
 
+    def _repr_html_(self) -> str:
+        from ..foundation import html
+
+        return html.page(f"chosen: {self.chosen}", html.table(("not chosen", "why"), self.losers))
+
 
 def acquire(name: str) -> GuardedBackend:
     """Open the backend `id` or `id:device`: this one or an error."""
@@ -314,9 +330,10 @@ def acquire_preferred_dispatch_backend(
 def select(program: Program | None = None, *, allow_oracle: bool = False, strict: bool | None = None) -> Selection:
     """Choose a backend: the first in order of precedence that is available and admits the program.
 
-    Nobody after it is opened. `VYRE_BACKEND` replaces the order by the user's own: one name, or several with commas; of
-    those, a later one is used with a FallbackWarning, or not at all if `strict` (`VYRE_STRICT=1`). What runs on request
-    only (the reference, clusters) is never chosen unless named there; `allow_oracle` admits oracles after all others.
+    Nobody after it is opened. The setting `backend` (`VYRE_BACKEND`) replaces the order by the user's own: one name, or
+    several with commas; of those, a later one is used with a FallbackWarning, or not at all if `strict`, a setting too.
+    What runs on request only (the reference, clusters) is never chosen unless named there; `allow_oracle` admits
+    oracles after all others.
     """
     if program is not None:
         from ..foundation.program import Program
@@ -325,10 +342,21 @@ def select(program: Program | None = None, *, allow_oracle: bool = False, strict
             raise ArgumentTypeError(
                 f"select() got a {type(program).__name__}, not a program", fix="pass kernel.program, or nothing"
             )
-    names = _listed_by_user()
-    if names:
-        return _select_listed(names, program, _is_strict() if strict is None else strict)
+    listed = settings.BACKEND.setting()
+    if listed.value:
+        return _select_listed(listed, program, settings.STRICT.value() if strict is None else strict)
     return _select_by_precedence(program, allow_oracle)
+
+
+def preferred(look: Callable[[BackendListing], Probe] | None = None) -> str | None:
+    """Whom a plain call would run on, without opening anyone; None where there is nobody. `look` is `probed`."""
+    everyone, look = registered_backends_by_precedence(), look or probed
+    if names := settings.BACKEND.value():
+        sound = {each.id: each for each in everyone if each.problem() is None}
+        there = (name for name in names if (each := sound.get(name.partition(":")[0])) and not look(each).unavailable)
+        return next(there, None)
+    best = next(_candidates(everyone, False, {}, look), None)
+    return None if best is None else best.id
 
 
 def fallback_counts() -> dict[tuple[str, str], int]:
@@ -343,7 +371,7 @@ _fallbacks: Counter[tuple[str, str]] = Counter()
 def _select_by_precedence(program: Program | None, allow_oracle: bool) -> Selection:
     losers: dict[str, str] = {}
     everyone = registered_backends_by_precedence()
-    for listing in _candidates(everyone, allow_oracle, losers):
+    for listing in _candidates(everyone, allow_oracle, losers, probed):
         try:
             backend = _in_time(listing, partial(_open_for, listing, None, program))
         except InvalidProgram:
@@ -368,7 +396,10 @@ def _select_by_precedence(program: Program | None, allow_oracle: bool) -> Select
 
 
 def _candidates(
-    everyone: Sequence[BackendListing], allow_oracle: bool, losers: dict[str, str]
+    everyone: Sequence[BackendListing],
+    allow_oracle: bool,
+    losers: dict[str, str],
+    look: Callable[[BackendListing], Probe],
 ) -> Iterator[BackendListing]:
     """Who may be chosen, best first, each looked at only when those before it were not chosen."""
     emulated: list[BackendListing] = []
@@ -384,7 +415,7 @@ def _candidates(
             oracles.append(listing)
         elif record.kind in ("oracle", "distributed"):
             losers[listing.id] = _ON_REQUEST
-        elif (why := (found := _probed(listing)).unavailable) is not None:
+        elif (why := (found := look(listing)).unavailable) is not None:
             losers[listing.id] = why
         elif record.kind == "device" and found.emulated:
             names = ", ".join(d.name for d in found.devices)
@@ -397,7 +428,8 @@ def _candidates(
         yield listing
 
 
-def _probed(listing: BackendListing) -> Probe:
+def probed(listing: BackendListing) -> Probe:
+    """Whether it would open, and its devices; a backend that does not answer in time would not."""
     try:
         return _in_time(listing, listing.probe)
     except BackendUnavailable as e:
@@ -410,9 +442,10 @@ def _in_time(listing: BackendListing, ask: Callable[[], T]) -> T:
     """What a backend answers. Nobody named it, so it may not keep the others waiting for ever."""
     from .deadline import call_within
 
-    seconds = _acquire_timeout()
+    seconds = settings.ACQUIRE_TIMEOUT.value()
+    in_this_context = partial(copy_context().run, ask)  # on a thread, and settings go with the context
     try:
-        return call_within(ask, seconds, lambda: lambda: None)
+        return call_within(in_this_context, seconds, lambda: lambda: None)
     except DeadlineExceeded as e:
         raise BackendUnavailable(
             f"backend {listing.id} did not answer within {seconds:g} s",
@@ -421,20 +454,8 @@ def _in_time(listing: BackendListing, ask: Callable[[], T]) -> T:
         ) from e
 
 
-def _acquire_timeout() -> float:
-    text = os.environ.get("VYRE_ACQUIRE_TIMEOUT", "").strip()
-    try:
-        seconds = float(text) if text else DEFAULT_ACQUIRE_TIMEOUT_S
-    except ValueError:
-        seconds = 0.0
-    if not seconds > 0:
-        raise ArgumentValueError(
-            f"VYRE_ACQUIRE_TIMEOUT={text!r} is no time to wait", fix="set it to a number of seconds above 0"
-        )
-    return seconds
-
-
-def _select_listed(names: Sequence[str], program: Program | None, strict: bool) -> Selection:
+def _select_listed(listed: settings.Setting, program: Program | None, strict: bool) -> Selection:
+    names: settings.Names = listed.value
     losers: list[Loser] = []
     for i, name in enumerate(names):
         id, device = _split(name)
@@ -454,7 +475,7 @@ def _select_listed(names: Sequence[str], program: Program | None, strict: bool) 
         after = (Loser(n, f"listed after {name}; not asked") for n in names[i + 1 :])
         return Selection(name, backend, (*losers, *after))
     raise BackendUnavailable(
-        f"no backend of VYRE_BACKEND can be used ({'; '.join(f'{x.name}: {x.reason}' for x in losers)})",
+        f"no backend of {listed.origin} can be used ({'; '.join(f'{x.name}: {x.reason}' for x in losers)})",
         fix=f"mend one of them, or list another: {_names()}",
     )
 
@@ -474,22 +495,6 @@ def _open_for(listing: BackendListing, device: str | None, program: Program | No
         except (Exception, SystemExit) as e:
             raise listing.refused(f"backend {listing.id} cannot say what it runs", e) from e
     return backend
-
-
-def _listed_by_user() -> list[str]:
-    """`VYRE_BACKEND`, read at every call."""
-    text = os.environ.get("VYRE_BACKEND", "").strip()
-    names = [name.strip() for name in text.split(",")] if text else []
-    for name in names:
-        _split(name)  # a list with a mistake in it is not used up to the mistake
-    return names
-
-
-def _is_strict() -> bool:
-    text = os.environ.get("VYRE_STRICT", "").strip().lower()
-    if text not in ("", "0", "false", "no", "off", "1", "true", "yes", "on"):
-        raise ArgumentValueError(f"VYRE_STRICT={text!r} is neither yes nor no", fix="set it to 1 or 0")
-    return text in ("1", "true", "yes", "on")
 
 
 def _split(name: str) -> tuple[str, str | None]:

@@ -1,18 +1,17 @@
 """Is it still right? Live dispatches computed again by a reference, all of them or an exact share.
 
-`ShadowedPipeline(main, reference)` shadows one pipeline, `VYRE_SHADOW` everything that a process dispatches. The caller
+`ShadowedPipeline(main, reference)` shadows one pipeline, the setting `shadow` everything that is dispatched. The caller
 gets the outputs of the main pipeline; the reference works on a copy of the inputs. How outputs are compared, and which
 programs can be, is said in `conformance`.
 
-`VYRE_SHADOW` is a share from 0 to 1, followed by `unordered` or `log` where that is wanted: `VYRE_SHADOW=0.01,log`. It
-is read when a pipeline first meets a config. A deadline bounds the main dispatch and not the reference.
+The setting is a share from 0 to 1, followed by `unordered` or `log` where that is wanted: `VYRE_SHADOW=0.01,log`. Every
+dispatch reads it; shares are counted by pipeline and config. A deadline bounds the main dispatch and not the reference.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
-import os
 import threading
 import time
 from collections import deque
@@ -21,6 +20,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ..errors import ArgumentTypeError, ArgumentValueError, BackendUnavailable, UnsupportedFeature, VyreError
+from ..foundation import html
 from ..foundation.determinism import determinism
 from ..foundation.program import Program
 from . import registry
@@ -50,6 +50,7 @@ from .diagnostics import from_error
 from .execute import DriverPipeline, Run, count_shadow, named
 from .pipeline import compile
 from .plan import plan_dispatch
+from .settings import SHADOW
 from .values import DEFAULT_CONFIG, DispatchConfig, TimedDispatchResult
 
 if TYPE_CHECKING:
@@ -80,7 +81,6 @@ __all__ = [
     "shadow_from_env",
 ]  # fmt: skip
 
-VARIABLE = "VYRE_SHADOW"
 KEPT_EVENTS = 8
 """Divergences that a shadow remembers, the latest; each holds copies of inputs and outputs."""
 OnDivergence: TypeAlias = "str | Callable[[ConformanceError], None]"
@@ -122,6 +122,22 @@ class Shadow:
         self._lock = threading.Lock()
         self.samples = self.divergences = self.worst_ulps = 0
         self.events: deque[DivergenceEvent] = deque(maxlen=KEPT_EVENTS)
+
+    def _repr_html_(self) -> str:
+        rows = ((e.case_label, e.difference.kind, e.difference.output, e.difference.element) for e in self.events)
+        return html.page(
+            f"shadow of {self.claim.backend} by {self.claim.reference}",
+            html.facts(
+                [
+                    ("program", self.claim.program.fingerprint),
+                    ("share", self._share),
+                    ("checked", f"{self.samples:,}"),
+                    ("differ", f"{self.divergences:,}"),
+                    ("worst ulps", self.worst_ulps),
+                ]
+            ),
+            *([html.table(("case", "what differs", "output", "element"), rows)] if self.events else []),
+        )
 
     def around(self, run: Run, config: DispatchConfig) -> Run:
         """`run` with its outputs checked, as often as it is their turn."""
@@ -167,7 +183,7 @@ class Shadow:
     def no_resident(self) -> UnsupportedFeature:
         return UnsupportedFeature(
             "a shadow compares bytes on the host, and resident outputs stay on the device",
-            fix=f"dispatch with host buffers, or without a shadow (unset {VARIABLE})",
+            fix=f"dispatch with host buffers, or without a shadow (unset {SHADOW.variable})",
             name="shadowed resident dispatch",
             backend=self.claim.backend,
         )
@@ -341,7 +357,7 @@ def _program_of(pipeline: CompiledPipeline) -> Program:
     return program
 
 
-# ---- VYRE_SHADOW ----------------------------------------------------------------------------------------------------
+# ---- the setting ----------------------------------------------------------------------------------------------------
 
 _WORDS = {"log": {"on_divergence": "log"}, "unordered": {"compare": "unordered"}}
 _oracle: tuple[int, VyreBackend] | None = None
@@ -349,7 +365,7 @@ _oracle: tuple[int, VyreBackend] | None = None
 
 
 def shadow_from_env(backend: VyreBackend, program: Program) -> Shadow | None:
-    """The shadow that `VYRE_SHADOW` asks for. Oracles have none: they are what others are held against."""
+    """The shadow that the setting asks for. Oracles have none: they are what others are held against."""
     settings = _settings()
     if not settings or (oracle := _oracle_for(backend)) is None:
         return None
@@ -364,18 +380,13 @@ def shadow_from_env(backend: VyreBackend, program: Program) -> Shadow | None:
 
 def _settings() -> dict[str, Any]:
     """Arguments of a shadow; none where there shall be none."""
-    text = os.environ.get(VARIABLE, "")
-    rate, *words = (word.strip() for word in text.split(","))
-    try:
-        settings: dict[str, Any] = {"sample_rate": float(rate or 0)}
-        for word in words:
-            settings |= _WORDS[word]
-        return settings if _share(settings["sample_rate"]) else {}
-    except (ValueError, KeyError) as e:
-        raise ArgumentValueError(
-            f"{VARIABLE}={text!r} is no share of dispatches",
-            fix=f"set {VARIABLE} to a number from 0 to 1, followed by ',unordered' or ',log' where wanted",
-        ) from e
+    asked = SHADOW.value()
+    if not asked.rate:
+        return {}
+    settings: dict[str, Any] = {"sample_rate": asked.rate}
+    for word in asked.words:
+        settings |= _WORDS[word]
+    return settings
 
 
 def _oracle_for(backend: VyreBackend) -> VyreBackend | None:
@@ -389,7 +400,8 @@ def _oracle_for(backend: VyreBackend) -> VyreBackend | None:
         return None
     if not oracles:
         raise BackendUnavailable(
-            f"{VARIABLE} is set and no oracle is registered", fix=f"install one, or unset {VARIABLE}"
+            f"{SHADOW.setting()} asks for a shadow and no oracle is registered",
+            fix=f"install one, or unset {SHADOW.variable}",
         )
     at = registry.generation()
     if _oracle is None or _oracle[0] != at:

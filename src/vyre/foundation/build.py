@@ -98,18 +98,23 @@ class Builder:
         return self.declare(BufferDecl(name, self._slot(), access, element, count))
 
     def read(self, name: str, element: DataType, count: int = 0) -> Buffer:
+        """A buffer to read, in the next free slot."""
         return self.buffer(name, Access.READ_ONLY, element, count)
 
     def read_write(self, name: str, element: DataType, count: int = 0) -> Buffer:
+        """A buffer to read and write, in the next free slot."""
         return self.buffer(name, Access.READ_WRITE, element, count)
 
     def write_only(self, name: str, element: DataType, count: int = 0) -> Buffer:
+        """A buffer to write, in the next free slot; zero where nothing is stored."""
         return self.buffer(name, Access.WRITE_ONLY, element, count)
 
     def uniform(self, name: str, element: DataType, count: int = 1) -> Buffer:
+        """A small table that is the same for all invocations, in the next free slot."""
         return self.buffer(name, Access.UNIFORM, element, count)
 
     def output(self, name: str, element: DataType, count: int) -> Buffer:
+        """The result buffer, in the next free slot."""
         return self.declare(output(name, self._slot(), element, count))
 
     def shared(self, name: str, element: DataType, count: int) -> Buffer:
@@ -136,9 +141,11 @@ class Builder:
         return var
 
     def assign(self, var: Var, value: Operand) -> None:
+        """Another value for a local, of the same type."""
         self.append(Assign(var.name, lift(value, like=var), span=self.span))
 
     def store(self, buffer: Buffer, index: Operand, value: Operand) -> None:
+        """`buffer[index] = value`; a number takes the type of the element."""
         expr = value if isinstance(value, Expr) else lit(value, buffer.element)
         self.append(Store(buffer.name, lift(index), expr, span=self.span))
 
@@ -159,21 +166,26 @@ class Builder:
         return self.let(name, Atomic(op, buffer.name, lift(index), operands[0], operands[1], dtype=t))
 
     def barrier(self) -> None:
+        """The workgroup waits, and then sees what its members wrote."""
         self.append(Barrier(span=self.span))
 
     def grid_sync(self) -> None:
+        """The same for the whole grid."""
         self.append(Barrier(Ordering.GRID_SYNC, span=self.span))
 
     def return_(self) -> None:
+        """End the invocation."""
         self.append(Return(span=self.span))
 
     def trap(self, tag: str, address: Operand = 0) -> None:
+        """Stop the whole dispatch with an error that carries the tag and the address."""
         self.append(Trap(lift(address), tag, span=self.span))
 
     # -- blocks
 
     @contextmanager
     def if_(self, condition: Operand) -> Iterator[None]:
+        """What is appended inside runs where the condition holds."""
         span, value = self.span, lift(condition)
         body = self._open()
         try:
@@ -229,11 +241,13 @@ class Builder:
         return self._blocks[-1], len(self._blocks[-1])
 
     def insert(self, mark: tuple[list[Node], int], node: Node) -> None:
+        """Put a statement at a place that was marked."""
         block, position = mark
         assert any(block is b for b in self._blocks), "the marked block is closed"
         block.insert(position, self._placed(node))
 
     def program(self, *, op_id: str | None = None) -> Program:
+        """The program, once every block is closed."""
         if len(self._blocks) != 1:
             raise IRValueError("a block is still open", fix="leave every if_, else_ and loop block first")
         return Program(self.buffers, self.workgroup_size, self._blocks[0], op_id=op_id)

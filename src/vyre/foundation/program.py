@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Iterable
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from ..errors import VyreError
 from .dtypes import DataType, packed_size
 from .ir import IndirectDispatch, Node, Region
 from .value import Value
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 ROOT_GENERATOR = "vyre.program.root"
+_QUICK_TO_PROVE = 2_000
+"""Statements up to which a notebook shows whether a program is proved deterministic."""
 
 
 # ---- buffers --------------------------------------------------------------------------------------------------------
@@ -121,6 +124,7 @@ class BufferDecl(Value):
 
     @property
     def is_workgroup(self) -> bool:
+        """Memory of a workgroup: bound to no slot."""
         return self.access is Access.WORKGROUP
 
     @property
@@ -130,6 +134,7 @@ class BufferDecl(Value):
 
     @property
     def writable(self) -> bool:
+        """Whether a program may store to it."""
         return self.access in (Access.READ_WRITE, Access.WRITE_ONLY, Access.WORKGROUP)
 
     @property
@@ -143,10 +148,12 @@ class BufferDecl(Value):
 
     @property
     def is_host_input(self) -> bool:
+        """Whether the caller brings its bytes."""
         return not self.is_workgroup and not self.backend_allocated
 
     @property
     def is_host_output(self) -> bool:
+        """Whether its bytes come back."""
         return self.backend_allocated or self.access is Access.READ_WRITE
 
 
@@ -282,6 +289,33 @@ class Program:
 
         return self._cached("text", lambda: print_program(self))
 
+    def _repr_html_(self) -> str:
+        from . import html
+
+        known: list[tuple[str, object]] = [("workgroup", " x ".join(map(str, self.workgroup_size)))]
+        try:
+            known.append(("fingerprint", self.fingerprint))
+            if self.stats.nodes <= _QUICK_TO_PROVE:
+                known.append(("determinism", self.determinism))
+        except VyreError as e:
+            known.append(("fingerprint", f"none: {e.message}"))
+        rows = (
+            (
+                b.binding if not b.is_workgroup else "",
+                b.name,
+                b.access.name.lower(),
+                b.element,
+                b.count or "at dispatch",
+            )
+            for b in (*self.bound_buffers, *(b for b in self.buffers if b.is_workgroup))
+        )
+        return html.page(
+            "program" if self.entry_op_id is None else f"program {self.entry_op_id}",
+            html.facts(known),
+            html.table(("slot", "buffer", "access", "element", "elements"), rows),
+            html.code("text", str(self)),
+        )
+
     def _cached(self, key: Hashable, make: Callable[[], T]) -> T:
         cache = self._cache
         if key not in cache:
@@ -338,10 +372,12 @@ class Program:
 
     @property
     def host_inputs(self) -> tuple[BufferDecl, ...]:
+        """The buffers whose bytes the caller brings, in slot order."""
         return tuple(b for b in self.bound_buffers if b.is_host_input)
 
     @property
     def host_outputs(self) -> tuple[BufferDecl, ...]:
+        """The buffers that come back, in slot order."""
         return tuple(b for b in self.bound_buffers if b.is_host_output)
 
     @property
@@ -357,6 +393,7 @@ class Program:
 
     @property
     def stats(self) -> Stats:
+        """How many statements, expressions, loads, stores and barriers there are, and how deeply they are nested."""
         from .analysis import stats
 
         return self._cached("stats", lambda: stats(self))
@@ -384,6 +421,7 @@ class Program:
         return None if found is None else (found.count_buffer, found.count_offset)
 
     def validate(self) -> list[Issue]:
+        """As `vyre.validate(program)`."""
         from .validate import validate
 
         return validate(self)

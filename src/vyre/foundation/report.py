@@ -34,6 +34,13 @@ class Issue(Value):
     def __str__(self) -> str:
         return f"{self.headline}. Fix: {self.fix}"
 
+    def _repr_html_(self) -> str:
+        from . import html
+
+        return html.page(
+            f"{self.severity} {self.code.value}", html.facts([("found", self.headline), ("fix", self.fix)])
+        )
+
 
 class Report:
     """Collects findings in order; the same code at the same place is said once."""
@@ -61,6 +68,12 @@ class Report:
 
     def __bool__(self) -> bool:
         return bool(self._issues)
+
+    def _repr_html_(self) -> str:
+        from . import html
+
+        rows = [(issue.severity, issue.headline, issue.fix) for issue in self]
+        return html.page(f"{len(rows)} findings", html.table(("severity", "finding", "fix"), rows))
 
 
 class Capabilities(Value):

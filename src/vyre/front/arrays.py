@@ -50,8 +50,6 @@ def view(name: str, value: Any, wanted: str = "uint32") -> Array:
             return _from_interface(name, value)
         if hasattr(value, "__dlpack_device__"):
             return _from_dlpack(name, value)
-        if hasattr(value, "__cuda_array_interface__"):
-            raise _on_a_device(name)
         try:
             return np.asarray(memoryview(value))
         except (TypeError, ValueError):  # no buffer, or one whose format NumPy does not know
@@ -69,26 +67,15 @@ def _from_interface(name: str, value: Any) -> Array:
 
 def _from_dlpack(name: str, value: Any) -> Array:
     try:
-        device = int(value.__dlpack_device__()[0])
-        array: Array | None = np.from_dlpack(value) if device in HOST_DEVICES else None
+        array: Array = np.from_dlpack(value)
     except Exception as e:
         raise _unreadable(name, e) from e
-    if array is None:
-        raise _on_a_device(name)
     return array
 
 
 def _unreadable(name: str, cause: Exception) -> ArgumentTypeError:
     return ArgumentTypeError(
         f"{name} cannot be read as an array: {str(cause) or type(cause).__name__}", fix="pass a NumPy array"
-    )
-
-
-def _on_a_device(name: str) -> ArgumentTypeError:
-    return ArgumentTypeError(
-        f"{name} lives in the memory of a device, and kernels take arrays in host memory",
-        fix=f"copy {name} to host memory first; .on() names the device that runs the kernel",
-        argument=name,
     )
 
 

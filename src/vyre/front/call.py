@@ -6,9 +6,9 @@ arguments share memory.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,15 +17,19 @@ from ..driver import execute, pipeline
 from ..driver.contract import PendingDispatch, ReadyPending
 from ..driver.pipeline.compiler import pipelines_of
 from ..driver.registry import generation
+from ..driver.settings import BACKEND, STRICT
 from ..errors import ArgumentValueError
 from .arrays import Array, check_writable, destination, from_bytes, may_share_memory, ndarray, to_input
 from .bind import CallPlan, Extent, Form, Options, OutputPlan, check_array
 from .compile import backend_for, losers_for
+from .device_array import is_on_device
 
 if TYPE_CHECKING:
     from ..driver.execute import DriverPipeline
     from ..driver.explain import Explanation
     from ..driver.values import Dims, DispatchConfig
+    from ..foundation.program import Program
+    from .device_call import DeviceCall
     from .kernel import Kernel
 
 MAX_PLANS = 256
@@ -33,10 +37,17 @@ MAX_PLANS = 256
 NO_OPTIONS = Options(None, None, None, None)
 
 
+@cache
+def _device_call() -> type[DeviceCall]:
+    from .device_call import DeviceCall  # which knows this module
+
+    return DeviceCall
+
+
 class Call:
     """A call that is ready to run: its plan, its arguments, with arrays for all buffers, and the dispatch's inputs."""
 
-    __slots__ = ("inputs", "kernel", "plan", "values")
+    __slots__ = ("given", "home", "inputs", "kernel", "plan", "values")  # the first two are for device arrays
 
     def __init__(
         self,
@@ -59,6 +70,7 @@ class Call:
         if program is None:
             program = kernel.specialize(**{name: values[at] for at, name in form.consts})
 
+        self.kernel = kernel
         signature: list[object] = [form, id(program)]
         for at, p in form.buffers:
             value = values[at]
@@ -66,6 +78,9 @@ class Call:
                 if value is None and p.role == "out":
                     signature.append(None)  # out=None asks for a new array, as in NumPy
                     continue
+                if is_on_device(value):
+                    self._move(form, program, options)
+                    return
                 value = values[at] = check_array(p, value)
             signature += (value.dtype, value.shape, value.flags.c_contiguous)
         key = tuple(signature) if options is NO_OPTIONS else (*signature, options.key)
@@ -76,12 +91,18 @@ class Call:
             if len(kernel._plans) >= MAX_PLANS:
                 kernel._plans.clear()
             kernel._plans[key] = plan
-        self.kernel, self.plan = kernel, plan
+        self.plan = plan
         if plan.targets:
             self._check_targets()
         self.inputs: list[Any] = []  # in a plain loop: a comprehension costs a warm call 0.1 us more
         for at, make in plan.inputs:
             self.inputs.append(values[at] if make is None else make(values[at]))
+
+    def _move(self, form: Form, program: Program, options: Options) -> None:
+        """An argument lives on a device: this becomes a call of that kind. Others pay nothing for the choice."""
+        self.__class__ = _device_call()
+        assert isinstance(self, _device_call())
+        self.prepare(form, program, options)
 
     def _check_targets(self) -> None:
         """What a result is written into can take it, and no two share memory."""
@@ -92,11 +113,7 @@ class Call:
             if not (flags.c_contiguous and flags.writeable):
                 check_writable(o.name, target, o.element)
             for other_at, other in targets[k:]:
-                if may_share_memory(target, values[other_at]):  # exact for contiguous arrays
-                    raise ArgumentValueError(
-                        f"{o.name} and {other.name} are both written and share memory",
-                        fix=f"pass {other.name}.copy()",
-                    )
+                check_target(o, target, other, values[other_at])
 
     def check_targets_again(self) -> None:
         """Between the start and the result, the caller may have changed what the result is written into."""
@@ -116,8 +133,8 @@ class Call:
         """
         kernel, plan = self.kernel, self.plan
         name = kernel.backend
-        wanted = os.environ.get("VYRE_BACKEND") if name is None else None
-        key = name, wanted and (wanted, os.environ.get("VYRE_STRICT")), generation(), plan.code
+        wanted = BACKEND.peek() if name is None else None
+        key = name, wanted and (wanted, STRICT.peek()), generation(), plan.code
         known = kernel._pipelines.get(key)
         if known is not None and known[1].epoch == known[2]:
             return known[0]
@@ -156,14 +173,14 @@ class Call:
         )
         first, *others = told.decisions
         told = replace(told, decisions=(replace(first, reason=self._why_chosen()), *others))
-        return _nothing_launched(told, plan.config.grid_override) if plan.idle else told
+        return nothing_launched(told, plan.config.grid_override) if plan.idle else told
 
     def _why_chosen(self) -> str:
         if self.kernel.backend is not None:
             return f"on({self.kernel.backend!r}) asks for it"
         losers = losers_for(self.plan.program)
-        listed = os.environ.get("VYRE_BACKEND", "").strip()
-        why = f"VYRE_BACKEND={listed} asks for it" if listed else "the first that is available and runs it"
+        listed = BACKEND.setting()
+        why = f"{listed} asks for it" if listed.value else "the first that is available and runs it"
         return "; ".join([why, *(f"{x.name}: {x.reason}" for x in losers)])
 
     def _destination(self, o: OutputPlan) -> Any:
@@ -189,7 +206,14 @@ class Call:
         return handed[0] if len(handed) == 1 else tuple(handed) or None
 
 
-def _nothing_launched(told: Explanation, grid: Dims | None) -> Explanation:
+def check_target(o: OutputPlan, target: Array, other: OutputPlan, another: Array) -> None:
+    if may_share_memory(target, another):  # exact for contiguous arrays
+        raise ArgumentValueError(
+            f"{o.name} and {other.name} are both written and share memory", fix=f"pass {other.name}.copy()"
+        )
+
+
+def nothing_launched(told: Explanation, grid: Dims | None) -> Explanation:
     """The explanation of a call over no workgroup, from that of the same call over one."""
     assert grid is not None
     said = {

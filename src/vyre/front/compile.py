@@ -64,6 +64,14 @@ def backend_for(name: str | None, program: Program) -> GuardedBackend:
         found = choose(program)
         _recover(found.chosen)
         return _keep(found.chosen, found.backend, at)
+    return open_backend(name)
+
+
+def open_backend(name: str) -> GuardedBackend:
+    """The open backend of that name."""
+    from ..driver import registry
+
+    at = registry.generation()
     _recover(name)
     with _lock:
         kept = _kept(name)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
-from ..errors import ArgumentTypeError
+from ..errors import ArgumentTypeError, ArgumentValueError
 
 if TYPE_CHECKING:
     from ..driver.execute import DriverPipeline
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..driver.pipeline.cache import PipelineCache
     from ..driver.values import DispatchConfig
     from ..foundation.kernel import KernelSource, Param
-    from ..foundation.program import Program
+    from ..foundation.program import BufferDecl, Program
     from .bind import CallPlan, Form
     from .call import Call, PendingCall
 
@@ -39,19 +39,14 @@ class Kernel:
     """
 
     backend: str | None = None
+    __name__: str
+    __qualname__: str
+    _only_program: Program | None
 
     def __init__(self, function: Callable[..., Any], workgroup: Workgroup) -> None:
         from ..foundation.kernel import NO_DEFAULT, read_source
 
-        self._source = read_source(function, workgroup)
-        self._consts = tuple(p.name for p in self.params if p.role == "const")
-        self._params = {p.name: p for p in self.params}
-        self._programs: dict[tuple[Any, ...], Program] = {}
-        self._named: dict[str, Kernel] = {}
-        self._forms: dict[tuple[object, ...], Form] = {}
-        self._plans: dict[tuple[object, ...], CallPlan] = {}
-        self._pipelines: dict[tuple[object, ...], tuple[DriverPipeline, PipelineCache, int]] = {}
-        self.__name__ = self._source.name
+        self._start(read_source(function, workgroup))
         self.__qualname__ = getattr(function, "__qualname__", self.__name__)
         self.__doc__ = function.__doc__
         self.__module__ = function.__module__
@@ -60,6 +55,38 @@ class Kernel:
             self.specialize()  # what is wrong with a kernel is said where it is written
         self._only_program = None if self._consts else self.specialize()
 
+    def _start(self, source: KernelSource | _ProgramSource) -> None:
+        self._source = source
+        self._consts = tuple(p.name for p in source.params if p.role == "const")
+        self._params = {p.name: p for p in source.params}
+        self._programs: dict[tuple[Any, ...], Program] = {}
+        self._named: dict[str, Kernel] = {}
+        self._forms: dict[tuple[object, ...], Form] = {}
+        self._plans: dict[tuple[object, ...], CallPlan] = {}
+        self._pipelines: dict[tuple[object, ...], tuple[DriverPipeline, PipelineCache, int]] = {}
+        self._ready: dict[tuple[object, ...], Any] = {}
+        self._only_program = None
+        self.__name__ = source.name
+
+    @classmethod
+    def of_program(cls, program: Program, name: str = "program") -> Kernel:
+        """A kernel whose meaning is this program, however it was made; its buffers are the parameters, in slot order.
+
+        A uniform of one element is a number. Whether the program is valid is seen when it is called.
+        """
+        from ..foundation.program import Program
+
+        if not isinstance(program, Program):
+            raise ArgumentTypeError(
+                f"of_program() got a {type(program).__name__}, not a program",
+                fix="pass Program.from_wire(...) or parse(...)",
+            )
+        self = cls.__new__(cls)
+        self._start(_ProgramSource(name, tuple(map(_param_of, program.bound_buffers)), program.workgroup_size))
+        self.__qualname__ = f"<locals>.{name}"  # no module has it
+        self._programs[()] = self._only_program = program
+        return self
+
     @property
     def params(self) -> tuple[Param, ...]:
         """The parameters in order, with their roles."""
@@ -67,6 +94,9 @@ class Kernel:
 
     @property
     def source(self) -> KernelSource:
+        """The function as it was read; a kernel made of a program has none."""
+        if isinstance(self._source, _ProgramSource):
+            raise ArgumentTypeError(f"{self.__name__} was made of a program", fix="read str(kernel.program) instead")
         return self._source
 
     @property
@@ -100,7 +130,7 @@ class Kernel:
         key = tuple((name, type(v), v if type(v) is int else repr(v)) for name, v in values.items())
         program = self._programs.get(key)
         if program is None:
-            program = build_program(self._source, values)
+            program = build_program(self.source, values)
             for oldest in list(self._programs)[: max(0, len(self._programs) - MAX_PROGRAMS + 1)]:
                 self._programs.pop(oldest, None)
             self._programs[key] = program
@@ -174,6 +204,44 @@ class Kernel:
     def __repr__(self) -> str:
         shown = ", ".join(f"{p.name}: {p.role} {p.element or ''}".rstrip() for p in self.params)
         return f"<kernel {self.__name__}({shown}) workgroup={self.workgroup}>"
+
+
+class _ProgramSource(NamedTuple):
+    """What a kernel asks of its source, where that is a program."""
+
+    name: str
+    params: tuple[Param, ...]
+    workgroup: tuple[int, int, int]
+
+
+def _param_of(buffer: BufferDecl) -> Param:
+    """The parameter that a buffer of a program is."""
+    from ..foundation.kernel import RESERVED, Param
+    from ..foundation.program import Access
+
+    count = buffer.count
+    if buffer.backend_allocated:
+        role = "out"
+    elif buffer.access is Access.READ_WRITE:
+        role = "inout"
+    elif buffer.access is Access.UNIFORM:
+        role = "scalar" if count == 1 else "uniform"
+    else:
+        role = "in"
+    part = buffer.output_byte_range
+    if part is not None:
+        count, rest = divmod(part[1] - part[0], buffer.element.size or 1)
+        if rest or role != "out":
+            raise ArgumentValueError(
+                f"{buffer.name} gives back a part of itself that is no array of {buffer.element.name}",
+                fix="dispatch the program by slots: vyre.compile(program).dispatch([...])",
+            )
+    if buffer.name in RESERVED:
+        raise ArgumentValueError(
+            f"a buffer of the program is named {buffer.name}, a keyword of every kernel call",
+            fix="rename the buffer, or dispatch by slots: vyre.compile(program).dispatch([...])",
+        )
+    return Param(buffer.name, role, buffer.element, count)
 
 
 def _import_kernel(module: str, qualname: str, backend: str | None) -> Kernel:

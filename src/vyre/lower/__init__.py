@@ -16,9 +16,11 @@ __all__ = ["PASSES", "Kernel", "LowerOptions", "improve", "lower"]
 
 
 def lower(program: Program, options: LowerOptions = DEFAULT_OPTIONS) -> Kernel:
-    """The kernel of a program that was admitted. Grid-wide barriers were split off before."""
-    kernel = build(mathlib.expand(program), soft_flush=options.soft_flush)
-    kernel.poll = options.poll
+    """The kernel of a program that was admitted. Grid-wide barriers were split off before, or the emitter has some."""
+    kept = frozenset(op for op in mathlib.functions() if op.text in options.native)
+    expanded = mathlib.expand(program, kept)
+    kernel = build(expanded, soft_flush=options.soft_flush, native=options.native, grid_sync=options.grid_sync)
+    kernel.poll, kernel.firm = options.poll, options.firm
     improve(kernel, options.off)
     return kernel
 

@@ -6,7 +6,7 @@ one `if` over a local is left as soon as that local is false.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 from ..errors import InvalidProgram, UnsupportedFeature
@@ -17,7 +17,7 @@ from ..foundation.program import Program
 from ..foundation.typing import infer
 from ..foundation.visit import Scopes, Steps, in_order, run_nested
 from .exact import FloatSteps
-from .form import BITS, FLOATS, SIGNED, Body, Buffer, If, Ins, Kernel, Local, Loop, register_of
+from .form import BITS, FLOATS, GRID, SIGNED, Body, Buffer, If, Ins, Kernel, Local, Loop, register_of
 
 COMPARE = {
     BinaryOp.EQ: "eq",
@@ -55,12 +55,15 @@ _UNPACK = {
 }
 
 
-def build(program: Program, *, soft_flush: bool = False) -> Kernel:
-    """The kernel of a valid program without grid-wide barriers and without transcendental operators.
+def build(
+    program: Program, *, soft_flush: bool = False, native: Set[str] = frozenset(), grid_sync: bool = False
+) -> Kernel:
+    """The kernel of a valid program without transcendental operators that are not `native`.
 
-    With `soft_flush` every f32 step flushes by itself; without it the machine does (see `exact`).
+    Grid-wide barriers are refused unless the emitter has them. With `soft_flush` every f32 step flushes by itself;
+    without it the machine does (see `exact`).
     """
-    return _Builder(program, soft_flush).run()
+    return _Builder(program, soft_flush, native, grid_sync).run()
 
 
 def changed_lets(program: Program) -> frozenset[int]:
@@ -95,14 +98,14 @@ class _Typed:
 
 
 class _Builder:
-    def __init__(self, program: Program, soft_flush: bool) -> None:
-        self.program = program
+    def __init__(self, program: Program, soft_flush: bool, native: Set[str], grid_sync: bool) -> None:
+        self.program, self.grid_sync = program, grid_sync
         self.changed = changed_lets(program)
         self.names: Scopes[_Typed | tuple[Local, DataType]] = Scopes()
         self.elements = {b.name: b.element for b in program.buffers}
         self.out: Body = []
         self.traps: list[str] = []
-        self.floats = FloatSteps(self.emit, self.const, soft_flush)
+        self.floats = FloatSteps(self.emit, self.const, soft_flush, native)
         bound = [Buffer(b.name, k, b.element, writable=b.writable) for k, b in enumerate(program.bound_buffers)]
         shared = [b for b in program.buffers if b.is_workgroup]
         bound += [
@@ -178,11 +181,12 @@ class _Builder:
             case ir.Return():
                 self.emit("return", "")
             case ir.Barrier(ordering=ordering):
-                if ordering is Ordering.GRID_SYNC:
+                whole = ordering is Ordering.GRID_SYNC
+                if whole and not self.grid_sync:
                     raise InvalidProgram(
                         "a grid-wide barrier cannot be inside one launch", fix="split the program into segments first"
                     )
-                self.emit("barrier", "")
+                self.emit("barrier", "", attr=GRID if whole else None)
             case ir.Trap(address=address, tag=tag):
                 at = self.expr(address).ins
                 if tag not in self.traps:

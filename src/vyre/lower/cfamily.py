@@ -25,7 +25,7 @@ from ..foundation.subgroup import SUBGROUP_WIDTH, reduction_offsets
 from .cfamily_library import FUNCTIONS, REDUCE_STEPS, STORAGE, TYPES, WORDS
 from .evaluate import bits_of, value_of
 from .exact import FloatSteps
-from .form import BITS, FLOATS, SIGNED, Body, Buffer, If, Ins, Kernel, Loop, walk
+from .form import BITS, FLOATS, GRID, SIGNED, Body, Buffer, If, Ins, Kernel, Loop, walk
 from .printer import Printer
 from .straight import MEETS, Straight
 
@@ -53,6 +53,8 @@ class Dialect(ABC):
     """Before the type of a function."""
     shared = "__local "
     barrier = "barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);"
+    grid_barrier = ""
+    """Of the whole grid, where the language has one or it can be written."""
     careful = False
     """Whether lanes that have met at a barrier must end at one place, and must not be seen to make the same turns of a
     loop that they may not come to: PoCL puts barriers into such loops, and then mixes lanes up."""
@@ -70,6 +72,10 @@ class Dialect(ABC):
     @abstractmethod
     def pointer(self, element: str, name: str, writable: bool) -> str:
         """A parameter: elements of this C type in global memory."""
+
+    def shared_array(self, buffer: Buffer, element: str, name: str) -> str:
+        """A declaration: the elements of a shared buffer, of this C type."""
+        return f"{self.shared}{element} {name}[{buffer.count}]"
 
     @abstractmethod
     def group_id(self, axis: int) -> str: ...
@@ -90,12 +96,17 @@ class Dialect(ABC):
     def stop_parameters(self) -> list[tuple[str, str]]:
         """What a kernel that polls gets, and what it is."""
 
+    def grid_parameters(self) -> list[tuple[str, str]]:
+        """What a kernel with a barrier of the whole grid gets, and what it is."""
+        return []
+
     @abstractmethod
     def stop_test(self) -> str:
         """A condition: the kernel is to end."""
 
     def functions(self) -> dict[str, str]:
-        """Functions that `step` and `stop_test` call, by name, and better ones for the machine than the library's."""
+        """Functions that `step` and `stop_test` call, by name, and better ones for the machine than the library's; and
+        `native_exp` and the like, where the backend asks the lowering for `native` operations."""
         return {}
 
 
@@ -212,14 +223,15 @@ class Emitter(Printer):
         found += [(f"const uint base_{a}", f"first workgroup along {a}") for a in _AXES]
         if self.kernel.traps:
             found.append((self.dialect.pointer("uint", "trap", True), "which trap, its address, and where"))
-        return found + (self.dialect.stop_parameters() if self.kernel.poll else [])
+        found += self.dialect.stop_parameters() if self.kernel.poll else []
+        return found + (self.dialect.grid_parameters() if self.kernel.whole else [])
 
     def shared_lines(self) -> list[str]:
         found = []
         for b in self.kernel.buffers:
             if b.shared:
-                element = STORAGE[b.element.name]
-                found.append(f"    {self.dialect.shared}{element} {self.buffers[b]}[{b.count}]; // {b.element.name}")
+                array = self.dialect.shared_array(b, STORAGE[b.element.name], self.buffers[b])
+                found.append(f"    {array}; // {b.element.name}")
         if self.slots:
             slots = -(-self.kernel.lanes // SUBGROUP_WIDTH) * SUBGROUP_WIDTH
             found.append(f"    {self.dialect.shared}uint slots[{slots}]; // what lanes of a subgroup exchange")
@@ -353,6 +365,8 @@ class Emitter(Printer):
                 return self.call(op, *args)
             case "narrow":
                 return f"{_NARROW[str(attr)]}{args[0]}"
+            case "native":
+                return self.call(f"native_{attr}", *args)
         return f"{_CALLS.get(op, op)}({', '.join(self.bare(a) for a in args)})"
 
     # -- memory
@@ -386,6 +400,8 @@ class Emitter(Printer):
         match item.op:
             case "store":
                 return self.store(item, args)
+            case "barrier" if item.attr == GRID:
+                return [self.needing(self.dialect.grid_barrier)]
             case "barrier":
                 return [self.dialect.barrier]
             case "return":

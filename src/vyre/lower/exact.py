@@ -10,7 +10,7 @@ more, the other one of a tiny product is at most 1, that of a quotient at most 4
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Protocol
 
 from ..errors import UnsupportedFeature
@@ -38,30 +38,39 @@ _UNARY = {
 
 
 class Emit(Protocol):
-    def __call__(self, op: str, dtype: str, *args: Ins) -> Ins: ...
+    def __call__(self, op: str, dtype: str, *args: Ins, attr: str | None = None) -> Ins: ...
 
 
 class FloatSteps:
     """Emits float operators; f16 and bf16 are an f32 step and then one rounding."""
 
-    def __init__(self, emit: Emit, const: Callable[[str, int], Ins], soft: bool) -> None:
-        self.emit, self.const, self.soft = emit, const, soft
+    def __init__(
+        self, emit: Emit, const: Callable[[str, int], Ins], soft: bool, native: Set[str] = frozenset()
+    ) -> None:
+        self.emit, self.const, self.soft, self.native = emit, const, soft, native
 
     def binary(self, op: BinaryOp, name: str, a: Ins, b: Ins) -> Ins:
         if op in _EXACT:
             return self.emit(_EXACT[op], a.dtype, a, b)
+        if op is BinaryOp.DIV and name == "f32":
+            if "reciprocal" in self.native and a.op == "const" and a.attr == _ONE["f32"]:
+                return self.emit("native", "f32", b, attr="reciprocal")
+            if "div" in self.native:
+                return self.emit("native", "f32", a, b, attr="div")
         return self.rounded(name, self.step(_BINARY[op], a, b))
 
     def unary(self, op: UnaryOp, name: str, a: Ins) -> Ins:
         t = a.dtype
         if op in _UNARY:
             return self.emit(_UNARY[op], t, a)
+        if name == "f32" and op.text in self.native:
+            return self.emit("native", "f32", a, attr=op.text)
         one = self.const(t, _ONE[t])
         match op:
             case UnaryOp.SQRT:
                 return self.rounded(name, self.emit("sqrt", t, a))  # of a normal number: never tiny
             case UnaryOp.RECIPROCAL:
-                return self.rounded(name, self.step("div", one, a))
+                return self.binary(BinaryOp.DIV, name, one, a)
             case UnaryOp.INVERSE_SQRT:
                 return self.rounded(name, self.step("div", one, self.emit("sqrt", t, a)))
             case UnaryOp.ROUND:

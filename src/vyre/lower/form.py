@@ -39,6 +39,7 @@ Registers have seven types: bool u32 i32 u64 i64 f32 f64.
     flush         f32: a subnormal becomes zero of its sign
     quiet         f32 f64: any NaN becomes the canonical one
     round_f16 round_bf16      f32 -> the nearest value of that type, as f32
+    native        attr = a name of `LowerOptions.native`: f32, what the machine has for it, subnormals read as zero
     narrow        attr = "u8" ...: a u32 or i32 wrapped to the range of the narrow type
     load          attr = Buffer; index (u32)                      register type of the element
     atomic        attr = (AtomicOp, Buffer); index, value[, expected] -> what was there (`used`: if anyone looks)
@@ -47,7 +48,7 @@ Registers have seven types: bool u32 i32 u64 i64 f32 f64.
     statements (no result):
     set           attr = Local; value
     store         attr = Buffer; index, value
-    barrier       of the workgroup
+    barrier       of the workgroup; attr = GRID: of the whole grid, in no branch or loop
     trap          attr = tag; address (u32)
     return        of the invocation
     If, Loop      classes of their own
@@ -81,9 +82,10 @@ PURE = frozenset((
     "const", "gid", "wid", "lid", "gid_lo", "gid_hi", "lane", "len", "index", "add", "sub", "mul", "fma",
     "div", "rem", "sqrt", "and", "or", "xor", "not", "shl", "shr", "mulhi", "neg", "abs", "copysign", "min",
     "max", "floor", "ceil", "trunc", "popcount", "clz", "ctz", "bitrev", "eq", "ne", "lt", "le", "gt", "ge",
-    "select", "convert", "bitcast", "flush", "quiet", "round_f16", "round_bf16", "narrow",
+    "select", "convert", "bitcast", "flush", "quiet", "round_f16", "round_bf16", "native", "narrow",
 ))  # fmt: skip
 """Same operands, same value, no effect. A load is none of these: memory changes."""
+GRID = "grid"
 EFFECTS = frozenset(("set", "store", "atomic", "barrier", "trap", "return", "subgroup"))
 
 
@@ -194,6 +196,7 @@ class Kernel:
     check: Check | None = None
     stored: dict[str, Ins] = field(default_factory=dict)
     soft_flush: bool = False
+    firm: bool = False
     poll: bool = False
     traps: tuple[str, ...] = ()
 
@@ -201,6 +204,11 @@ class Kernel:
     def lanes(self) -> int:
         x, y, z = self.workgroup
         return x * y * z
+
+    @property
+    def whole(self) -> bool:
+        """Whether its workgroups wait for each other, so that all of a launch must run at once."""
+        return any(isinstance(i, Ins) and i.op == "barrier" and i.attr == GRID for i in walk(self.body))
 
 
 def register_of(element: DataType) -> str:

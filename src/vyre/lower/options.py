@@ -14,15 +14,23 @@ PASSES = ("fold", "licm", "cse", "dce", "cover", "flush", "private")
 class LowerOptions:
     """`soft_flush`: the machine keeps f32 subnormals, so every step flushes by itself.
 
-    `poll`: loops and workgroups look at the stop flag. `off` names improvements that are not made.
+    `poll`: loops and workgroups look at the stop flag. `off` names improvements that are not made. `native` names
+    operations that the machine's own approximation computes, as a budget allows it: transcendental ones by their text,
+    and `div`, `reciprocal`, `sqrt` and `inverse_sqrt` of f32. Without it every result is canonical. `firm`: no tool
+    behind the emitter takes an f32 step away, such as one that multiplies by 1. `grid_sync`: the emitter has a barrier
+    of the whole grid, so that a program need not be split there.
     """
 
     soft_flush: bool = False
     poll: bool = False
     off: frozenset[str] = frozenset()
+    native: frozenset[str] = frozenset()
+    firm: bool = False
+    grid_sync: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "off", frozenset(self.off))
+        object.__setattr__(self, "native", frozenset(self.native))
         if unknown := sorted(self.off - set(PASSES)):
             raise ArgumentValueError(
                 f"no improvement is called {unknown[0]!r}", fix=f"use names of: {', '.join(PASSES)}"

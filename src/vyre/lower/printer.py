@@ -78,6 +78,10 @@ class Printer(ABC):
     def truth(self, dtype: str, text: str) -> str:
         """A bool or u32 as a condition."""
 
+    def branch(self, item: If) -> str:
+        """The condition of a branch."""
+        return self.bare(self.truth(item.condition.dtype, self.texts[item.condition]))
+
     def assigned(self, item: Ins, text: str) -> str:
         """What a local is set to."""
         return self.bare(text)
@@ -150,7 +154,7 @@ class Printer(ABC):
 
     def _open(self, item: If | Loop) -> str:
         if isinstance(item, If):
-            return f"if ({self.bare(self.truth(item.condition.dtype, self.texts[item.condition]))}) {{"
+            return f"if ({self.branch(item)}) {{"
         name = self.loops[self.origin.get(item, item)] = self.fresh("i")
         return self.loop_head(item, name, self.bare(self.texts[item.start]), self.texts[item.stop])
 

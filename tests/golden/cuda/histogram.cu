@@ -22,7 +22,7 @@ static __device__ __forceinline__ void several(
     for (uint k = 0u; k < 16u; ++k) {
         if (!whole && k > most) { break; }
         const uint gid_x = first + k;
-        if (len_data > gid_x) {
+        if (whole || len_data > gid_x) {
             const uint v1 = whole ? in_data.at[k] : buf_data[gid_x];
             if (v1 < len_bins) { atomicAdd(&buf_bins[v1], 1u); }
         }

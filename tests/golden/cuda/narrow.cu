@@ -21,7 +21,7 @@ static __device__ __forceinline__ void several(
     for (uint k = 0u; k < 16u; ++k) {
         if (!whole && k > most) { break; }
         const uint gid_x = first + k;
-        if (len_pixels > gid_x) {
+        if (whole || len_pixels > gid_x) {
             const uint v1 = whole ? in_pixels.at[k] : buf_pixels[gid_x];
             const uchar v2 = (uchar)(uint)(uchar)min(v1 * 2u, 255u);
             if (whole) { out_pixels.at[k] = v2; } else { buf_pixels[gid_x] = v2; }

@@ -44,7 +44,7 @@ static __device__ __forceinline__ void several(
     for (uint k = 0u; k < 4u; ++k) {
         if (!whole && k > most) { break; }
         const uint gid_x = first + k;
-        if (len_y > gid_x) {
+        if (whole || len_y > gid_x) {
             const float v1 = whole ? in_x.at[k] : gid_x < len_x ? buf_x[gid_x] : 0.0f;
             const float v2 = whole ? in_y.at[k] : buf_y[gid_x];
             const float v3 = quiet_f32(add_f32(mul_f32(2.5f, v1), v2));

@@ -1,5 +1,7 @@
 typedef unsigned int uint;
+typedef unsigned long long ulong;
 static __device__ float as_float(unsigned x) { return __uint_as_float(x); }
+template <class T, int n> struct alignas(n * sizeof(T)) Pack { T at[n]; };
 
 static __device__ float flush_f32(float x) // a subnormal becomes zero of its sign
 {
@@ -70,8 +72,13 @@ vyre_kernel(
     const float v2 = gid_x < len_a ? buf_a[gid_x] : 0.0f;
     const float v3 = flush_f32(v2);
     const float v4 = reduce_add_f32(v3, lid);
-    if (v1 < len_out) { buf_out[v1] = quiet_f32(v4); }
-    const uint v5 = ballot(v3 < 0.0f, lid);
-    const uint at6 = v1 + 1u;
-    if (at6 < len_out) { buf_out[at6] = (float)v5; }
+    const float v5 = quiet_f32(v4);
+    const uint v6 = ballot(v3 < 0.0f, lid);
+    const float v7 = (float)v6;
+    const uint at8 = v1;
+    if ((ulong)buf_out % sizeof(Pack<float, 2>) == 0ull && at8 + 1u < len_out) { const Pack<float, 2> run9 = {{v5, v7}}; *(Pack<float, 2> *)(buf_out + at8) = run9; }
+    else {
+        if (at8 + 0u < len_out) { buf_out[at8 + 0u] = v5; }
+        if (at8 + 1u < len_out) { buf_out[at8 + 1u] = v7; }
+    }
 }

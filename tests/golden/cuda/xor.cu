@@ -26,7 +26,7 @@ static __device__ __forceinline__ void several(
     for (uint k = 0u; k < 4u; ++k) {
         if (!whole && k > most) { break; }
         const uint gid_x = first + k;
-        if (len_out > gid_x) {
+        if (whole || len_out > gid_x) {
             const uint v1 = whole ? in_a.at[k] : gid_x < len_a ? buf_a[gid_x] : 0u;
             const uint v2 = whole ? in_b.at[k] : gid_x < len_b ? buf_b[gid_x] : 0u;
             const uint v3 = v1 ^ v2;

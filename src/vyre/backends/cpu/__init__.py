@@ -10,8 +10,13 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ...driver.contract import BackendRegistration, DeviceInfo, VyreBackend
+from .pool import THREADS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ...driver.checks import Check
+    from ...foundation.program import Program
     from .backend import CpuBackend
     from .build import Switches
 
@@ -44,6 +49,29 @@ def unavailable() -> str | None:
     return None
 
 
+def checks() -> Iterator[Check]:
+    from .findings import findings
+
+    return findings()
+
+
+def emit(program: Program) -> str:
+    """LLVM's assembler for this processor."""
+    from .build import Switches, kernel_text
+    from .jit import host
+
+    _, text, _ = kernel_text(program, host(), Switches())
+    return text
+
+
 REGISTRATION = BackendRegistration(
-    id="cpu", precedence=100, open=open_backend, unavailable=unavailable, devices=devices, kind="host"
+    id="cpu",
+    precedence=100,
+    open=open_backend,
+    unavailable=unavailable,
+    devices=devices,
+    kind="host",
+    emit=emit,
+    knobs=(THREADS,),
+    checks=checks,
 )

@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ... import __version__
 from ...driver.admission import validate_program_for_backend
@@ -28,7 +28,15 @@ from ...driver.device import DeviceProfile
 from ...driver.execute import named
 from ...driver.pipeline.compiler import code_for
 from ...driver.plan.launch import resolve_workgroup
-from ...driver.values import DEFAULT_CONFIG, U32_MAX, DispatchConfig
+from ...driver.values import (
+    DEFAULT_CONFIG,
+    U32_MAX,
+    DispatchConfig,
+    ResidentDispatchStep,
+    ResidentHandle,
+    ResidentReadRange,
+    ResidentSequenceTiming,
+)
 from ...errors import DispatchFailed
 from ...foundation.ops import CORE_IDS, EXPR_IDS, LITERAL_IDS, NODE_IDS
 from ...foundation.program import Program
@@ -43,6 +51,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from typing_extensions import Buffer
+
+    from .resident import HostExchange, HostResidents
 
 _ABSENT = frozenset(NODE_IDS[name] for name in ("AsyncLoad", "AsyncStore", "AsyncWait", "AllGather", "ReduceScatter"))
 _OPS = (CORE_IDS | {*NODE_IDS.values(), *EXPR_IDS.values(), *LITERAL_IDS.values()}) - _ABSENT
@@ -66,6 +76,7 @@ class CpuBackend(VyreBackend):
         self.pool = Pool(keep=2 * self.threads)
         weakref.finalize(self, self.pool.close).atexit = False
         self.pages = Pages()
+        self._residents: HostResidents | None = None
         self.open = True
         self._forked = False
         self._lock = threading.Lock()
@@ -113,6 +124,57 @@ class CpuBackend(VyreBackend):
         self._loaded.add()
         return loaded
 
+    # -- residency
+
+    def allocate_resident(self, nbytes: int) -> ResidentHandle:
+        self.require_open()
+        return self.residents.allocate(nbytes)
+
+    def upload_resident(self, ranges: Sequence[tuple[ResidentHandle, int, Buffer]]) -> None:
+        self.require_open()
+        self.residents.upload(ranges)
+
+    def download_resident(
+        self, ranges: Sequence[ResidentReadRange], *, out: Sequence[Buffer] | None = None
+    ) -> OutputBuffers:
+        self.require_open()
+        return self.residents.download(ranges, out)
+
+    def free_resident(self, resource: ResidentHandle) -> None:
+        self.require_open()
+        self.residents.free(resource)
+
+    def dispatch_resident(
+        self,
+        steps: Sequence[ResidentDispatchStep],
+        *,
+        reads: Sequence[ResidentReadRange] = (),
+        repeat: int = 1,
+        timed: bool = False,
+    ) -> tuple[OutputBuffers, ResidentSequenceTiming | None]:
+        def run_of(program: Program, config: DispatchConfig) -> tuple[Any, Program, DispatchConfig]:
+            pipeline, settled = self._pipeline(program, config)
+            return pipeline.dispatch, pipeline.program, settled
+
+        self.require_open()
+        return self.residents.run_steps(run_of, steps, reads, repeat, timed=timed)
+
+    def exchange(self) -> HostExchange:
+        from .resident import HostExchange
+
+        return HostExchange(self.residents)
+
+    @property
+    def residents(self) -> HostResidents:
+        """Made by the first who needs it, with NumPy."""
+        if self._residents is None:
+            from .resident import HostResidents
+
+            with self._lock:
+                if self._residents is None:
+                    self._residents = HostResidents(self.id)
+        return self._residents
+
     # -- lifecycle
 
     def flush(self) -> None:
@@ -130,6 +192,8 @@ class CpuBackend(VyreBackend):
         self.flush()
         self.pool.close()
         self.pages.close()
+        if self._residents is not None:
+            self._residents.close()
 
     # -- facts
 
@@ -151,7 +215,11 @@ class CpuBackend(VyreBackend):
 
     def metrics(self) -> Mapping[str, int]:
         counted = {c.name: c.value for c in (self._compiled, self._loaded, self._started)}
-        return counted | {"pooled_results_reused": self.pages.reused, "pooled_idle_bytes": self.pages.idle_bytes}
+        return counted | {
+            "pooled_results_reused": self.pages.reused,
+            "pooled_idle_bytes": self.pages.idle_bytes,
+            "resident_bytes": 0 if self._residents is None else self._residents.nbytes,
+        }
 
     # -- for pipelines
 

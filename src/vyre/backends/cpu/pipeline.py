@@ -14,10 +14,10 @@ from ...driver.plan.binding import Binding
 from ...driver.plan.grid import LaunchGeometryLimits, check_grid
 from ...driver.plan.launch import plan_dispatch
 from ...driver.plan.outputs import OutputSlot, check_outputs, replace_output_buffers_preserving_slots
-from ...driver.values import Dims, DispatchConfig
+from ...driver.values import Dims, DispatchConfig, ResidentHandle, Resource
 from ...errors import DispatchFailed, InvalidProgram
 from ...foundation.program import Program
-from .build import Built
+from .build import Built, kernel_text
 from .jit import Code, ffi, load
 from .launch import privatize
 from .memory import copy, fill_zero
@@ -51,6 +51,13 @@ class CpuPipeline(CompiledPipeline):
         self._lanes: dict[int, tuple[DispatchConfig | None, dict[Any, Shape]]] = {}
         self._warm: dict[int, dict[Any, Any]] = {}
         self._into: dict[int, dict[Any, Any]] = {}
+        self._resident: dict[Any, Any] = {}
+
+    @property
+    def source(self) -> str:
+        """The kernel, as its compiler got it. It is made again: code that was stored comes without it."""
+        poll = self.config.timeout is not None
+        return kernel_text(self.program, self.backend.host, self.backend.switches, poll=poll)[1]
 
     def serialize(self) -> bytes:
         return self.built.to_bytes()
@@ -95,10 +102,41 @@ class CpuPipeline(CompiledPipeline):
             shape = self._shape(given, config, targets)  # says now what is wrong
             return self.backend.start(lambda: self._finish(code, shape, given, config, targets, begun))
 
+    def dispatch_resident(
+        self, resources: Sequence[Resource], config: DispatchConfig | None = None
+    ) -> list[ResidentHandle]:
+        residents = self.backend.residents
+        key = id(config), *map(id, resources)
+        known = self._resident.get(key)
+        if known is not None:
+            self._require_open()
+            kept, sources, targets, _ = known
+            self.dispatch(sources, config, out=targets)
+            return list(kept)
+        settled = self.config if config is None else config
+        with named(settled.label):
+            self._require_open()
+            kept, sources, targets = residents.dispatch(
+                self.dispatch, self.program, resources, settled, may_allocate=True
+            )
+        handles = [r for r in resources if isinstance(r, ResidentHandle)]
+        if len(handles) == len(resources) and all(any(h is r for r in handles) for h in kept):
+            if len(self._resident) >= _MAX_SHAPES:
+                self._resident.clear()
+            residents.watch(self)
+            self._resident[key] = kept, sources, targets, (config, handles)  # which keep their ids meanwhile
+            if not all(map(residents.holds, handles)):
+                self._resident.clear()  # another thread freed some of it just now
+        return list(kept)
+
+    def forget_resident(self) -> None:
+        """Memory was freed; what is remembered may hold it."""
+        self._resident.clear()
+
     def close(self) -> None:
         """Calls in flight keep the code until they end."""
         self._code = None
-        for table in (self._warm, self._into, self._lanes):
+        for table in (self._warm, self._into, self._lanes, self._resident):
             table.clear()
 
     # -- every other path

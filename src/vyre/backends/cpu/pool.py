@@ -6,21 +6,24 @@ import os
 import threading
 from collections.abc import Callable
 
-from ...errors import ArgumentValueError, DeviceOutOfMemory
+from ...driver.settings import COUNT, Knob
+from ...errors import DeviceOutOfMemory
 
-VARIABLE = "VYRE_CPU_THREADS"
+THREADS: Knob[int | None] = Knob(
+    "cpu_threads",
+    COUNT,
+    default=None,
+    without="one for each processor of the process",
+    meaning="How many threads the cpu backend runs a dispatch on.",
+    read="when the backend is opened",
+)
 
 
 def thread_count() -> int:
-    """Threads that a dispatch may use: `VYRE_CPU_THREADS`, else one for each processor of this process."""
-    text = os.environ.get(VARIABLE)
-    if text is None:
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise ArgumentValueError(
-            f"{VARIABLE}={text!r} is not a positive whole number", fix=f"set {VARIABLE}=1 or more, or unset it"
-        )
-    return int(text)
+    """Threads that a dispatch may use: the setting, else one for each processor of this process."""
+    if (given := THREADS.value()) is not None:
+        return given
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Task:

@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING, Any
 from ...driver.contract import BackendRegistration, DeviceInfo, VyreBackend
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ...driver.checks import Check
+    from ...foundation.program import Program
     from .backend import CudaBackend
 
 __all__ = ["REGISTRATION", "CudaBackend"]
@@ -71,6 +75,20 @@ def _is_installed() -> bool:
         return False
 
 
+def checks() -> Iterator[Check]:
+    from .findings import findings
+
+    return findings()
+
+
+def emit(program: Program) -> str:
+    """CUDA C++, as NVRTC gets it for a device that flushes when asked to, which all known ones do."""
+    from .build import kernel_code
+
+    _, code, _ = kernel_code(program)
+    return code.text
+
+
 def probe_key() -> str:
     """Changes with the bindings and the compiler, with the driver's library, and with what hides devices."""
     from ...driver.probe import state_key
@@ -92,5 +110,12 @@ LIBRARIES = (
 """Where drivers are installed."""
 
 REGISTRATION = BackendRegistration(
-    id="cuda", precedence=10, open=open_backend, unavailable=unavailable, devices=devices, probe_key=probe_key
+    id="cuda",
+    precedence=10,
+    open=open_backend,
+    unavailable=unavailable,
+    devices=devices,
+    probe_key=probe_key,
+    emit=emit,
+    checks=checks,
 )

@@ -24,6 +24,8 @@ from .compile import compiler_version
 from .device import CudaDevice
 from .driver import Found, driver_version, found_devices
 from .exactness import Exactness, Mode, exactness_of
+from .exchange import CudaExchange
+from .native import APART
 
 _OWN_SHARED_BYTES = 16
 """Shared memory that a kernel has besides the program's: whether a lane has stopped."""
@@ -69,11 +71,15 @@ class CudaBackend(OffloadBackend):
                 backend=self.id,
             )
 
-    def build(self, device: Device, program: Program, *, poll: bool) -> Built:
-        return build(program, self.found.arch, poll=poll, soft=self.exactness.mode is Mode.SOFT)
+    def build(self, device: Device, program: Program, *, poll: bool, ulp_budget: int = 0) -> Built:
+        soft = self.exactness.mode is Mode.SOFT
+        return build(program, self.found.arch, poll=poll, soft=soft, ulp_budget=ulp_budget)
 
     def number(self, share: Any, lengths: Sequence[int]) -> int:
         return shares.number(share, lengths)
+
+    def exchange(self) -> CudaExchange:
+        return CudaExchange(self)
 
 
 def chosen(device: object) -> Found:
@@ -97,13 +103,18 @@ def capability(found: Found, exactness: Exactness) -> BackendCapability:
         subgroup_ops=True,
         subgroup_size=SUBGROUP_WIDTH,
         async_compute=True,
+        grid_sync=found.multiprocessors > 0,
         max_workgroup_size=found.most_size,
         max_invocations_per_workgroup=found.most_lanes,
         max_workgroups_per_dimension=U32_MAX,
         max_shared_bytes=found.shared_bytes - _OWN_SHARED_BYTES,
         max_storage_buffer_bytes=found.memory_bytes,
         deadline="cooperative",
-        exactness={"f32": "canonical", "mode": str(exactness.mode)},
+        exactness={
+            "f32": "canonical",
+            "mode": str(exactness.mode),
+            "native": dict(APART) if exactness.mode is Mode.NATIVE else {},
+        },
         extras={
             "vendor_id": _NVIDIA,
             "arch": found.arch,

@@ -8,36 +8,44 @@ from ...lower import LowerOptions, lower
 from ...lower.form import Kernel
 from ...lower.shares import plain
 from .compile import compile_text
-from .text import build_options
+from .native import within
+from .text import build_options, dynamic_bytes
 from .vector import Code, cuda_code
 
 OFF = frozenset(("private",))
 """Copies per worker: a device has too many workers."""
 
 
-def build(program: Program, arch: str, *, poll: bool = False, soft: bool = False) -> Built:
+def build(program: Program, arch: str, *, poll: bool = False, soft: bool = False, ulp_budget: int = 0) -> Built:
     """The code of a program that was admitted; its workgroup size is that of the launch.
 
-    `soft` flushes subnormals in the kernel; one that computes with f64 always does.
+    `soft` flushes subnormals in the kernel; one that computes with f64 always does. Such a kernel is exact whatever the
+    budget: NVIDIA's functions flush or not as the compiler is told.
     """
-    kernel, code, options = kernel_code(program, poll=poll, soft=soft)
+    kernel, code, options = kernel_code(program, poll=poll, soft=soft, ulp_budget=ulp_budget)
     slots = {b.name: b.slot for b in kernel.buffers}
     facts = Facts(
         workgroup=kernel.workgroup,
         traps=kernel.traps,
         stored={slots[name]: plain(share) for name, share in kernel.stored.items()},
         polls=kernel.poll,
+        whole=kernel.whole,
         extra={
             "buffers": sum(not b.shared for b in kernel.buffers),
             "block": list(code.block),
             "each": code.each,
+            "shared": dynamic_bytes(kernel),
         },
     )
     return Built(code.text, compile_text(code.text, arch, options), facts)
 
 
-def kernel_code(program: Program, *, poll: bool = False, soft: bool = False) -> tuple[Kernel, Code, list[str]]:
+def kernel_code(
+    program: Program, *, poll: bool = False, soft: bool = False, ulp_budget: int = 0
+) -> tuple[Kernel, Code, list[str]]:
     """The kernel form, its code, and what the compiler is told."""
     soft = soft or program.requirements.float64
-    kernel = lower(program, LowerOptions(soft_flush=soft, poll=poll, off=OFF))
+    native = within(program, 0 if soft else ulp_budget)
+    # the steps of f32 are assembler, which the compiler leaves alone
+    kernel = lower(program, LowerOptions(soft_flush=soft, poll=poll, off=OFF, native=native, firm=True, grid_sync=True))
     return kernel, cuda_code(kernel), build_options(soft)

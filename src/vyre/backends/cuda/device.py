@@ -17,13 +17,15 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from ...driver.offload.device import Built, Code, Device, Memory, Ticket
+from ...driver.offload.device import Built, Code, Command, Device, Launch, Memory, Ticket
 from ...driver.offload.exits import skip_exit_handlers
 from ...driver.values import Dims
 from ...errors import DeviceLost, DeviceOutOfMemory, KernelCompileFailed, VyreError
-from .driver import Context, Found, context_of, contexts, library
-from .staging import Crew, Pinned, Staging, StopWords, address_of, copy
-from .work import FROM, TO, CudaBatch, Later, Loaded, Mark, Numbers
+from .calls import NOTHING, Calls, Setting, address
+from .driver import NOT_READY, Context, Found, context_of, contexts, library
+from .graphs import Graphs
+from .staging import DIRECT_BYTES, Crew, Pinned, Staging, StopWords, address_of, copy
+from .work import FROM, LAUNCHING, TO, CudaBatch, Later, Loaded, Mark, Numbers
 
 SPIN_S = 0.002
 """How long a wait looks again and again before it begins to sleep; most launches are over by then."""
@@ -36,6 +38,11 @@ BESIDE = 4
 POOLED_BYTES = 1 << 30
 """Memory that the driver's pool keeps although nobody uses it."""
 _NON_BLOCKING = 1
+_WORD_BYTES = 16
+MOST_DIRECT = 256
+"""Places of pinned memory that are remembered: to ask the driver costs as much as a small copy."""
+_HOST_MEMORY = 1
+"""CU_MEMORYTYPE_HOST."""
 _TIMED, _UNTIMED = 0, 2
 _give_way = getattr(os, "sched_yield", lambda: time.sleep(0))
 
@@ -45,8 +52,8 @@ class Place(int):
 
     device: CudaDevice | None = None
 
-    def __del__(self) -> None:
-        if self.device is not None and not sys.is_finalizing():
+    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if self.device is not None and not is_ending():
             self.device.free(int(self))
 
 
@@ -64,13 +71,20 @@ class CudaDevice(Device):
         self.memory_bytes = self.most_bytes = found.memory_bytes
         self.lock = threading.RLock()
         """Held while a command is enqueued, so that none comes after the memory that it needs was freed."""
-        self._closed = False
+        self.ending = threading.RLock()
+        """Held while work is stopped or its end is dealt with. Whoever enqueues may have to wait for room in the queue
+        until then, so this is another lock."""
+        self.closed = False
         self._marks: dict[int, list[Any]] = {_TIMED: [], _UNTIMED: []}
         self._held: deque[tuple[Mark, Sequence[Callable[[], None]]]] = deque()
         self._live: set[int] = set()
         self._retired: list[Any] = []
         self._last: list[Mark] = []
         self._turn = 0
+        self._direct: set[tuple[int, int]] = set()
+        self.calls = Calls(cu, context)
+        self.graphs = Graphs()
+        self._arrived: dict[int, int] = {}
         _await_left(context)
         with context.current():
             self.stream, self.readings, self.memory, *self.beside = (
@@ -141,30 +155,67 @@ class CudaDevice(Device):
 
     def ready(self, code: Code, memories: Sequence[Memory], lengths: Sequence[int], grid: Dims) -> Callable[[], Ticket]:
         assert isinstance(code, Loaded)
+        if code.whole:
+            return super().ready(code, memories, lengths, grid)
         numbers = Numbers(code)
         numbers.set(memories, lengths, (0, 0, 0), None, code.last(grid))
-        function, stream, call = code.function, self.stream, self.cu.cuLaunchKernel
-        (gx, gy, gz), (x, y, z) = code.blocks(grid), code.block
-        address, later = numbers.address, Later(self, (code, numbers, memories))
+        setting = Setting(code.blocks(grid), code.block, code.shared_bytes, self.stream)
+        later = Later(self, (code, numbers, setting, memories))
+        launch, failed = self.calls.launch, self.context.failed
+        how, function, given = setting.address, address(code.function), address(numbers.address)
 
-        def go() -> Ticket:
-            (result,) = call(function, gx, gy, gz, x, y, z, 0, stream, address, 0)
+        def plain() -> Ticket:
+            result = launch(how, function, given, NOTHING)
             if result:
-                raise self.context.failed(int(result), "launching a kernel")
+                raise failed(result, LAUNCHING)
             later.ticket = None
             return later
 
-        return go
+        return self.graphs.sequence(self, [Launch(code, memories, lengths, (0, 0, 0), grid)], plain)
+
+    def sequence(self, commands: Sequence[Command]) -> Callable[[], Ticket]:
+        if any(isinstance(command, Launch) and (command.code.polls or command.code.whole) for command in commands):
+            return super().sequence(commands)
+        return self.graphs.sequence(self, commands)
+
+    def most_together(self, code: Code) -> int:
+        assert isinstance(code, Loaded)
+        return code.most_together
+
+    def arrived(self, stream: Any) -> int:
+        """A word that is zero for what comes next in a stream. The lock is held until that is there."""
+        word = self._arrived.get(int(stream))
+        if word is None:
+            word = self._arrived[int(stream)] = self._allocated(_WORD_BYTES)
+        self.do(LAUNCHING, self.cu.cuMemsetD32Async, word, 0, 1, stream)
+        return int(word)
+
+    def finish(self) -> None:
+        query, stream = self.calls.query_stream, address(self.stream)
+
+        def ended() -> bool:
+            result = query(stream)
+            if result and result != NOT_READY:
+                raise self.context.failed(result, "running a kernel")
+            return not result
+
+        self._look(ended, None)
+        self.prune()
+
+    def counts(self) -> dict[str, int]:
+        graphs = self.graphs
+        return {"graphs_made": graphs.made, "graphs_changed": graphs.changed, "graphs_launched": graphs.launched}
 
     def lost(self) -> bool:
-        return self._closed or self.context.lost
+        return self.closed or self.context.lost
 
     def close(self) -> None:
         """Memory is freed behind the work that still runs; the rest goes when nobody holds the device any longer."""
         with self.lock:
-            if self._closed:
+            if self.closed:
                 return
-            self._closed = True
+            self.closed = True
+            self.graphs.close()
             if self.context.lost:
                 return  # and all that was in it
             for stream in self.beside:
@@ -176,19 +227,23 @@ class CudaDevice(Device):
                 self.context.unended = last
             while self._live:
                 self.cu.cuMemFreeAsync(self._live.pop(), self.stream)
+        self._arrived.clear()
         self.staging.close()
 
     def do(self, doing: str, call: Callable[..., Any], *arguments: Any) -> None:
         """A command, if the device is open."""
         with self.lock:
-            if self._closed:
-                raise DeviceLost(
-                    f"the device was closed while {doing}",
-                    fix="compile, allocate and upload again, after acquiring the backend again if it was shut down",
-                )
+            self.require_open(doing)
             (code,) = call(*arguments)
         if code:
             raise self.context.failed(int(code), doing)
+
+    def require_open(self, doing: str) -> None:
+        if self.closed:
+            raise DeviceLost(
+                f"the device was closed while {doing}",
+                fix="compile, allocate and upload again, after acquiring the backend again if it was shut down",
+            )
 
     def next_beside(self) -> Any:
         with self.lock:
@@ -225,8 +280,12 @@ class CudaDevice(Device):
         return found
 
     def wait(self, mark: Mark, seconds: float | None) -> bool:
-        """Whether a point was reached within this time. Looks instead of blocking, so that signals are handled."""
-        if mark.ended():
+        """Whether a point was reached within this time."""
+        return self._look(mark.ended, seconds)
+
+    def _look(self, ended: Callable[[], bool], seconds: float | None) -> bool:
+        """Look again and again, instead of blocking, so that signals are handled."""
+        if ended():
             return True
         begun = time.monotonic()
         until = None if seconds is None else begun + seconds
@@ -240,7 +299,7 @@ class CudaDevice(Device):
                 time.sleep(_SLEEP_S)
             else:
                 _give_way()
-            if mark.ended():
+            if ended():
                 return True
 
     def hold(self, mark: Mark, ends: Sequence[Callable[[], None]]) -> None:
@@ -250,7 +309,7 @@ class CudaDevice(Device):
     def prune(self, spared: int = 0) -> None:
         """Call those whose time has come, except for so many of the last."""
         while len(self._held) > spared:
-            with self.lock:
+            with self.ending:
                 if not self._held or not self._held[0][0].ended():
                     return
                 _, ends = self._held.popleft()
@@ -281,9 +340,46 @@ class CudaDevice(Device):
 
         Crew(data.nbytes).run(work)
 
+    def is_pinned(self, address: int, nbytes: int) -> bool:
+        """Whether the device reaches this memory of the host, whoever pinned it."""
+        ask, kinds = self.cu.cuPointerGetAttribute, self.cu.CUpointer_attribute
+        with self.context.current():
+            code, kind = ask(kinds.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address)
+            if code or int(kind) != _HOST_MEMORY:
+                return False
+            code, start = ask(kinds.CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address)
+            if code:
+                return False
+            code, size = ask(kinds.CU_POINTER_ATTRIBUTE_RANGE_SIZE, address)
+        return not code and address + nbytes <= int(start) + int(size)
+
+    def goes_direct(self, address: int, nbytes: int) -> bool:
+        """Whether a copy from or to this memory needs none of ours in between: it is pinned, or was lately. (Of memory
+        that is no longer, the driver makes a copy itself.)"""
+        if nbytes < DIRECT_BYTES:
+            return False
+        key = address, nbytes
+        if key in self._direct:
+            return True
+        if not self.is_pinned(address, nbytes):
+            return False
+        if len(self._direct) >= MOST_DIRECT:
+            self._direct.clear()
+        self._direct.add(key)
+        return True
+
     def download(self, source: int, target: memoryview) -> None:
         """Copy large data, which is there by now."""
         place, cu = address_of(target), self.cu
+        if self.goes_direct(place, target.nbytes):
+            self.do(FROM, cu.cuMemcpyDtoHAsync, place, source, target.nbytes, self.readings)
+            came = self.mark(self.readings)
+            try:
+                self.wait(came, None)
+            except BaseException:  # such as Ctrl-C: nobody may write to the caller's memory after this
+                cu.cuEventSynchronize(came.event)
+                raise
+            return
 
         def work(crew: Crew) -> None:
             pinned = self.staging.take(crew.piece_bytes)

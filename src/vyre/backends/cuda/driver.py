@@ -58,6 +58,8 @@ class Found:
     most_lanes: int
     most_size: Dims
     most_groups: Dims
+    multiprocessors: int = 0
+    """Whose blocks can wait for each other; 0 where they cannot."""
 
 
 def why_none() -> str | None:
@@ -111,10 +113,11 @@ def _described(cu: Any, index: int) -> Found:
         cu.cuDeviceGetName(256, device)[1].partition(b"\0")[0].decode(errors="replace").strip(),
         f"sm_{number('COMPUTE_CAPABILITY_MAJOR')}{number('COMPUTE_CAPABILITY_MINOR')}",
         int(cu.cuDeviceTotalMem(device)[1]),
-        number("MAX_SHARED_MEMORY_PER_BLOCK"),
+        number("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
         number("MAX_THREADS_PER_BLOCK"),
         dims("MAX_BLOCK_DIM"),
         dims("MAX_GRID_DIM"),
+        number("MULTIPROCESSOR_COUNT") if number("COOPERATIVE_LAUNCH") else 0,
     )
 
 

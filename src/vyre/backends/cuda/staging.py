@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 LARGE_BYTES = 1 << 20
 """From here on, copies are made in pieces."""
+DIRECT_BYTES = 64 << 10
+"""From here on, it is asked whether memory of the caller is pinned, and so needs no copy of ours."""
 SHARED_BYTES = 4 << 20
 """From here on, threads share them."""
 PIECE_BYTES = 1 << 20, 2 << 20

@@ -8,11 +8,13 @@ One entry point, `vyre_kernel`. Its arguments, in this order:
 4. only if the kernel has traps: `unsigned *`, TRAP_WORDS words that are zero at first
 5. only if the kernel polls: `const volatile unsigned *`, one word that the device can read while the host changes it;
    the kernel ends soon after it is not zero
-6. only if threads do several invocations each (see `vector`): `unsigned` last_x, the number of invocations of the
+6. only if workgroups wait for each other: `unsigned *`, one word that is zero at first; all blocks run at once
+7. only if threads do several invocations each (see `vector`): `unsigned` last_x, the number of invocations of the
    launch along x, less 1
 
 Elements lie in memory as hosts have them; bool is an `unsigned`, f16 and bf16 are their bits. Blocks have exactly the
-size that the kernel says. All shared memory is static. Memory that the kernel writes is bound once.
+size that the kernel says. Shared memory is static unless it is too much (see `dynamic_places`). Memory that the kernel
+writes is bound once.
 
 Sums, products and the like of f32 are instructions of the assembler: around those of C++ the compiler drops `x * 1`,
 `x / 1` and `x + -0`, and the flush with them.
@@ -22,13 +24,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import accumulate
 
 from ...foundation.ops import AtomicOp
 from ...foundation.subgroup import SUBGROUP_WIDTH
-from ...lower.cfamily import ENTRY, Dialect, Subgroups, emit
+from ...lower.cfamily import ENTRY, Dialect, Subgroups, literal
 from ...lower.cfamily_library import TYPES
-from ...lower.form import Kernel
+from ...lower.form import Buffer, Kernel
+from . import native
 
+STATIC_BYTES = (48 << 10) - 64
+"""Shared memory that the compiler lays out, less what a kernel has of its own; more is asked for by the launch."""
+SHARED_MEMORY = "extern __shared__ __align__(16) uchar shared_memory[];"
 _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 _ATOMICS = {
     AtomicOp.ADD: "atomicAdd", AtomicOp.AND: "atomicAnd", AtomicOp.OR: "atomicOr", AtomicOp.XOR: "atomicXor",
@@ -53,6 +60,7 @@ _WORDS = {
     "popcount": f"template <class T> {_FUNCTION} T popcount(T x) {{ return sizeof x == 8 ? __popcll(x) : __popc(x); }}",
     "clz": f"template <class T> {_FUNCTION} T clz(T x) {{ return sizeof x == 8 ? __clzll(x) : __clz(x); }}",
     "mul_hi": f"{_FUNCTION} unsigned mul_hi(unsigned a, unsigned b) {{ return __umulhi(a, b); }}",
+    "Pack": "template <class T, int n> struct alignas(n * sizeof(T)) Pack { T at[n]; };",
     "char": "#define char signed char // without a sign on some hosts",
     "long": "#define long long long // 32 bits on some hosts",
 }
@@ -69,9 +77,25 @@ def build_options(soft_flush: bool) -> list[str]:
     ]
 
 
-def cuda_text(kernel: Kernel) -> str:
-    """A kernel as a file. One that computes with f64 was lowered with `soft_flush`."""
-    return with_words(emit(kernel, Cuda(kernel)))
+def dynamic_places(kernel: Kernel) -> dict[Buffer, int]:
+    """Where shared buffers lie that are too large for the compiler; nothing where they are not.
+
+    Large elements come first, so that each lies at a multiple of its size.
+    """
+    shared = sorted((b for b in kernel.buffers if b.shared), key=_element_bytes, reverse=True)
+    ends = [0, *accumulate(b.count * _element_bytes(b) for b in shared)]
+    return dict(zip(shared, ends, strict=False)) if ends[-1] > STATIC_BYTES else {}
+
+
+def dynamic_bytes(kernel: Kernel) -> int:
+    """Shared memory that a launch has to ask for."""
+    return max((at + b.count * _element_bytes(b) for b, at in dynamic_places(kernel).items()), default=0)
+
+
+def _element_bytes(buffer: Buffer) -> int:
+    size = buffer.element.size
+    assert size is not None  # those of kernels have one
+    return size
 
 
 def with_words(text: str) -> str:
@@ -82,19 +106,41 @@ def with_words(text: str) -> str:
     return "\n".join([line for word, line in _WORDS.items() if word in words] + [text])
 
 
+_GRID_BARRIER = """\
+void grid_barrier(uint *arrived)
+{
+    __syncthreads();
+    if ((threadIdx.x | threadIdx.y | threadIdx.z) == 0u) { // one for all of the block, whose writes are before this
+        const uint groups = gridDim.x * gridDim.y * gridDim.z;
+        __threadfence();
+        const uint turn = atomicAdd(arrived, 1u) / groups;
+        while (*(volatile uint *)arrived / groups == turn) { }
+        __threadfence();
+    }
+    __syncthreads();
+}"""
+
+
 class Cuda(Dialect):
     """CUDA C++ for one kernel."""
 
     function = _FUNCTION
     shared = "__shared__ "
     barrier = "__syncthreads();"
+    grid_barrier = "grid_barrier(arrived);"
 
     def __init__(self, kernel: Kernel) -> None:
         self.flush = "" if kernel.soft_flush else ".ftz"
+        self._places = dynamic_places(kernel)
         self.subgroups = self._warps = _Warps(kernel.lanes)
 
     def opening(self, kernel: Kernel) -> list[str]:
-        return []
+        return [f"{SHARED_MEMORY} // as much as the launch says"] if self._places else []
+
+    def shared_array(self, buffer: Buffer, element: str, name: str) -> str:
+        if not self._places:
+            return super().shared_array(buffer, element, name)
+        return f"{element} *const {name} = ({element} *)(shared_memory + {self._places[buffer]}u)"
 
     def head(self, kernel: Kernel) -> list[str]:
         return [f'extern "C" __global__ void __launch_bounds__({kernel.lanes})', ENTRY]
@@ -114,6 +160,8 @@ class Cuda(Dialect):
         return f"{_ATOMICS[op]}(&{place}, {args[0]})"
 
     def step(self, op: str, dtype: str, args: Sequence[str]) -> str:
+        if op == "div" and dtype == "f32" and args[0] == literal("f32", 0x3F800000):
+            return f"rcp_f32({args[1]})"
         if dtype == "f32":
             return f"{op}_f32({', '.join(args)})"
         if op in _OPERATORS:
@@ -126,11 +174,15 @@ class Cuda(Dialect):
     def stop_test(self) -> str:
         return "*stop != 0u"
 
+    def grid_parameters(self) -> list[tuple[str, str]]:
+        return [("uint *arrived", "workgroups that came to a barrier of the grid")]
+
     def functions(self) -> dict[str, str]:
         """Besides the float steps, what the machine does in one instruction or two."""
         f32 = f"{self.flush}.f32"
         return {
             **{f"{op}_f32": _instruction(f"{op}_f32", f"{op}.rn{f32}", "f32", 2) for op in _OPERATORS},
+            "rcp_f32": _instruction("rcp_f32", f"rcp.rn{f32}", "f32", 1),
             "sqrt_f32": _instruction("sqrt_f32", f"sqrt.rn{f32}", "f32", 1),
             "fma_f32": _instruction("fma_f32", f"fma.rn{f32}", "f32", 3),
             **{f"{op}_f32": _instruction(f"{op}_f32", f"{op}{f32}", "f32", 2) for op in ("min", "max")},
@@ -173,6 +225,8 @@ ushort half_bits(float x)
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(found) : "f"(x));
     return found;
 }""",
+            **native.texts(),
+            "grid_barrier": _GRID_BARRIER,
             "subgroup_mask": self._warps.mask(),
             "subgroup_lanes": self._warps.count(),
         }  # fmt: skip
@@ -193,7 +247,9 @@ class _Warps(Subgroups):
         return f"uint subgroup_mask(uint lid) // lanes that are there\n{{\n    return {found};\n}}"
 
     def count(self) -> str:
-        found = f"min({self.lanes}u - lid / {SUBGROUP_WIDTH}u * {SUBGROUP_WIDTH}u, {SUBGROUP_WIDTH}u)"
+        found = f"{SUBGROUP_WIDTH}u"
+        if self.lanes % SUBGROUP_WIDTH:
+            found = f"min({self.lanes}u - lid / {SUBGROUP_WIDTH}u * {SUBGROUP_WIDTH}u, {SUBGROUP_WIDTH}u)"
         return f"uint subgroup_lanes(uint lid)\n{{\n    return {found};\n}}"
 
     def ballot(self, name: str) -> str:

@@ -1,10 +1,10 @@
 """Kernels whose threads do several invocations each, so that every access to memory moves up to 16 bytes.
 
-That is for kernels in which invocation i reads and writes the elements i of its buffers and nothing else but constants:
-no loops, no barriers, no other indices. (Atomics may go anywhere.) A thread that has all its invocations, and whose
-elements all lie inside their buffers at addresses that are multiples of the access, loads them at once, does one
-invocation after the other, and stores what they gave at once. The others, at the ends, do element by element what the
-plain kernel does: both are one text, with a constant that says which.
+That is for kernels in which invocation i reads and writes the elements i of its buffers and nothing else but constants,
+and what elements point to: no loops, no barriers, no other indices. (Atomics may go anywhere.) A thread that has all
+its invocations, and whose elements all lie inside their buffers at addresses that are multiples of the access, loads
+them at once, does one invocation after the other, and stores what they gave at once. The others, at the ends, do
+element by element what the plain kernel does: both are one text, with a constant that says which.
 
 The entry point takes one more argument at the end: last_x, the number of invocations of the launch along x, less 1. A
 launch has as many blocks along x as it takes to do all of these, and as many as workgroups along y and z.
@@ -13,20 +13,25 @@ launch has as many blocks along x as it takes to do all of these, and as many as
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass, replace
 
 from ...lower.cfamily import ENTRY, Emitter, literal
 from ...lower.cfamily_library import STORAGE
-from ...lower.form import Body, Buffer, If, Ins, Kernel, Statement, walk
-from .text import Cuda, cuda_text, with_words
+from ...lower.form import PURE, Body, Buffer, If, Ins, Kernel, Statement, walk
+from .runs import cuda_text
+from .text import Cuda, with_words
 
 _BYTES = 16
 """The widest access."""
 _THREADS = 128
 """Of a block."""
-_MOST = 180
-"""Instructions of an invocation: longer ones do not wait for memory, and could be nested too deep for the compiler."""
+_MOST = 400
+"""Instructions of an invocation: longer ones do not wait for memory."""
+_MOST_OF_ALL = 2880
+"""Of all invocations of a thread, which are unrolled: where it takes that, accesses are narrower."""
+_MOST_BRANCHES = 64
+"""More could be nested too deep for the compiler."""
 _TOGETHER = frozenset(("lane", "barrier", "subgroup"))
 """What knows of other invocations."""
 
@@ -67,7 +72,11 @@ class _Accesses:
         self.kernel = kernel
         self.wide: dict[Ins, None] = {}
         self.fits: dict[Buffer, None] = {}
+        self.decided: dict[Ins, bool] = {}
+        """Conditions of branches, and what they are where the elements fit."""
+        self.length = 0
         self._stored: set[Buffer] = set()
+        self._placed = _placed(kernel.body)
         self._atomic: set[Buffer] = set()
         simple = self._is_simple() and self._visit(kernel.body)
         self.possible = simple and bool(self.wide) and not any(i.attr in self._atomic for i in self.wide)
@@ -75,9 +84,11 @@ class _Accesses:
     def _is_simple(self) -> bool:
         kernel = self.kernel
         items = list(walk(kernel.body))
+        self.length = len(items)
         return (
             kernel.workgroup[1:] == (1, 1)
-            and len(items) <= _MOST
+            and self.length <= _MOST
+            and sum(isinstance(i, If) for i in items) <= _MOST_BRANCHES
             and not any(b.shared for b in kernel.buffers)
             and not any(i.op in _TOGETHER for i in items)
             and not any(isinstance(i, Ins) and self._is_place(i) and not self._is_own(i) for i in items)
@@ -89,8 +100,10 @@ class _Accesses:
         while unvisited:
             item = unvisited.pop()
             if isinstance(item, If) and not item.orelse and self._decided(item.condition, True):
+                self.decided[item.condition] = True
                 unvisited.extend(reversed(item.then))
             elif isinstance(item, If) and not item.orelse and self._decided(item.condition, False):
+                self.decided[item.condition] = False
                 if [i.op for i in item.then] != ["return"]:
                     return False
             elif isinstance(item, Ins) and item.op in ("load", "store") and self._is_own(item.args[0]):
@@ -126,7 +139,7 @@ class _Accesses:
             self._atomic.add(item.attr[1])
         if item.op == "load":
             assert isinstance(item, Ins)
-            return item.args[0].uniform and not item.attr.writable
+            return item.args[0] not in self._placed and not item.attr.writable
         return item.op not in ("store", "return", "loop")
 
     def _is_place(self, item: Ins) -> bool:
@@ -138,18 +151,58 @@ class _Accesses:
         return self._is_place(item) and item.op == ("wid" if self.kernel.workgroup[0] == 1 else "gid")
 
 
+def _placed(body: Body) -> set[Ins]:
+    """Values made of the global id along x other than by loads: as indices, they are near those of others."""
+    found: set[Ins] = set()
+    for item in walk(body):
+        if isinstance(item, Ins) and item.op != "load":
+            here = item.op in ("gid", "wid", "lid") and item.attr == 0
+            if here or item.op in ("get", "atomic") or not found.isdisjoint(item.args):
+                found.add(item)
+    return found
+
+
+def _common(body: Body) -> list[Ins]:
+    """Loads that give all invocations of a thread the same, and what their indices are made of, in order.
+
+    They move before the first invocation: the compiler finds that out only for what it is sure to come to. A load
+    without a test stays: what is around it may say that it is in bounds.
+    """
+    found: dict[Ins, None] = {}
+    for item in walk(body):
+        if not isinstance(item, Ins) or any(a not in found for a in item.args):
+            continue
+        place = item.op in ("gid", "wid", "lid") and item.attr == 0
+        pure = item.op in PURE and item.op not in ("index", "lane") and not place
+        if pure or (item.op == "load" and item.guarded and not item.attr.writable):
+            found[item] = None
+    needed = {item for item in found if item.op == "load"}
+    for item in reversed(found):
+        if item in needed:
+            needed.update(item.args)
+    return [item for item in found if item in needed]
+
+
 class _Emitter(Emitter):
     def __init__(self, kernel: Kernel, found: _Accesses) -> None:
-        super().__init__(kernel, Cuda(kernel))
+        common = _common(kernel.body)
+        self.common = frozenset(common)
+        super().__init__(replace(kernel, body=[*common, *_without(kernel.body, self.common)]), Cuda(kernel))
+        self.common_lines = 0
         self.found = found
         self.each = _BYTES // max(i.attr.element.size for i in found.wide)
+        while self.each > 2 and self.each * found.length > _MOST_OF_ALL:
+            self.each //= 2
         self.loads = list(dict.fromkeys(i.attr for i in found.wide if i.op == "load"))
         self.stores = [i.attr for i in found.wide if i.op == "store"]
         self._inside = 2
 
     def text(self) -> str:
         start, body = self.start_lines(), self.print()
-        lines = ["template <class T, int n> struct alignas(n * sizeof(T)) Pack { T at[n]; };", ""]
+        variables = len(body) - len(self.lines)
+        ahead = [line.removeprefix("    ") for line in self.lines[: self.common_lines]]
+        body = [f"    {line}" for line in body[:variables]] + self.lines[self.common_lines :]
+        lines = [""]
         for text in self.called.values():
             lines += [f"{self.dialect.function} {text}", ""]
         parameters = self.parameters()
@@ -159,9 +212,9 @@ class _Emitter(Emitter):
         ]
         lines += ["template <bool whole> // whether all are there, and all their elements"]
         lines += [f"{self.dialect.function} __forceinline__ void several(", *_list([*parameters, *more]), ")", "{"]
-        used = [re.sub(r"\b[gw]id_x\b", "", line) for line in (*start, *body)]
+        used = [re.sub(r"\b[gw]id_x\b", "", line) for line in (*start, *ahead, *body)]
         lines += [*self.id_lines(used), *start]
-        lines += [f"    {line}" for line in self.begin()]
+        lines += [*(f"    {line}" for line in self.begin()), *ahead]
         lines += [
             f"#pragma unroll (whole ? {self.each} : 1)",
             f"    for (uint k = 0u; k < {self.each}u; ++k) {{",
@@ -214,6 +267,11 @@ class _Emitter(Emitter):
         for branch, constant in (("if (whole)", "true"), ("else", "false")):
             yield f"{branch} {{ several<{constant}>({names}, first, most); }}"
 
+    def _instruction(self, item: Ins) -> None:
+        super()._instruction(item)
+        if item in self.common:
+            self.common_lines = len(self.lines)
+
     def define(self, item: Ins, args: Sequence[str], name: str | None) -> Iterable[str]:
         if item not in self.found.wide or name is None:
             return super().define(item, args, name)
@@ -234,8 +292,29 @@ class _Emitter(Emitter):
             f"else {test}{{ {self.buffers[b]}[gid_x] = {value}; }}",
         ]
 
+    def branch(self, item: If) -> str:
+        text = super().branch(item)
+        known = self.found.decided.get(item.condition)
+        return text if known is None else f"whole || {text}" if known else f"!whole && ({text})"
+
     def act(self, item: Ins, args: Sequence[str]) -> Iterable[str]:
         return ["continue;"] if item.op == "return" else super().act(item, args)
+
+
+def _without(body: Body, gone: Set[Ins]) -> Body:
+    """The body without some instructions, inside its branches too."""
+    found: Body = []
+    unvisited = [(body, found)]
+    while unvisited:
+        items, kept = unvisited.pop()
+        for item in items:
+            if isinstance(item, If):
+                branch = If(item.condition, [], [], item.uniform)
+                kept.append(branch)
+                unvisited += [(item.then, branch.then), (item.orelse, branch.orelse)]
+            elif item not in gone:
+                kept.append(item)
+    return found
 
 
 def _list(parameters: Sequence[tuple[str, str]]) -> list[str]:

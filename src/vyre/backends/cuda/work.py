@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from contextlib import nullcontext
+from functools import cached_property, partial
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from ...driver.values import Dims
 from ...lower.cfamily import ENTRY
 from . import vector
 from .driver import NOT_READY
-from .staging import LARGE_BYTES, Pinned, new_bytes
+from .staging import DIRECT_BYTES, LARGE_BYTES, Pinned, address_of, new_bytes
 
 if TYPE_CHECKING:
     from .device import CudaDevice
@@ -27,6 +28,7 @@ STAGED_AHEAD_BYTES = 8 << 20
 SPARED = 64
 """Batches whose staging memory comes back only when somebody waits: to ask costs more than the memory is worth."""
 TO, FROM = "copying to the device", "copying from the device"
+LAUNCHING = "launching a kernel"
 
 
 class Mark:
@@ -61,15 +63,27 @@ class Loaded:
         self._lanes = facts.workgroup[0]
         self.each: int = facts.extra["each"]
         self.buffers: int = facts.extra["buffers"]
-        self.traps, self.polls = bool(facts.traps), facts.polls
+        self.shared_bytes: int = facts.extra.get("shared", 0)
+        self.traps, self.polls, self.whole = bool(facts.traps), facts.polls, facts.whole
         self._device = device
         self.module = ok(cu.cuModuleLoadData(built.image), "loading a kernel")
         self.function = ok(cu.cuModuleGetFunction(self.module, ENTRY.encode()), "loading a kernel")
+        if self.shared_bytes:
+            kind = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            ok(cu.cuFuncSetAttribute(self.function, kind, self.shared_bytes), "loading a kernel")
         self.numbers = Numbers(self)
 
     def blocks(self, grid: Dims) -> Dims:
         """For a grid of workgroups."""
         return self._shape.blocks(grid[0], self._lanes), grid[1], grid[2]
+
+    @cached_property
+    def most_together(self) -> int:
+        """Blocks that run at the same time."""
+        cu, ok, (x, y, z) = self._device.cu, self._device.context.ok, self.block
+        with self._device.context.current():
+            each = cu.cuOccupancyMaxActiveBlocksPerMultiprocessor(self.function, x * y * z, self.shared_bytes)
+            return int(ok(each, "asking how many blocks run at once")) * self._device.found.multiprocessors
 
     def last(self, grid: Dims) -> tuple[int, ...]:
         """What a kernel whose threads do several invocations must know."""
@@ -85,7 +99,7 @@ class Numbers:
     """The parameters of a kernel, in memory that the driver reads them from."""
 
     def __init__(self, code: Loaded) -> None:
-        count, more = code.buffers, code.traps + code.polls
+        count, more = code.buffers, code.traps + code.polls + code.whole
         pointers, words = count + more, count + 3 + (code.each > 1)
         self._layout = Struct(f"={pointers}Q{words}I")
         self._bytes = (ctypes.c_uint64 * (pointers + -(-words // 2)))()
@@ -97,11 +111,21 @@ class Numbers:
         self.address = ctypes.addressof(self._order)
 
     def set(
-        self, memories: Sequence[Memory], lengths: Sequence[int], base: Dims, stop: int | None, last: Sequence[int]
+        self,
+        memories: Sequence[Memory],
+        lengths: Sequence[int],
+        base: Dims,
+        stop: int | None,
+        last: Sequence[int],
+        arrived: int | None = None,
     ) -> None:
         """`memories` are those of the buffers, and one for traps if the kernel has some."""
-        stops = () if stop is None else (stop,)
-        self._layout.pack_into(self._bytes, 0, *memories, *stops, *lengths, *base, *last)
+        more = (word for word in (stop, arrived) if word is not None)
+        self._layout.pack_into(self._bytes, 0, *memories, *more, *lengths, *base, *last)
+
+    def packed(self) -> bytes:
+        """What was set."""
+        return bytes(self._bytes)
 
 
 class CudaBatch(Batch):
@@ -115,6 +139,8 @@ class CudaBatch(Batch):
         self._stop: Any = None
         self._reads: list[_Read] = []
         self._ends: list[Callable[[], None]] = []
+        self._after: Mark | None = None
+        """The point after a launch that may have to be stopped, while nothing comes behind it."""
 
     @property
     def ahead(self) -> bool:
@@ -126,6 +152,7 @@ class CudaBatch(Batch):
 
     def write(self, memory: Memory, offset: int, data: memoryview) -> None:
         device, nbytes, staging = self._device, data.nbytes, self._device.staging
+        self._after = None
         used: list[Pinned] = []
         try:
             if nbytes >= LARGE_BYTES:
@@ -138,10 +165,23 @@ class CudaBatch(Batch):
         finally:
             self._ends += [partial(staging.give, pinned) for pinned in used]
 
+    def lend(self, memory: Memory, offset: int, data: memoryview) -> None:
+        address = address_of(data) if data.nbytes >= DIRECT_BYTES else 0
+        if self._device.goes_direct(address, data.nbytes):
+            device, self._after = self._device, None
+            device.do(TO, self._cu.cuMemcpyHtoDAsync, memory + offset, address, data.nbytes, self._stream)
+        else:
+            self.write(memory, offset, data)
+
     def zero(self, memory: Memory, offset: int, nbytes: int) -> None:
-        self._device.do("filling memory", self._cu.cuMemsetD32Async, memory + offset, 0, nbytes // 4, self._stream)
+        start, fill, count = memory + offset, self._cu.cuMemsetD32Async, nbytes // 4
+        if start % 4:  # of somebody else's memory
+            fill, count = self._cu.cuMemsetD8Async, nbytes
+        self._after = None
+        self._device.do("filling memory", fill, start, 0, count, self._stream)
 
     def copy(self, source: Memory, source_offset: int, target: Memory, target_offset: int, nbytes: int) -> None:
+        self._after = None
         self._device.do(
             "copying on the device",
             self._cu.cuMemcpyDtoDAsync,
@@ -162,19 +202,18 @@ class CudaBatch(Batch):
                 self._ends.append(partial(device.stops.give, self._stop))
             stop = ctypes.addressof(self._stop)
         begun = device.mark(stream, timed=True) if self._timed else None
-        with device.lock:
-            numbers.set(memories, lengths, base, stop, code.last(grid))
-            device.do(
-                "launching a kernel",
-                self._cu.cuLaunchKernel,
-                code.function,
-                *code.blocks(grid),
-                *code.block,
-                0,
-                stream,
-                numbers.address,
-                0,
-            )
+        with device.graphs.lock if code.polls else nullcontext(), device.lock:
+            arrived = device.arrived(stream) if code.whole else None
+            numbers.set(memories, lengths, base, stop, code.last(grid), arrived)
+            sizes = *code.blocks(grid), *code.block, code.shared_bytes
+            if arrived is None:
+                how = self._cu.cuLaunchKernel
+                device.do(LAUNCHING, how, code.function, *sizes, stream, numbers.address, 0)
+            else:
+                how = self._cu.cuLaunchCooperativeKernel
+                device.do(LAUNCHING, how, code.function, *sizes, stream, numbers.address)
+            # at once, for others may fill the queue, and then only whoever waits for this can make room again
+            self._after = device.mark(stream) if code.polls else None
         if begun is not None:
             self._launches.append((begun, device.mark(stream, timed=True)))
 
@@ -188,13 +227,14 @@ class CudaBatch(Batch):
 
     def read(self, memory: Memory, offset: int, nbytes: int) -> None:
         found = _Read(memory + offset, nbytes)
+        self._after = None
         self._reads.append(found)
         if nbytes and nbytes <= (STAGED_AHEAD_BYTES if self.ahead else STAGED_BYTES):
             found.pinned = pinned = self._device.staging.take(nbytes)
             self._device.do(FROM, self._cu.cuMemcpyDtoHAsync, pinned.address, found.place, nbytes, self._stream)
 
     def submit(self) -> Ticket:
-        mark = self._device.mark(self._stream)
+        mark = self._after or self._device.mark(self._stream)
         if self._ends:
             self._device.hold(mark, self._ends)
             self._device.prune(SPARED)  # it may be that nobody ever waits
@@ -261,7 +301,7 @@ class Sent(Ticket):
         return target
 
     def stop(self) -> None:
-        with self._device.lock:  # so that the word is not somebody else's meanwhile
+        with self._device.ending:  # so that the word is not somebody else's meanwhile
             if self._stop is not None and not self._mark.ended():
                 self._stop.value = 1
 
@@ -285,7 +325,7 @@ class Later(Ticket):
     are made from.
     """
 
-    __slots__ = ("_device", "_kept", "ticket")
+    __slots__ = ("__weakref__", "_device", "_kept", "ticket")
 
     def __init__(self, device: CudaDevice, kept: Any) -> None:
         self._device, self._kept = device, kept

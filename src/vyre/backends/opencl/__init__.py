@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING, Any
 from ...driver.contract import BackendRegistration, DeviceInfo, VyreBackend
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ...driver.checks import Check
+    from ...foundation.program import Program
     from .backend import OpenCLBackend
 
 __all__ = ["REGISTRATION", "OpenCLBackend"]
@@ -50,6 +54,21 @@ def unavailable() -> str | None:
     return why_none()
 
 
+def checks() -> Iterator[Check]:
+    from .findings import findings
+
+    return findings()
+
+
+def emit(program: Program) -> str:
+    """OpenCL C for a device that keeps subnormals, which is right on every one."""
+    from .build import kernel_text
+    from .text import Mode
+
+    _, text, _ = kernel_text(program, Mode.SOFT)
+    return text
+
+
 def probe_key() -> str:
     """Changes with the binding, with the drivers that announce themselves, and with what hides some of them."""
     from ...driver.probe import state_key
@@ -63,5 +82,12 @@ def probe_key() -> str:
 
 
 REGISTRATION = BackendRegistration(
-    id="opencl", precedence=40, open=open_backend, unavailable=unavailable, devices=devices, probe_key=probe_key
+    id="opencl",
+    precedence=40,
+    open=open_backend,
+    unavailable=unavailable,
+    devices=devices,
+    probe_key=probe_key,
+    emit=emit,
+    checks=checks,
 )

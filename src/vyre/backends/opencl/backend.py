@@ -45,7 +45,7 @@ class OpenCLBackend(OffloadBackend):
         assert self.exactness.mode is not None
         return OpenCLDevice(self.found.device, self.exactness.mode)
 
-    def build(self, device: Device, program: Program, *, poll: bool) -> Built:
+    def build(self, device: Device, program: Program, *, poll: bool, ulp_budget: int = 0) -> Built:
         assert self.exactness.mode is not None
         return build(program, self.exactness.mode, poll=poll)
 

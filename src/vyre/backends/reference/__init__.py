@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 from ...driver.contract import BackendRegistration, DeviceInfo, VyreBackend
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ...driver.checks import Check
     from .backend import ReferenceBackend
     from .engines import RunResult, run
     from .memory import OobReport, Schedule
@@ -39,4 +42,12 @@ def devices() -> tuple[DeviceInfo, ...]:
     return (DeviceInfo(0, "Python interpreter"),)
 
 
-REGISTRATION = BackendRegistration(id="reference", precedence=900, open=open_backend, devices=devices, kind="oracle")
+def checks() -> Iterator[Check]:
+    from .findings import findings
+
+    return findings()
+
+
+REGISTRATION = BackendRegistration(
+    id="reference", precedence=900, open=open_backend, devices=devices, kind="oracle", checks=checks
+)

@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING, Any
 from ...driver.contract import BackendRegistration, DeviceInfo, VyreBackend
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ...driver.checks import Check
+    from ...foundation.program import Program
     from .backend import WgpuBackend
 
 __all__ = ["REGISTRATION", "WgpuBackend"]
@@ -47,6 +51,23 @@ def unavailable() -> str | None:
     return None if why_not is None else f"{adapters.name_of(adapter)} cannot be used, as {why_not}: update its driver"
 
 
+def checks() -> Iterator[Check]:
+    from .findings import findings
+
+    return findings()
+
+
+def emit(program: Program) -> str:
+    """WGSL that asks nothing of the device beyond the standard, with parameters in a buffer."""
+    from ...lower import LowerOptions, lower
+    from .build import OFF
+    from .text import wgsl_text
+    from .traits import SAFEST
+
+    kernel = lower(program, LowerOptions(soft_flush=SAFEST.soft_flush, off=OFF))
+    return wgsl_text(kernel, SAFEST, immediates=False)
+
+
 def probe_key() -> str:
     import os
 
@@ -76,5 +97,12 @@ def probe_key() -> str:
 
 
 REGISTRATION = BackendRegistration(
-    id="wgpu", precedence=30, open=open_backend, unavailable=unavailable, devices=devices, probe_key=probe_key
+    id="wgpu",
+    precedence=30,
+    open=open_backend,
+    unavailable=unavailable,
+    devices=devices,
+    probe_key=probe_key,
+    emit=emit,
+    checks=checks,
 )

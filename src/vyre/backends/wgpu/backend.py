@@ -50,7 +50,7 @@ class WgpuBackend(OffloadBackend):
     def open_device(self) -> WgpuDevice:
         return WgpuDevice(self.adapter, immediates=self._immediates)
 
-    def build(self, device: Device, program: Program, *, poll: bool) -> Built:
+    def build(self, device: Device, program: Program, *, poll: bool, ulp_budget: int = 0) -> Built:
         assert isinstance(device, WgpuDevice)
         return build(program, self.record.traits, device.limits, immediate_bytes=device.immediate_bytes)
 

@@ -480,8 +480,8 @@ class _Wgsl(Printer):
         if t != "f32":
             return [self.operation(Ins(op.text, t, (a, b)), ("a", "b"))]
 
-        def emit(op: str, dtype: str, *args: Ins) -> Ins:
-            found = Ins(op, dtype, args)
+        def emit(op: str, dtype: str, *args: Ins, attr: str | None = None) -> Ins:
+            found = Ins(op, dtype, args, attr)
             names[found] = f"t{len(lines)}"
             text = self.operation(found, [names[x] for x in args])
             lines.append(f"let {names[found]} = {self.bare(text)};")

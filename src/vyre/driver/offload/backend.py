@@ -108,8 +108,11 @@ class OffloadBackend(VyreBackend):
         """The device, ready for work. Called on first use and by recovery, from any thread, one at a time."""
 
     @abstractmethod
-    def build(self, device: Device, program: Program, *, poll: bool) -> Built:
-        """Compile a program that was admitted; its workgroup size is that of the launch."""
+    def build(self, device: Device, program: Program, *, poll: bool, ulp_budget: int = 0) -> Built:
+        """Compile a program that was admitted; its workgroup size is that of the launch.
+
+        `ulp_budget` is a permission: code that is exact is within any.
+        """
 
     @abstractmethod
     def number(self, share: Any, lengths: Sequence[int]) -> int:
@@ -166,7 +169,8 @@ class OffloadBackend(VyreBackend):
     def compile_native(self, program: Program, config: DispatchConfig) -> OffloadPipeline:
         session = self.session()
         program = self._admitted(program, config)
-        built = self.build(session.device, program, poll=config.timeout is not None and session.device.polls)
+        polls = config.timeout is not None and session.device.polls
+        built = self.build(session.device, program, poll=polls, ulp_budget=config.ulp_budget or 0)
         pipeline = OffloadPipeline(self, session, program, config, built)
         self._compiled.add()
         return pipeline
@@ -213,13 +217,14 @@ class OffloadBackend(VyreBackend):
         if self._forked:
             return  # nothing that the other process started ever ends here
         with self._lock:
-            session, futures, pending = self._session, tuple(self._futures), tuple(self._pending)
+            session, futures = self._session, tuple(self._futures)
+            pending = tuple(self._pending) if self._pending else ()
         for future in futures:
             future.exception()  # the failure belongs to whoever holds the handle
         for started in pending:
             started.settle()
         if session is not None and not session.lost:
-            session.device.batch().submit().wait(None)
+            session.device.finish()
 
     def shutdown(self) -> None:
         if self._forked:
@@ -266,11 +271,15 @@ class OffloadBackend(VyreBackend):
     def metrics(self) -> Mapping[str, int]:
         counted = {c.name: c.value for c in (self._compiled, self._loaded, self._started)}
         session = self._session
-        return counted | {
-            "pooled_pieces_reused": 0 if session is None else session.pool.reused,
-            "pooled_idle_bytes": 0 if session is None else session.pool.idle_bytes,
-            "resident_bytes": 0 if session is None else session.residents.nbytes,
-        }
+        return (
+            counted
+            | (session.device.counts() if session is not None else {})
+            | {
+                "pooled_pieces_reused": 0 if session is None else session.pool.reused,
+                "pooled_idle_bytes": 0 if session is None else session.pool.idle_bytes,
+                "resident_bytes": 0 if session is None else session.residents.nbytes,
+            }
+        )
 
     # -- for pipelines
 

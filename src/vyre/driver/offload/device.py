@@ -12,7 +12,7 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from ...errors import KernelCompileFailed
 from ..values import Dims
@@ -28,8 +28,8 @@ class Facts:
     """What a launch must know of its code; plain data, stored with it.
 
     `stored` are slots of buffers of which every element is stored, with the share of an invocation (see
-    `lower.shares`). `turns` bounds the turns of all loops of one invocation (see `lower.trips`). `extra` is the
-    backend's own.
+    `lower.shares`). `turns` bounds the turns of all loops of one invocation (see `lower.trips`). `whole`: workgroups
+    wait for each other, so that a launch is not cut. `extra` is the backend's own.
     """
 
     workgroup: Dims
@@ -37,6 +37,7 @@ class Facts:
     stored: dict[int, list[Any]] = field(default_factory=dict)
     turns: list[Any] | None = None
     polls: bool = False
+    whole: bool = False
     extra: dict[str, Any] = field(default_factory=dict)
 
 
@@ -73,6 +74,27 @@ class Built:
             return cls(payload[at:end].decode(), payload[end:], facts)
         except (struct.error, ValueError, KeyError, TypeError, AttributeError) as e:
             raise KernelCompileFailed("the stored code is damaged", fix="compile the program again") from e
+
+
+class Launch(NamedTuple):
+    """One launch of a sequence; see `Batch.launch`."""
+
+    code: Code
+    memories: Sequence[Memory]
+    lengths: Sequence[int]
+    base: Dims
+    grid: Dims
+
+
+class Zero(NamedTuple):
+    """Memory that a sequence fills with zeros; see `Batch.zero`."""
+
+    memory: Memory
+    offset: int
+    nbytes: int
+
+
+Command: TypeAlias = Launch | Zero
 
 
 FORMAT = 1
@@ -201,6 +223,32 @@ class Device(ABC):
             return batch.submit()
 
         return go
+
+    def sequence(self, commands: Sequence[Command]) -> Callable[[], Ticket]:
+        """Commands in order that can be repeated, from any thread, as one where the target can."""
+
+        def go() -> Ticket:
+            batch = self.batch()
+            for command in commands:
+                if isinstance(command, Launch):
+                    batch.launch(*command)
+                else:
+                    batch.zero(*command)
+            return batch.submit()
+
+        return go
+
+    def most_together(self, code: Code) -> int:
+        """Workgroups of code that is `Facts.whole` that run at the same time."""
+        return 0
+
+    def finish(self) -> None:
+        """Wait for all that was submitted, except for what is `Batch.ahead`."""
+        self.batch().submit().wait(None)
+
+    def counts(self) -> dict[str, int]:
+        """What a target wants to be known of its work, by name."""
+        return {}
 
     @abstractmethod
     def lost(self) -> bool: ...

@@ -13,7 +13,7 @@ from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from ...errors import InvalidProgram, Trap, UnsupportedFeature, VyreError
+from ...errors import CooperativeResidencyExceeded, InvalidProgram, Trap, UnsupportedFeature, VyreError
 from ..deadline import expired
 from ..plan.binding import BindingPlan, BindingRole
 from ..plan.grid import check_grid
@@ -78,6 +78,8 @@ class Shape:
             for slot, share in facts.stored.items()
             if self.lengths[slot] <= line * backend.number(share, self.lengths)
         )
+        if self.indirect is None:
+            self.require_whole(device, launch.grid)
         each = box_count(launch.grid, device.most_groups)
         self.launches = iterations * each
         self.parts = tuple(boxes(launch.grid, device.most_groups)) if each <= _LAUNCHES else None
@@ -96,6 +98,19 @@ class Shape:
             self.depends = False
         except UnsupportedFeature:
             self.depends = True
+
+    def require_whole(self, device: Device, grid: Dims) -> None:
+        """Raise unless workgroups that wait for each other all run at once."""
+        if not self.facts.whole:
+            return
+        most = device.most_together(self.code)
+        if prod(grid) > most:
+            raise CooperativeResidencyExceeded(
+                f"{prod(grid)} workgroups wait for each other, and {most} run at the same time",
+                fix="use a smaller grid, or dispatch from host memory without cooperative=True: that is split",
+                grid=grid,
+                limit=most,
+            )
 
     def require_possible(self, backend: OffloadBackend, views: Sequence[memoryview | None]) -> None:
         """Raise if the device cannot run it. `views` are what the host knows of the buffers, by slot."""
@@ -209,6 +224,7 @@ class Work:
             if shape.indirect is not None or parts is None:
                 known = shape.indirect is None or (turn == 0 and shape.grid_known)
                 grid = shape.grid if known else self._read_grid(shape, memories)
+                shape.require_whole(self.session.device, grid)
                 parts = boxes(grid, self.session.device.most_groups)
             for base, grid in parts:
                 if self._until is not None:
@@ -223,7 +239,7 @@ class Work:
     def _launch_in_time(self, shape: Shape, memories: Sequence[Memory], base: Dims, grid: Dims) -> None:
         """A launch in parts that grow until one takes a while."""
         assert self._until is not None
-        groups = FIRST_PART_GROUPS
+        groups = prod(grid) if shape.facts.whole else FIRST_PART_GROUPS
         position = 0
         while position < prod(grid):
             start, size = part(grid, position, groups)
@@ -310,7 +326,7 @@ class Work:
         begun = time.monotonic()
         try:
             if self._until is None:
-                ticket.wait(None)
+                settle(self.session, ticket)
             elif not ticket.wait(max(self._until - begun, 0)) or time.monotonic() >= self._until:
                 ticket.stop()
                 if not ticket.wait(GRACE_S):
@@ -324,6 +340,18 @@ class Work:
             raise
         finally:
             self.wait_ns += int((time.monotonic() - begun) * 1e9)
+
+
+def settle(session: Session, ticket: Ticket) -> None:
+    """Wait for work without a deadline. A signal leaves it behind."""
+    try:
+        ticket.wait(None)
+    except VyreError:
+        raise
+    except BaseException:
+        ticket.stop()
+        session.left = ticket
+        raise
 
 
 def plain(data: Buffer) -> memoryview:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ...errors import DispatchFailed, VyreError
@@ -16,9 +17,10 @@ from ..execute import named
 from ..plan.grid import LaunchGeometryLimits
 from ..plan.launch import DispatchPlan, plan_dispatch
 from ..plan.outputs import OutputSlot, check_outputs, replace_output_buffers_preserving_slots
-from ..values import DispatchConfig, ResidentHandle, Resource, TimedDispatchResult
+from ..repeats import Repeats
+from ..values import Dims, DispatchConfig, ResidentHandle, Resource, TimedDispatchResult
 from .device import Built, Code, Memory, Ticket
-from .launch import Shape, Work, plain
+from .launch import Shape, Work, plain, settle
 from .resident import dispatch_over
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ _MAX_LANES = 64
 _MAX_SHAPES = 64
 """Combinations of lengths that it remembers for each of them."""
 _MAX_READY = 256
-"""Launches over resident memory that it keeps ready."""
+"""Dispatches over resident memory that it keeps ready."""
 
 
 class _Planned:
@@ -69,9 +71,8 @@ class OffloadPipeline(CompiledPipeline):
         self.limits = LaunchGeometryLimits.of(backend)
         self._code: Code | None = session.device.load(built)
         self._lanes: dict[int, tuple[DispatchConfig | None, dict[Any, _Planned]]] = {}
-        self._ready: dict[Any, tuple[Callable[[], Ticket], list[ResidentHandle], Any]] = {}
+        self.repeats = Repeats()
         self.resident_shapes: dict[Any, Shape] = {}
-        self._keeps_order = session.device.keeps_order
 
     @property
     def source(self) -> str:
@@ -129,31 +130,25 @@ class OffloadPipeline(CompiledPipeline):
     def dispatch_resident(
         self, resources: Sequence[Resource], config: DispatchConfig | None = None
     ) -> list[ResidentHandle]:
-        if self._code is not None and self.backend._session is self.session and self.session.left is None:
-            try:
-                go, kept, _ = self._ready[id(config), *map(id, resources)]
-            except LookupError:
-                pass  # new, or not of the plain kind
-            else:
-                ticket = go()
-                if self._keeps_order:
-                    return kept.copy()
-                try:
-                    ticket.wait(None)
-                except VyreError:
-                    raise
-                except BaseException:  # of a signal
-                    self.session.left = ticket
-                    raise
-                return kept.copy()
+        again = self.repeats.find(id(config), resources)
+        kept = None if again is None else again()
+        if kept is not None:
+            return kept
         with named((config or self.config).label):
             self.require_open()
             return dispatch_over(self, resources, config)
 
+    def holds(self, grid: Dims) -> bool:
+        code = self._code
+        if not self.built.facts.whole or code is None:
+            return True
+        return prod(grid) <= self.session.device.most_together(code)
+
     def close(self) -> None:
         """Calls in flight keep the code until they end."""
         self._code = None
-        for table in (self._lanes, self._ready, self.resident_shapes):
+        self.repeats.clear()
+        for table in (self._lanes, self.resident_shapes):
             table.clear()
 
     # -- for whoever dispatches it
@@ -178,17 +173,28 @@ class OffloadPipeline(CompiledPipeline):
         go: Callable[[], Ticket],
         kept: list[ResidentHandle],
     ) -> None:
-        """From now on, and until some memory is freed, a dispatch over exactly this memory is this launch."""
-        if len(self._ready) >= _MAX_READY:
-            self._ready.clear()
-        self.session.residents.watch(self)
-        self._ready[id(config), *map(id, given)] = go, kept, (config, given)  # which keep their ids meanwhile
-        if not all(self.session.residents.holds(r) for r in given):
-            self._ready.clear()  # another thread freed some of it just now
+        """From now on, and until some of it is freed, a dispatch over exactly this memory is this work."""
+        backend, session, waits = self.backend, self.session, not self.session.device.keeps_order
 
-    def forget_ready(self) -> None:
+        def again() -> list[ResidentHandle] | None:
+            if backend._session is not session or session.left is not None:
+                return None  # there is something to say
+            ticket = go()
+            if waits:
+                settle(session, ticket)
+            return kept.copy()
+
+        if len(self.repeats) >= _MAX_READY:
+            self.repeats.clear()
+        session.residents.watch(self)
+        self.repeats.keep(config, given, again)
+        for r in given:
+            if not session.residents.holds(r):
+                self.repeats.forget(r)  # another thread freed it just now
+
+    def forget_ready(self, handle: ResidentHandle) -> None:
         """Memory was freed; what was ready may hold it."""
-        self._ready.clear()
+        self.repeats.forget(handle)
 
     # -- dispatches of host memory
 

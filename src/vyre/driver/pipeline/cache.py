@@ -12,16 +12,17 @@ from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from ...errors import ArgumentValueError, KernelCompileFailed, UnsupportedFeature, VyreError
+from ...errors import KernelCompileFailed, UnsupportedFeature, VyreError
 from ..contract import CompiledPipeline
+from ..settings import PIPELINE_CACHE_BYTES, PIPELINE_CACHE_ENTRIES
 from .key import PipelineCacheKey, PipelineCacheMissEvidence, PipelineCacheMissReason, PipelineDeviceFingerprint
 
 if TYPE_CHECKING:
     from ..contract import BackendCapability, VyreBackend
 
 T = TypeVar("T")
-DEFAULT_PIPELINE_CACHE_ENTRIES = 256
-DEFAULT_PIPELINE_CACHE_BYTES = 256 << 20
+DEFAULT_PIPELINE_CACHE_ENTRIES = PIPELINE_CACHE_ENTRIES.default
+DEFAULT_PIPELINE_CACHE_BYTES = PIPELINE_CACHE_BYTES.default
 _REMEMBERED_KEYS = 256
 """Keys kept, also of what was thrown out, to explain a miss; and failures kept, not to compile them again."""
 _LASTING = (KernelCompileFailed, UnsupportedFeature)
@@ -37,21 +38,7 @@ class PipelineStore(Protocol):
 
 def pipeline_cache_limits_from_env() -> tuple[int, int]:
     """Entries and bytes that a backend's memory tier may hold."""
-    return (
-        _positive("VYRE_PIPELINE_CACHE_ENTRIES", DEFAULT_PIPELINE_CACHE_ENTRIES),
-        _positive("VYRE_PIPELINE_CACHE_BYTES", DEFAULT_PIPELINE_CACHE_BYTES),
-    )
-
-
-def _positive(variable: str, default: int) -> int:
-    text = os.environ.get(variable)
-    if text is None:
-        return default
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise ArgumentValueError(
-            f"{variable}={text!r} is not a positive whole number", fix=f"set {variable}={default}, or unset it"
-        )
-    return int(text)
+    return PIPELINE_CACHE_ENTRIES.value(), PIPELINE_CACHE_BYTES.value()
 
 
 # ---- counting -------------------------------------------------------------------------------------------------------

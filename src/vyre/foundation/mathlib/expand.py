@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import TypeAlias, TypeGuard
 
 from ..build import Builder
 from ..dtypes import f32
@@ -38,33 +38,37 @@ def functions() -> dict[UnaryOp, Function]:
     return dict(_FUNCTIONS)
 
 
-def expand(program: Program) -> Program:
-    """The same program without transcendental operators; the program itself where it has none.
+def expand(program: Program, keep: frozenset[UnaryOp] = frozenset()) -> Program:
+    """The same program without transcendental operators, except those to `keep`; the program itself where it has none.
 
     Cut a program at its grid-wide barriers before: a value that a segment could compute again is, once expanded, a
     local that was assigned to.
     """
-    return program._cached("mathlib", lambda: _expand(program))
+    return program._cached(("mathlib", keep) if keep else "mathlib", lambda: _expand(program, keep))
 
 
-def _expand(program: Program) -> Program:
-    if not any(_is_function(item) for item in distinct(program.entry)):
+def _expand(program: Program, keep: frozenset[UnaryOp]) -> Program:
+    hoist = _Hoist(program, keep)
+    if not any(map(hoist.is_function, distinct(program.entry))):
         return program
-    return program.replace(entry=rewrite(program.entry, node=_Hoist(program).statement))
+    return program.replace(entry=rewrite(program.entry, node=hoist.statement))
 
 
 class _Hoist:
     """Moves what must be computed earlier to locals with names that the program does not use."""
 
-    def __init__(self, program: Program) -> None:
-        self.b = Builder()
+    def __init__(self, program: Program, keep: frozenset[UnaryOp]) -> None:
+        self.b, self.keep = Builder(), keep
         for name in sorted(_names(program)):
             self.b.fresh(name)
+
+    def is_function(self, item: object) -> bool:
+        return is_function(item) and item.op not in self.keep
 
     def statement(self, node: Node) -> Node | list[Node]:
         """The statement, after the statements that compute its functions."""
         items = list(distinct(children(node)))
-        if not any(map(_is_function, items)):
+        if not any(map(self.is_function, items)):
             return node
         block, start = self.b.mark()
         self.b.span = node.span
@@ -98,7 +102,7 @@ class _Hoist:
             moves = ordered and isinstance(item, Load | Atomic | Call | Opaque)
             again[id(item)] = not moves and all(again[id(child)] for child in below)
             result = item if all(a is b for a, b in zip(below, new, strict=True)) else _with_operands(item, new)
-            if _is_function(result):
+            if self.is_function(result):
                 result = self._call(result)
             elif moves and item is not only:
                 result = self.b.let("seen", result)
@@ -128,7 +132,8 @@ def _with_operands(item: Expr, operands: list[Expr]) -> Expr:
     return item.replace(**changes)
 
 
-def _is_function(item: object) -> bool:
+def is_function(item: object) -> TypeGuard[UnOp]:
+    """Whether an expression is a transcendental operator."""
     return isinstance(item, UnOp) and isinstance(item.op, UnaryOp) and item.op.transcendental
 
 

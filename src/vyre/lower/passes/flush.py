@@ -2,7 +2,7 @@
 
 Only where an optimiser behind us cannot take that step away. Such tools know that x * 1 is x and say nothing about
 subnormals, so the other operand must never turn out to be neutral: not on the path where a load is out of bounds and
-gives zero, nor in the first turn of a loop.
+gives zero, nor in the first turn of a loop. Where steps are `firm`, nobody takes them away.
 """
 
 from __future__ import annotations
@@ -31,7 +31,12 @@ def flush(kernel: Kernel) -> None:
     if not users:
         return
     constants = _Constants(kernel)
-    gone = {x: x.args[0] for x, by in users.items() if all(_makes_it_anyway(user, x, constants) for user in by)}
+    firm = kernel.firm
+
+    def is_made(user: Ins, x: Ins) -> bool:
+        return (firm and user.op in READS_AS_ZERO) or _makes_it_anyway(user, x, constants)
+
+    gone = {x: x.args[0] for x, by in users.items() if all(is_made(user, x) for user in by)}
     unvisited = [kernel.body] if gone else []
     while unvisited:
         body = unvisited.pop()
@@ -92,6 +97,8 @@ class _Constants:
 
 def _makes_it_anyway(user: Ins, x: Ins, constants: _Constants) -> bool:
     """Whether `user` reads a subnormal x as zero, and will still be there."""
+    if user.op == "native":
+        return True
     if user.op not in READS_AS_ZERO:
         return user.op == "convert" and user.dtype not in FLOATS  # too small to be anything but 0
     if user.op in _COMPARE or user.op == "sqrt":

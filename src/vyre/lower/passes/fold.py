@@ -79,6 +79,8 @@ class _Fold:
         op, args = item.op, item.args
         if not args:
             return self.id_of(item) if op in ("lid", "gid") else None
+        if op == "native":
+            return None  # what it gives is the machine's to say
         consts = [a.op == "const" for a in args]
         if all(consts):
             found = function_of(item, self.kernel.soft_flush)(*[value_of(a.dtype, a.attr) for a in args])

@@ -10,6 +10,7 @@ from ..evaluate import function_of, value_of
 from ..form import PURE, UNSIGNED, Body, Buffer, If, Ins, Kernel, Loop, bodies, walk
 
 _ONE = Ins("const", "u32", (), 1, uniform=True)
+_NONE = Ins("const", "u32", (), 0, uniform=True)
 _MOST_STEPS = 64
 """Instructions in a share that is worth computing."""
 
@@ -18,7 +19,8 @@ def stored(kernel: Kernel) -> dict[str, Ins]:
     """Buffers whose element k is stored by the invocation with global id k // share, with that share.
 
     An invocation stores its share in one loop, from the first element to the last; a share of 1 needs none. Shares come
-    from constants and lengths. Nobody may read such a buffer: what is there before the store is rubbish.
+    from constants and lengths: behind a test of the global id against the length of another buffer, a share is 0 unless
+    that one is at least as long. Nobody may read such a buffer: what is there before the store is rubbish.
     """
     written: dict[Buffer, None] = {}
     read: set[Buffer] = set()
@@ -32,9 +34,10 @@ def stored(kernel: Kernel) -> dict[str, Ins]:
     found = {}
     for b in written:
         if not b.shared and b not in read:
-            path = _Path(kernel, b)
-            if path.fills() and path.share is not None:
-                found[b.name] = path.share
+            for path in _Path(kernel, b, False), _Path(kernel, b, True):
+                if path.fills() and path.share is not None:
+                    found[b.name] = path.share_if_long()
+                    break
     return found
 
 
@@ -76,10 +79,12 @@ def from_lengths(value: Ins) -> bool:
 
 
 class _Path:
-    """Follows the invocations whose part of one buffer is below its length."""
+    """Follows the invocations whose part of one buffer is below its length; with `bounded`, provided that the buffer is
+    no longer than the `bounds` that their ids are tested against."""
 
-    def __init__(self, kernel: Kernel, buffer: Buffer) -> None:
-        self.kernel, self.buffer = kernel, buffer
+    def __init__(self, kernel: Kernel, buffer: Buffer, bounded: bool) -> None:
+        self.kernel, self.buffer, self.bounded = kernel, buffer, bounded
+        self.bounds: dict[Ins, None] = {}
         self.share: Ins | None = None  # the same one on every way
         self.done = False  # all of those that came here have stored
         self.missed = False  # one of them may have ended without
@@ -87,6 +92,15 @@ class _Path:
     def fills(self) -> bool:
         run_nested(self.body(self.kernel.body))
         return self.done and not self.missed
+
+    def share_if_long(self) -> Ins:
+        """The share, or 0 where a bound is below the length."""
+        assert self.share is not None
+        found, length = self.share, Ins("len", "u32", (), self.buffer, uniform=True)
+        for bound in self.bounds:
+            fits = Ins("le", "bool", (length, bound), uniform=True)
+            found = Ins("select", "u32", (fits, found, _NONE), uniform=True)
+        return found
 
     def body(self, items: Body) -> Steps:
         for item in items:
@@ -148,5 +162,7 @@ class _Path:
         if op not in ("lt", "ge") or not _is_own(self.kernel, args[0]):
             return None
         if args[1].op != "len" or args[1].attr is not self.buffer:
-            return None
+            if not self.bounded or not from_lengths(args[1]):
+                return None
+            self.bounds[args[1]] = None
         return op == "lt"
