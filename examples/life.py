@@ -1,7 +1,7 @@
 """The Game of Life on a torus, 32 cells in each word.
 
-Where the demo counts the neighbours of one cell, this kernel adds up those of 32 cells by logic on whole words: a word
-holds one binary digit of 32 counts. A call computes one generation from one array into another.
+The kernel adds up the neighbours of 32 cells at a time by logic on whole words: a word holds one binary digit of 32
+counts. A call computes one generation from one array into another.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def main() -> int:
     cells = (rng.random((192, 256)) < 0.3).astype(np.uint8)
     after = solve(cells, 60)
     print(f"{cells.sum()} cells of 256 x 192 are alive, {after.sum()} after 60 generations")
-    print(f"blake3 {blake3(after.tobytes()).hexdigest()[:32]}")  # what the demo prints for its own kernel
+    print(f"blake3 {blake3(after.tobytes()).hexdigest()[:32]}")
     return 0
 
 
