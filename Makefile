@@ -1,35 +1,45 @@
 # Everything needs only Python 3.11+ and make; the first target that runs creates .venv.
 #   make test        unit and contract tests, in parallel
 #   make lint        ruff (lint and format) and mypy --strict
-#   make demo        examples/demo.py
+#   make docs        the documentation site, into build/site; a warning is an error
+#   make demo        one program on every backend here, one answer, and a report in build/demo
 #   make bench-cpu   the cpu backend against its peers, which it installs into .bench
 #   make soak sweep fuzz exhaustive    the long tiers, one pytest marker each
 
+comma  := ,
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+USABLE := $(VENV)/.usable
 STAMP  := $(VENV)/.installed
+GPUS   := opencl,wgpu$(if $(shell command -v nvidia-smi 2>/dev/null),$(comma)cuda)
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 TIERS  := soak sweep fuzz exhaustive
 BENCHES := import_time registry dispatch_overhead
 PEERS  := .bench
 
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test lint format bench bench-cpu clean $(TIERS)
+.PHONY: help venv demo docs test lint format bench bench-cpu clean $(TIERS)
 
 help:
 	@sed -n 's/^#   //p' Makefile
 
 venv: $(STAMP)
 
-$(STAMP): pyproject.toml
+# What the demo needs is a small part of what the tests need. Where no GPU interface can be installed, there is still cpu.
+$(USABLE): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "vyre needs Python 3.11 or newer; $(PYTHON) is not. Fix: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(PIP) --editable '.[$(GPUS)]' || $(PIP) --editable .
 	@touch $@
 
-demo: $(STAMP)
+$(STAMP): $(USABLE)
+	$(PIP) --editable '.[dev]'
+	@touch $@
+
+demo: $(USABLE)
 	$(BIN)/python examples/demo.py
 
 test: $(STAMP)
@@ -39,6 +49,11 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Not --quiet: warnings that are not shown are not counted. What the variable hides is no warning about these pages.
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "build/site/index.html"
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

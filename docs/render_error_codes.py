@@ -37,28 +37,32 @@ def render() -> str:
         "# Errors and their codes",
         "",
         "Every error is a class with a stable number, a diagnostic code and a fix. Numbers and codes are only ever",
-        "added: none is removed, renamed or used again, while the words may change. Made from the code by",
+        "added: none is removed, renamed or used again, while the words may change. Each has its own address on this",
+        "page: `error-codes.html#v010`, `error-codes.html#devicelost`. Made from the code by",
         "`docs/render_error_codes.py`.",
         "",
         "## Error classes",
         "",
-        "`also a` is the Python error that catches it too; `retry` says that the same call may work later.",
-        "",
-        "| class | number | code | also a | retry | meaning |",
-        "|---|---|---|---|---|---|",
+        "| class | number | code | meaning |",
+        "|---|---|---|---|",
     ]
     for cls in error_classes():
         python = next(base for base in cls.__mro__ if base.__module__ == "builtins")
         lines.append(
-            f"| `{cls.__name__}` | {int(cls.code)} | `{cls.diagnostic_code}` | "
-            f"{'' if python is Exception else f'`{python.__name__}`'} | {'yes' if cls.retryable else ''} | "
-            f"{_sentence(cls)} |"
+            f"| {_anchored(cls.__name__)} | {int(cls.code)} | `{cls.diagnostic_code}` | {_sentence(cls)}"
+            f"{'' if python is Exception else f'. Also a `{python.__name__}`'}"
+            f"{'. The same call may work later' if cls.retryable else ''} |"
         )
     for family, title in FAMILIES.items():
         lines += ["", f"## {title}", "", "| code | severity | meaning | fix |", "|---|---|---|---|"]
-        lines += [f"| `{c}` | {c.severity} | {c.description} | {c.fix} |" for c in DiagCode if c[0] == family]
+        lines += [f"| {_anchored(c)} | {c.severity} | {c.description} | {c.fix} |" for c in DiagCode if c[0] == family]
     lines += ["", "## Kept free", "", f"{', '.join(f'`{code}`' for code in RESERVED)} have no meaning here.", ""]
     return "\n".join(lines)
+
+
+def _anchored(name: str) -> str:
+    """The name in a table, as the target of `#name` in lower case."""
+    return f'<a id="{name.lower()}"></a>`{name}`'
 
 
 def _sentence(cls: type[VyreError]) -> str:

@@ -5,6 +5,7 @@ import copy
 import importlib.util
 import json
 import pickle
+import re
 from pathlib import Path
 
 import pytest
@@ -243,7 +244,7 @@ def test_the_page_of_codes_is_up_to_date():
 
 
 def test_the_page_has_every_number_and_every_code():
-    page = render_error_codes.render()
+    page = re.sub(r'<a id="[^"]+"></a>', "", render_error_codes.render())
     for code in errors.ErrorCode:
         if code is not errors.ErrorCode.Unknown:
             assert f"| `{code.name}` | {code.value} |" in page
@@ -256,4 +257,5 @@ def test_the_page_has_every_error_class_of_the_package():
     for path in (ROOT / "src" / "vyre").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.ClassDef) and names & {ast.unparse(base).rpartition(".")[2] for base in node.bases}:
-                assert node.name in names, f"add the module of {node.name} to docs/render_error_codes.py"
+                private = node.name.startswith("_")  # an error that nobody outside its module can catch
+                assert private or node.name in names, f"add the module of {node.name} to docs/render_error_codes.py"

@@ -76,6 +76,11 @@ PROTOCOL = {"StopIteration", "TimeoutError"}
 """What Python, and the wait of a pending dispatch, take as an answer."""
 
 
+COMMAND_LINE = ("cli/", "__main__.py")
+EXITS = {"typer.Exit", "SystemExit"}
+"""How a command ends, with an exit code that is an answer; elsewhere nobody may end the process."""
+
+
 @cache
 def makers() -> dict[str, set[str]]:
     """Name of each function or method of the package -> what its definitions return."""
@@ -111,6 +116,8 @@ def without_fix(path: str, text: str) -> list[str]:
     """Raises whose error may say nothing about what to do next."""
     found = []
     for node, function, caught in raises(ast.parse(text)):
+        if path.startswith(COMMAND_LINE) and isinstance(node.exc, ast.Call) and ast.unparse(node.exc.func) in EXITS:
+            continue
         why = _complaint(node.exc, caught)
         if why and (path, function) not in OUR_OWN_MISTAKES:
             found.append(f"{path}:{node.lineno}: {why}")
@@ -147,6 +154,7 @@ def test_every_raise_says_what_to_do_next(path):
     [
         ("raise ValueError('no')", "ValueError has no fix"),
         ("raise ValueError", "ValueError has no text"),
+        ("raise SystemExit(1)", "SystemExit has no fix"),
         ("raise RuntimeError(f'no {x}')", "RuntimeError has no fix"),
         ("raise VyreError('no')", "VyreError has no fix"),
         ("raise errors.DispatchFailed('no')", "DispatchFailed has no fix"),
@@ -180,6 +188,11 @@ def test_a_raise_without_a_fix_is_caught(text, complaint):
 )
 def test_a_raise_with_a_fix_passes(text):
     assert without_fix("driver/x.py", text) == []
+
+
+def test_a_command_may_end_with_an_exit_code():
+    for path, text in (("cli/x.py", "raise typer.Exit(1)"), ("__main__.py", "raise SystemExit(main())")):
+        assert without_fix(path, text) == []
 
 
 # ---- reads ----------------------------------------------------------------------------------------------------------

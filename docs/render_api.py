@@ -1,0 +1,169 @@
+"""Write docs/reference/api.md from the public names: python docs/render_api.py
+
+Classes and functions are left to mkdocstrings, which reads their documentation when the site is built.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import vyre
+from vyre.errors import VyreError
+from vyre.foundation import lang
+from vyre.foundation.ops import AtomicOp, BinaryOp, ReduceOp, UnaryOp
+
+HERE = Path(__file__).parent
+PAGE = HERE / "reference" / "api.md"
+WHERE: dict[str, str] = vars(vyre)["_WHERE"]
+"""Public name -> its module, which type checkers do not see."""
+PUBLIC: list[str] = vars(vyre)["__all__"]
+
+GROUPS: dict[str, tuple[str, ...]] = {
+    "Kernels": ("front.kernel", "front.arrays", "front.bind", "front.call"),
+    "Programs": ("foundation.program", "foundation.build", "foundation.parse", "foundation.validate"),
+    "Running programs": ("front.compile", "driver.values"),
+    "Arrays on devices": ("front.device_array",),
+    "Configuration": ("front.config", "driver.settings"),
+    "Backends and devices": ("driver.registry", "driver.contract", "driver.device"),
+}
+"""Title -> modules whose names stand under it. A module that is in none of these stands under `Further`."""
+WORDS: dict[str, str] = {
+    "In": "a buffer to read: `x: In[f32]`, or `In[f32, 4]` for exactly 4 elements",
+    "Out": "a buffer to write, zero where nothing is stored",
+    "InOut": "a buffer to read and write, updated in place",
+    "Uniform": "a small table, the same for all invocations: `Uniform[f32, 4]`",
+    "const": "a compile-time parameter: `*, n: const = 8`; one program per value",
+    "device": "decorator of helper functions, which kernels inline",
+    "gid": "id of the invocation in the grid: `gid.x`, `gid.y`, `gid.z`",
+    "lid": "place of the invocation in its workgroup",
+    "wg": "number of the workgroup",
+    "shared": "memory of the workgroup, zero at its start",
+    "barrier": "the workgroup waits, and then sees what its members wrote",
+    "grid_sync": "the same for the whole grid",
+    "static_range": "as `range`, unrolled; the counter is a compile-time number",
+    "trap": "stop the whole dispatch with an error",
+    "bitcast": "the same bits as another type of 32 bits",
+    "select": "one of two values; both are evaluated. Outside kernels, `select(program)` says who would run it",
+    "fma": "`a * b + c`, rounded once",
+    "subgroup_shuffle": "the value of another lane of the subgroup; 0 where there is none",
+    "subgroup_ballot": "one bit per lane whose condition holds",
+    "subgroup_local_id": "lane in the subgroup",
+    "subgroup_size": "always 32",
+}
+"""What the words of the language are that no operator stands behind."""
+
+
+def render() -> str:
+    lines = [
+        "# API",
+        "",
+        "Every name that `vyre` has. All are resolved on first use: `import vyre` loads neither NumPy nor a device",
+        "library. What outside code relies on is this page, the [contract](../design/contract.md) and the",
+        "[codes of errors](../error-codes.md). Made from the public names by `docs/render_api.py`.",
+        "",
+    ]
+    for title, names in groups().items():
+        lines += [f"## {title}", ""]
+        for name in names:
+            lines += [f"::: vyre.{name}", ""]
+    lines += [
+        "## The language of kernels",
+        "",
+        "Words that mean something inside a kernel; [The kernel language](../kernel-language.md) puts them together,",
+        "and [Operations](ops.md) says on which types they work.",
+        "",
+        "| word | meaning |",
+        "|---|---|",
+        *(f"| {_anchored(name, _call(name))} | {_meaning(name)} |" for name in names_of("foundation.lang")),
+        "",
+        "## Element types",
+        "",
+        "Annotations of parameters (`In[f32]`), conversions inside kernels (`f32(n)`) and makers of literals.",
+        "",
+        ", ".join(_anchored(name, name) for name in names_of("foundation.dtypes") if name != "DataType") + ".",
+        "",
+        "::: vyre.DataType",
+        "",
+        "## Errors",
+        "",
+        "Whatever vyre refuses is a `VyreError`; the page of [codes](../error-codes.md) says what each of them means.",
+        "",
+        "::: vyre.VyreError",
+        "",
+        "| name | |",
+        "|---|---|",
+    ]
+    for name in names_of("errors"):
+        value = getattr(vyre, name)
+        if value is VyreError:
+            continue
+        is_error = issubclass(value, VyreError)
+        link = f"[meaning and code](../error-codes.md#{name.lower()})" if is_error else _first_line(value)
+        lines.append(f"| {_anchored(name, name)} | {link} |")
+    return "\n".join([*lines, ""])
+
+
+def groups() -> dict[str, list[str]]:
+    """Title -> the classes and functions under it."""
+    elsewhere = {"foundation.lang", "foundation.dtypes", "errors"}
+    modules = {_module(name) for name in PUBLIC} - elsewhere
+    listed = {module for modules in GROUPS.values() for module in modules}
+    titles = GROUPS | {"Further": tuple(sorted(modules - listed))}
+    # `select` belongs to the language as well, where its table tells of both
+    found = {title: [n for m in inside for n in names_of(m) if n != "select"] for title, inside in titles.items()}
+    return {title: names for title, names in found.items() if names}
+
+
+def names_of(module: str) -> list[str]:
+    names = [name for name in PUBLIC if _module(name) == module]
+    return sorted([*names, "select"]) if module == "foundation.lang" else names
+
+
+def _module(name: str) -> str:
+    return WHERE[name].partition(":")[0]
+
+
+def _call(name: str) -> str:
+    word = getattr(lang, name)
+    return f"{name}({word.signature})" if isinstance(word, lang.Intrinsic) else name
+
+
+def _meaning(name: str) -> str:
+    op = getattr(getattr(lang, name), "op", None)
+    ops = _render_ops()
+    match op:
+        case BinaryOp():
+            found: str = ops.BINARY[op]
+        case UnaryOp():
+            found = ops.UNARY[op]
+        case AtomicOp():
+            what = "subtract, wrapping" if name == "atomic_sub" else ops.ATOMIC[op].partition(". ")[0]
+            found = f"{what}; gives the value before"
+        case ReduceOp():
+            found = f"`{op.text}` over the subgroup"
+        case _:
+            found = WORDS[name]
+    return found
+
+
+def _anchored(name: str, shown: str) -> str:
+    return f'<a id="vyre.{name}"></a>`{shown}`'
+
+
+def _first_line(value: type) -> str:
+    return " ".join((value.__doc__ or "").split("\n\n")[0].split())
+
+
+def _render_ops() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("render_ops", HERE / "render_ops.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render(), "utf-8")
