@@ -704,7 +704,9 @@ def main() -> int:
     parser.add_argument("--rows", default="", help=f"of {', '.join(ROWS)}, hashes; by default all")
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--scale", type=int, default=0, help="sizes are divided by 2 to this power")
-    parser.add_argument("--hashes", default="cuda,opencl:NVIDIA,wgpu:NVIDIA,cpu,reference", help="backends to hash outputs of")
+    parser.add_argument(
+        "--hashes", default="cuda,opencl:NVIDIA,wgpu:NVIDIA,cpu,reference", help="backends to hash outputs of"
+    )
     parser.add_argument("--seconds", type=float, default=110, help="begin no row after this time")
     args = parser.parse_args()
     begun = time.perf_counter()

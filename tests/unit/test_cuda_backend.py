@@ -26,6 +26,7 @@ from vyre.backends.cuda import driver, exactness, staging, work
 from vyre.backends.cuda.device import CudaDevice
 from vyre.backends.cuda.driver import Context, Found
 from vyre.backends.cuda.exactness import Exactness, Mode
+from vyre.backends.cuda.exchange import CudaExchange
 from vyre.backends.cuda.staging import Crew, Staging, StopWords
 from vyre.backends.cuda.work import Numbers
 from vyre.driver import pipeline as pipelines
@@ -55,6 +56,19 @@ def run_alone(code, **environ):
     code = "from tests.unit.test_cuda_backend import *\n" + textwrap.dedent(code)
     env = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)} | environ
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=env)
+
+
+# ---- other libraries ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("said, stream", [({"stream": 7}, 7), ({"stream": None}, 1), ({}, 1)])
+def test_an_array_that_tells_no_stream_and_cannot_be_asked_is_used_after_the_default_one(said, stream):
+    exchange = CudaExchange(SimpleNamespace(found=FOUND))
+    older = SimpleNamespace(__cuda_array_interface__=said)
+    newer = SimpleNamespace(__cuda_array_interface__=said, __dlpack__=None)
+    assert exchange.stream_of(older) == stream
+    assert exchange.stream_of(newer) == said.get("stream")
+    assert exchange.stream_of(SimpleNamespace(__dlpack__=None)) is None
 
 
 # ---- where it cannot run --------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from tests.contract.programs import ADD, COUNT, LONG, TRAP, words
 
 import vyre
 from vyre import In, InOut, Out, gid, u32
+from vyre.backends.cuda import staging
 from vyre.backends.cuda.calls import Calls, Setting
 from vyre.backends.cuda.device import CudaDevice
 from vyre.backends.cuda.graphs import OF_A_KIND, WORTH_A_GRAPH
@@ -325,6 +326,21 @@ def test_a_setting_lies_in_memory_as_the_driver_reads_it():
     assert words_[12] == 1
     plain = ffi.cast("unsigned *", Setting((1, 1, 1), (1, 1, 1), 0, 0).address)
     assert plain[12] == 0
+
+
+def test_the_collector_may_give_pinned_memory_back_in_the_middle_of_the_pool(monkeypatch):
+    monkeypatch.setattr(staging, "library", lambda: None)
+    pool, ended = staging.Staging(SimpleNamespace(lost=True)), []
+
+    def work():
+        with pool._lock:
+            pool.give(staging.Pinned(4096, 4096, None))
+        ended.append(pool.take(100).address)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert ended == [4096]
 
 
 def test_work_can_be_stopped_while_others_wait_for_room_in_the_queue():

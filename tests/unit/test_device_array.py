@@ -26,7 +26,7 @@ from vyre.errors import (
     UnsupportedFeature,
     VyreError,
 )
-from vyre.front import device_home, dlpack
+from vyre.front import device_array, device_home, dlpack
 from vyre.front.device_array import duplicate
 from vyre.front.device_home import home_of, place_of
 
@@ -290,6 +290,19 @@ def test_numbers_may_change_from_call_to_call(name):
         assert out.numpy().tobytes() == wanted.tobytes(), alpha
     with pytest.raises(ArgumentTypeError, match="declares one f32 value"):
         saxpy("2", x, x, out=out)
+
+
+def test_a_number_that_a_call_uses_is_not_forgotten_for_another_one(name, monkeypatch):
+    monkeypatch.setattr(device_home, "MOST_CONSTANTS", 3)
+
+    @vyre.kernel
+    def line(a: f32, b: f32, x: In[f32], out: Out[f32]):
+        if gid.x < len(out):
+            out[gid.x] = a * x[gid.x] + b
+
+    x = vyre.to_device(X, name)
+    for b in np.repeat(np.arange(5.0), 3):
+        assert np.array_equal(line(2.0, float(b), x).numpy(), 2 * X + np.float32(b))
 
 
 def test_a_mix_uploads_the_arrays_of_the_host(name):
@@ -778,6 +791,15 @@ def test_memory_of_another_library_becomes_an_array_without_a_copy(elsewhere):
     assert type(vyre.to_device(x, "plain")) is vyre.DeviceBuffer
 
 
+def test_zeros_of_a_call_that_runs_nothing_come_after_what_the_library_did(elsewhere):
+    array = X.copy()
+    out = vyre.to_device(Foreign(array, stream=6), "other")
+    elsewhere.notes.clear()
+    assert saxpy(2.0, vyre.to_device(Y, "other"), Y, out=out, grid=(0, 1, 1)) is out
+    assert elsewhere.notes == [("wait for", 6)]
+    assert not array.any()
+
+
 @pytest.mark.parametrize("dtype", ["u1", "u2", "f4", "u8"])
 def test_elements_that_lie_apart_are_gathered_on_the_device(elsewhere, dtype):
     base = np.arange(2 * 3 * 4 * 5, dtype=dtype).reshape(2, 3, 4, 5)
@@ -786,6 +808,17 @@ def test_elements_that_lie_apart_are_gathered_on_the_device(elsewhere, dtype):
         d = vyre.to_device(Foreign(view, stream=5), "other")
         assert (d.dtype, d.shape) == (view.dtype, view.shape)
         assert np.array_equal(d.numpy(), view)
+
+
+def test_a_library_goes_on_with_elements_that_lie_apart_after_they_were_gathered(elsewhere):
+    scattered, flags = np.zeros((10, 100), np.float32).T, X > 3
+    for array, stream in ((scattered, 5), (flags, 6), (flags[::2], None)):
+        elsewhere.notes.clear()
+        elsewhere.kept.clear()
+        given = Foreign(array, stream=stream)
+        assert np.array_equal(vyre.to_device(given, "other").numpy(), array)
+        assert elsewhere.notes == [("wait for", stream)] * (stream is not None) + [("release to", stream)]
+        assert [type(held).__name__ for (held,) in elsewhere.kept] == ["PyCapsule"]  # until we are done with it
 
 
 def test_other_forms_of_foreign_arrays(elsewhere):
@@ -867,6 +900,17 @@ def test_lent_memory_is_used_again_after_its_user(elsewhere):
             d.__dlpack__(stream=stream)
 
 
+def test_who_takes_no_notice_of_our_stream_finds_the_memory_in_the_default_one(elsewhere, monkeypatch):
+    monkeypatch.setattr(device_array, "NVIDIA", Elsewhere.device[0])
+    d = vyre.to_device(X, "other")
+    assert d.__cuda_array_interface__["stream"] == 77
+    assert elsewhere.notes == [("release to", 1)]
+    elsewhere.notes.clear()
+    assert vyre.to_device(X[:0], "other").__cuda_array_interface__["data"] == (0, False)
+    del d
+    assert elsewhere.notes == [("wait for all", {-1})]
+
+
 def test_places_of_others_are_remembered_for_a_while(elsewhere, monkeypatch):
     monkeypatch.setattr(device_home, "MOST_ADOPTED", 4)
     arrays = [Foreign(N.copy(), stream=5) for _ in range(10)]
@@ -875,6 +919,30 @@ def test_places_of_others_are_remembered_for_a_while(elsewhere, monkeypatch):
             bump(n)
     assert all(np.array_equal(n.array, N + 2) for n in arrays)
     assert len(home_of("other")._adopted) == 4
+
+
+def test_a_place_that_a_call_uses_is_not_forgotten_for_another_one(elsewhere, monkeypatch):
+    monkeypatch.setattr(device_home, "MOST_ADOPTED", 4)
+    x, others = Foreign(X.copy(), stream=5), [Foreign(Y.copy(), stream=5) for _ in range(10)]
+    for y in others:
+        assert np.array_equal(saxpy(2.0, x, y).numpy(), 2 * X + Y)
+    for y in others[:2]:
+        saxpy(2.0, y, y)
+    home, last = home_of("other"), home_of("other").backend.allocate_resident(1)
+    monkeypatch.setattr(home, "is_live", lambda handle: handle.id > last.id)  # as after a recovery
+    assert np.array_equal(saxpy(2.0, x, others[5]).numpy(), 2 * X + Y)
+
+
+def test_memory_that_is_read_only_is_lent_as_such(elsewhere):
+    frozen = X.copy()
+    frozen.flags.writeable = False
+    d = vyre.to_device(Foreign(frozen, stream=5), "other")
+    assert dlpack.read(d.__dlpack__(stream=5, max_version=(1, 0))).read_only
+    with pytest.raises(UnsupportedFeature, match=r"is read-only, which a capsule without a version cannot say"):
+        d.__dlpack__(stream=5)
+    for copied in (d.__dlpack__(stream=5, copy=True), d.__dlpack__(stream=5, max_version=(1, 0), copy=True)):
+        assert not dlpack.read(copied).read_only
+    assert not dlpack.read(vyre.to_device(X, "other").__dlpack__(stream=5, max_version=(1, 0))).read_only
 
 
 # ---- pinned memory ---------------------------------------------------------------------------------------------------

@@ -217,6 +217,35 @@ def test_torch_reads_after_what_vyre_writes(ordered, monkeypatch, exchange):
     torch.cuda.synchronize()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool])
+def test_torch_writes_after_vyre_has_copied_elements_that_lie_apart(dtype):
+    turns, n = vyre.to_device(np.array([LONG], np.uint32), "cuda"), vyre.to_device(np.ones(64, np.uint32), "cuda")
+    x = torch.ones(10, 100, dtype=dtype, device="cuda").t()
+    busy = vyre.to_device(np.zeros(64, np.uint32), "cuda")
+    for _ in range(6):  # nobody waits once the copy is ready, over memory that takes turns
+        x.fill_(1)
+        torch.cuda.synchronize()
+        stirred(turns, n, out=busy)
+        d = vyre.to_device(x, "cuda")
+        x.zero_()
+        assert (d.numpy() == 1).all()
+
+
+def test_vyre_reads_after_the_default_stream_where_an_array_tells_none():
+    class Older:
+        def __init__(self, tensor):
+            self.__cuda_array_interface__ = dict(tensor.__cuda_array_interface__, version=3, stream=None)
+
+    x, y = torch.zeros(1000, device="cuda"), vyre.to_device(np.zeros(1000, np.float32), "cuda")
+    saxpy(1.0, Older(x), y)
+    torch.cuda.synchronize()
+    torch.cuda._sleep(SLEEP)
+    x.fill_(7.0)
+    z = saxpy(1.0, Older(x), y)
+    x.zero_()
+    assert (z.numpy() == 7).all()
+
+
 @pytest.mark.parametrize("ordered", [True, False])
 def test_torch_reads_lent_memory_after_what_vyre_writes(ordered, monkeypatch, exchange):
     side = torch.cuda.Stream()
@@ -232,6 +261,35 @@ def test_torch_reads_lent_memory_after_what_vyre_writes(ordered, monkeypatch, ex
     side.synchronize()
     assert bool((seen % 2 == 1).all()) is ordered
     HOME.backend.flush()
+
+
+def test_torch_reads_through_the_older_protocol_after_what_vyre_writes():
+    turns, x = vyre.to_device(np.array([LONG], np.uint32), "cuda"), vyre.to_device(np.ones(64, np.uint32), "cuda")
+    out = vyre.to_device(np.zeros(64, np.int32), "cuda")
+    stirred(turns, x, out=out)
+    HOME.backend.upload_resident([(out._memory.handle, 0, bytes(256))])
+    stirred(turns, x, out=out)
+    seen = torch.as_tensor(out, device="cuda").clone()  # which does not look at the stream that it is told
+    assert (seen % 2 == 1).all()
+    HOME.backend.flush()
+
+
+@vyre.kernel(workgroup=64)
+def even(x: In[u32], out: Out[u32]):
+    """Stores every other element; the others are zero."""
+    if u32(2) * gid.x < len(out):
+        out[u32(2) * gid.x] = x[gid.x]
+
+
+def test_graphs_fill_memory_of_several_allocators_in_turn():
+    x = vyre.to_device(np.ones(100, np.uint32), "cuda")
+    ours = [vyre.to_device(np.full(100, 9, np.uint32), "cuda") for _ in range(6)]
+    theirs = [torch.full((100,), 9, dtype=torch.int32, device="cuda") for _ in range(6)]
+    for _ in range(20):
+        for out in (*ours, *theirs):
+            even(x, out=out)
+    for found in (*(d.numpy() for d in ours), *(t.cpu().numpy() for t in theirs)):
+        assert found.tolist() == [1, 0] * 50
 
 
 def test_streams_by_number_and_none():

@@ -12,7 +12,8 @@ from vyre.driver import pipeline as pipelines
 from vyre.driver.guard import guarded
 from vyre.driver.offload.launch import box_count, boxes
 from vyre.driver.offload.memory import LEAST_BYTES, Pool
-from vyre.driver.values import DispatchConfig, ResidentReadRange
+from vyre.driver.repeats import Repeats
+from vyre.driver.values import DispatchConfig, ResidentHandle, ResidentReadRange
 from vyre.errors import ArgumentTypeError, DeadlineExceeded, DeviceLost, DispatchFailed, InvalidProgram, Trap
 from vyre.foundation.dtypes import u32
 from vyre.foundation.ir import IndirectDispatch, Store, lit
@@ -187,6 +188,32 @@ def test_what_was_ready_lets_go_of_freed_memory_at_once(backend):  # noqa: F811
     with pytest.raises(InvalidProgram, match="freed"):
         native.dispatch_resident([a, a, out])
     backend.free_resident(out)
+
+
+class Interrupted(list):
+    """Handles, one of which another thread frees while they are looked at for the second time."""
+
+    def __init__(self, handles, free):
+        super().__init__(handles)
+        self.looks, self.thread = 0, threading.Thread(target=free, daemon=True)
+
+    def __iter__(self):
+        self.looks += 1
+        for handle in super().__iter__():
+            yield handle
+            if self.looks == 2:
+                self.thread.start()
+                self.thread.join(0.2)
+
+
+@pytest.mark.parametrize("end", ["forget", "clear"])
+def test_what_ends_while_it_is_kept_is_not_in_the_table(end):
+    repeats, handle = Repeats(), ResidentHandle(1, 1, 4)
+    given = Interrupted([handle], lambda: repeats.clear() if end == "clear" else repeats.forget(handle))
+    repeats.keep(None, given, lambda: None)
+    given.thread.join(10)
+    assert not repeats.table
+    assert not repeats._kept
 
 
 @pytest.mark.parametrize("out, text", [(7, "out is int, not a list"), ([7], "holds no bytes")])

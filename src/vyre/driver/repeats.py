@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -18,9 +19,10 @@ class Repeats:
     asked for last, with what it was asked for: to compare that costs a warm launch less than to make a key of it.
     """
 
-    __slots__ = ("_kept", "_uses", "last", "table")
+    __slots__ = ("_kept", "_lock", "_uses", "last", "table")
 
     def __init__(self) -> None:
+        self._lock = threading.RLock()  # the collector may free memory anywhere
         self._kept: dict[tuple[int, ...], tuple[object, Sequence[ResidentHandle]]] = {}
         self._uses: dict[int, set[tuple[int, ...]]] = {}
         self.table: dict[tuple[int, ...], Again] = {}
@@ -32,10 +34,11 @@ class Repeats:
     def keep(self, config: DispatchConfig | None, given: Sequence[ResidentHandle], again: Again) -> None:
         """From now on, and until it is forgotten, this is a dispatch over exactly this memory."""
         key = id(config), *map(id, given)
-        self._kept[key] = config, given
-        for handle in given:
-            self._uses.setdefault(handle.id, set()).add(key)
-        self.table[key] = again
+        with self._lock:  # what is in the table is kept, and known to whoever frees it
+            self._kept[key] = config, given
+            for handle in given:
+                self._uses.setdefault(handle.id, set()).add(key)
+            self.table[key] = again
 
     def find(self, config: int, given: Sequence[Resource]) -> Again | None:
         """What was kept for these, the config being named by its identity."""
@@ -49,21 +52,23 @@ class Repeats:
 
     def forget(self, handle: ResidentHandle) -> None:
         """Its memory was freed."""
-        keys = list(self._uses.pop(handle.id, ()))
-        for key in keys:
-            self.table.pop(key, None)
-        if keys:
-            self.last = NOTHING
-        for key in keys:
-            for other in self._kept.pop(key, (None, ()))[1]:
-                self._uses.get(other.id, set()).discard(key)
+        with self._lock:
+            keys = list(self._uses.pop(handle.id, ()))
+            for key in keys:
+                self.table.pop(key, None)
+            if keys:
+                self.last = NOTHING
+            for key in keys:
+                for other in self._kept.pop(key, (None, ()))[1]:
+                    self._uses.get(other.id, set()).discard(key)
 
     def clear(self) -> None:
         """Forget all."""
-        self.table.clear()
-        self.last = NOTHING
-        self._kept.clear()
-        self._uses.clear()
+        with self._lock:
+            self.table.clear()
+            self.last = NOTHING
+            self._kept.clear()
+            self._uses.clear()
 
 
 NOTHING: tuple[int, object, Again] = (0, None, lambda: None)

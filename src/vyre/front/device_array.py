@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 NVIDIA = 2
 """DLPack's number for the devices whose arrays have `__cuda_array_interface__`."""
 DTYPES = frozenset(ARRAY_DTYPES.values())
+_DEFAULT = 1
+"""DLPack's number for the default stream of an NVIDIA device."""
 _numbers = itertools.count(1)
 
 
@@ -171,6 +173,8 @@ class DeviceBuffer:
         if copy:
             return duplicate(self).__dlpack__(stream=stream, max_version=max_version)
         versioned = max_version is not None and max_version[0] >= 1
+        if self._read_only and not versioned:
+            raise self._not_shared("is read-only, which a capsule without a version cannot say")
         used_in = _consumer_stream(exchange, stream)
         if memory is None:
             return dlpack.lend(exchange.device, self._type, self.shape, 0, lambda: None, versioned=versioned)
@@ -179,7 +183,15 @@ class DeviceBuffer:
             if used_in != -1:
                 exchange.release_to(used_in)
         held = [memory]
-        return dlpack.lend(exchange.device, self._type, self.shape, memory.span[0], held.clear, versioned=versioned)
+        return dlpack.lend(
+            exchange.device,
+            self._type,
+            self.shape,
+            memory.span[0],
+            held.clear,
+            versioned=versioned,
+            read_only=self._read_only,
+        )
 
     @property
     def _type(self) -> tuple[int, int]:
@@ -195,6 +207,7 @@ class DeviceBuffer:
         if memory is not None:
             address = memory.span[0]
             memory.lend_to(-1)
+            exchange.release_to(_DEFAULT)  # who knows no streams, or takes no notice of ours, uses that one
         return {
             "shape": self.shape,
             "typestr": self.dtype.str,
@@ -212,7 +225,7 @@ def _consumer_stream(exchange: DeviceExchange, stream: int | None) -> int | None
             raise ArgumentValueError(f"stream={stream} for memory of the host, which has none", fix="pass stream=None")
         return None
     if stream is None:
-        return 1  # the default stream, says DLPack
+        return _DEFAULT
     if type(stream) is not int or stream == 0 or stream < -1:
         raise ArgumentValueError(
             f"stream={stream!r} is no stream", fix="pass the number of a stream, 1 for the default one, or -1 for none"
@@ -319,12 +332,11 @@ def adopt(
             home, handle, owned=not remember, keep=found.keep, source=value, stream=stream, start=found.address
         )
         return DeviceBuffer._over(home, memory, dtype, found.shape, is_bfloat=is_bfloat, read_only=found.read_only)
-    copied = _copied(name, home, found, dtype)
+    copied = _copied(name, home, found, dtype, value, stream)
     if is_bool:
         from .device_kernels import widen
 
         copied = widen(copied, sizes={"out": copied.size})
-    exchange.keep([found.keep])
     return DeviceBuffer._over(home, copied._memory, dtype, found.shape, is_bfloat=is_bfloat)
 
 
@@ -360,8 +372,10 @@ def _is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...] | None) -> b
     return True
 
 
-def _copied(name: str, home: Home, found: dlpack.Tensor, dtype: np.dtype[Any]) -> DeviceBuffer:
-    """The elements in C order, as words or as bytes."""
+def _copied(
+    name: str, home: Home, found: dlpack.Tensor, dtype: np.dtype[Any], value: Any, stream: int | None
+) -> DeviceBuffer:
+    """The elements in C order, as words or as bytes. Their library goes on with its own after that."""
     from .device_kernels import MOST_AXES
 
     width = 4 if dtype.itemsize % 4 == 0 else 1
@@ -378,7 +392,8 @@ def _copied(name: str, home: Home, found: dlpack.Tensor, dtype: np.dtype[Any]) -
             fix=f"pass a contiguous copy of {name}",
         )
     handle = home.adopt(found.address + low * dtype.itemsize, span * width, remember=True)
-    flat = DeviceBuffer._over(home, Memory(home, handle, owned=False, keep=found.keep), np.dtype(f"u{width}"), (span,))
+    memory = Memory(home, handle, owned=False, keep=found.keep, source=value, stream=stream)
+    flat = DeviceBuffer._over(home, memory, np.dtype(f"u{width}"), (span,))
     steps = tuple(step * parts for step in strides)
     return _gathered(flat, -low * parts, (*shape, *(parts,) * (parts > 1)), (*steps, *(1,) * (parts > 1)))
 

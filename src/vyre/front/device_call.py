@@ -310,6 +310,7 @@ class DeviceCall(Call):
         device = type(value) is DeviceBuffer
         memory = value._memory if device else Memory(self.home, self.home.take(o.nbytes))
         assert memory is not None
+        settle(memory)
         self.home.backend.upload_resident([(memory.handle, 0, bytes(o.nbytes))])
         return None if device else memory
 

@@ -138,11 +138,13 @@ class Home:
             return backend.life.stamp(backend.on_device(lambda: exchange.adopt(address, nbytes)))
         with self._lock:
             known = self._adopted.get(key)
-        if known is not None and self.is_live(known):
-            return known
+            if known is not None and self.is_live(known):
+                self._adopted.move_to_end(key)  # the call that asks has not used it yet
+                return known
         made = self.adopt(address, nbytes, remember=False)
         with self._lock:
             self._adopted[key] = made
+            self._adopted.move_to_end(key)
             oldest = self._adopted.popitem(last=False)[1] if len(self._adopted) > MOST_ADOPTED else None
         if oldest is not None and self.is_live(oldest):
             backend.free_resident(oldest)
@@ -153,6 +155,7 @@ class Home:
         with self._lock:
             known = self._constants.get(data)
             if known is not None and self.is_live(known):
+                self._constants.move_to_end(data)  # the call that asks has not used it yet
                 return known
             if data not in self._seen:
                 self._seen.append(data)
@@ -161,6 +164,7 @@ class Home:
         self.backend.upload_resident([(made, 0, data)])
         with self._lock:
             self._constants[data] = made
+            self._constants.move_to_end(data)
             oldest = self._constants.popitem(last=False)[1] if len(self._constants) > MOST_CONSTANTS else None
         if oldest is not None and self.is_live(oldest):
             self.changes += 1

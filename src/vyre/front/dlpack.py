@@ -174,8 +174,12 @@ def lend(
     done: Callable[[], None],
     *,
     versioned: bool,
+    read_only: bool = False,
 ) -> Any:
-    """A capsule over memory in C order. `done` is called when nobody uses it any longer, from any thread."""
+    """A capsule over memory in C order. `done` is called when nobody uses it any longer, from any thread.
+
+    Only one with a version says that its memory is read-only.
+    """
     rank = len(shape)
     sizes = (c_int64 * (2 * rank or 1))(*shape)
     step = 1
@@ -184,7 +188,7 @@ def lend(
         step *= max(shape[axis], 1)
     managed = _ManagedVersioned() if versioned else _Managed()
     if versioned:
-        managed.version = _Version(1, 0)
+        managed.version, managed.flags = _Version(1, 0), _READ_ONLY * read_only
     managed.deleter = _DELETER
     tensor = managed.tensor
     tensor.data, tensor.device, tensor.ndim, tensor.dtype = address or None, _Device(*device), rank, _Type(*type, 1)

@@ -67,7 +67,9 @@ class CudaExchange(DeviceExchange):
         if type(array).__module__.startswith("jax"):  # which has streams that nobody else sees
             return None
         said = getattr(array, "__cuda_array_interface__", {}).get("stream")
-        return None if said is None else int(said)
+        if said is None:  # then nobody can be asked, and who tells none uses the default one
+            return None if hasattr(array, "__dlpack__") else _DEFAULT
+        return int(said)
 
     def wait_for(self, stream: int) -> None:
         device = self._device

@@ -50,7 +50,7 @@ class Staging:
 
     def __init__(self, context: Context) -> None:
         self._context, self._cu = context, library()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the collector may give memory back anywhere
         self._idle: dict[int, list[Pinned]] = {}
         self._idle_bytes = 0
         self._closed = False
