@@ -10,9 +10,9 @@ PAGE = Path(__file__).parent / "reference" / "cli.md"
 
 EXIT_CODES = {
     app.DONE: "Done; where something was asked, the answer is yes.",
-    app.NO: "The answer is no, or it failed: results differ, nothing is available, a file cannot be read. What to do "
-    "next stands on stderr.",
-    app.USAGE: "Wrong usage: an unknown command or option, or a value that makes no sense.",
+    app.NO: "The answer is no, or it failed: results differ, a backend is not available, a result cannot be written. "
+    "What to do next stands on stderr.",
+    app.USAGE: "Wrong usage: an unknown command or option, a file that cannot be read, or a value that makes no sense.",
     app.INTERRUPTED: "Interrupted by Ctrl-C.",
     app.PIPE_CLOSED: "Whoever read the output had seen enough: <code>vyre backends &#124; head -1</code>.",
 }

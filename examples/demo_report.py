@@ -46,6 +46,7 @@ p code { overflow-wrap: anywhere; }
 pre { margin: 0; padding: .8rem 1rem; background: var(--panel); line-height: 1.45; }
 mark { background: none; color: var(--bad); font-weight: 700; }
 summary { cursor: pointer; font-weight: 600; padding: .3rem 0; }
+@media (max-width: 40rem) { td.long { white-space: nowrap; } } /* its table scrolls; tall rows would hide why */
 @media print {
   :root { --paper: #fff; --ink: #000; --soft: #444; --line: #bbb; --panel: #f4f4f4; --link: #000; --good: #064d24;
     --bad: #8a0f0a; }
@@ -73,18 +74,21 @@ def png(rgb: Any) -> bytes:
 def render(data: dict[str, Any], picture: bytes | None) -> str:
     """The page. Whatever comes from the machine is text in it, never markup."""
     program = data["program"]
-    what = f"{program['bodies']} bodies, {program['steps']:,} steps, then a price for each"
+    what = (
+        f"{program['bodies']} bodies pull at each other for {program['steps']:,} steps, then an option is priced on "
+        "where each of them ends. Every row hashes all positions on the way and all prices: equal hashes, equal bytes."
+    )
     verdict = f"<span class='{'good' if data['same'] else 'bad'}'>{escape(data['verdict'])}.</span>"
     parts = [
         f'<p class="soft">vyre {escape(data["environment"]["vyre"])} demo report</p>',
         "<h1>One program, one answer</h1>",
-        f"<p>{verdict} {escape(what)}; every row hashes all positions on the way and all prices.</p>",
+        f"<p>{verdict} {escape(what)}</p>",
     ]
     if picture is not None:
         alt = "Glowing curves on a dark ground: the paths of bodies that attract each other, tangled near the centre."
         parts.append(
             f'<figure><img alt="{alt}" src="data:image/png;base64,{b64encode(picture).decode()}">'
-            f"<figcaption>The way of the bodies, drawn by a kernel on {escape(data['drawn_by'])}.</figcaption></figure>"
+            f"<figcaption>Paths of the bodies, drawn by a kernel on {escape(data['drawn_by'])}.</figcaption></figure>"
         )
     parts += [*_answers(data), *_peers(data), *_race(data["race"]), *_selection(data), *_calls(data), *_appendix(data)]
     title = "vyre: one program, one answer"
@@ -124,7 +128,8 @@ def _peers(data: dict[str, Any]) -> Iterable[str]:
             cells = [_td(escape(p["departs"])), _hash(p["blake3"]), _number(f"{p['price']:.6f}")]
         rows.append([_th(p["name"]), *cells, _td(escape(p["version"]))])
     heads = ("library", "departs at", "blake3", "#first price", "version")
-    yield _table("Binary32, with the same formulas and constants", heads, rows)
+    yield _table("The same formulas and constants, in 32-bit floats", heads, rows)
+    yield '<p class="soft">Departs at: where the bytes first differ from those above.</p>'
     yield f"<p>{escape(data['why'])}</p>"
 
 

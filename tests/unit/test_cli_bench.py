@@ -37,7 +37,7 @@ def test_a_table_is_printed_from_the_shell(files):
     assert done.stderr == ""
     head, note, titles, *rows = done.stdout.splitlines()
     assert " cores, " in head
-    assert "of this machine" in note
+    assert "on this machine" in note
     assert titles.split() == ["kernel", "backend", "first", "warm", "interval", "GB/s", "bytes"]
     assert [row.split()[:2] for row in rows] == [["saxpy", "cpu"], ["saxpy", "reference"]]
     assert len({row.split()[-1] for row in rows}) == 1
@@ -46,8 +46,8 @@ def test_a_table_is_printed_from_the_shell(files):
 
 def test_wrong_words_are_refused_from_the_shell(files):
     done = command("bench", "--backends", "nobody", cwd=files)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: there is no backend nobody. Fix: use some of: ")
+    assert (done.returncode, done.stdout) == (1, ""), "as `vyre run --backend nobody` does"
+    assert done.stderr.startswith("error: there is no backend nobody [backend='nobody']. Fix: use some of: ")
 
 
 def test_the_built_in_kernels_agree_on_every_backend(capsys):

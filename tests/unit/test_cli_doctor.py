@@ -146,6 +146,29 @@ def test_a_wrong_setting_is_named(tmp_path):
     assert "vyre.toml" in finding["detail"]
 
 
+def test_settings_are_those_of_backends_too_and_a_misspelt_one_is_said(tmp_path):
+    _, findings, code = examined(tmp_path, "reference", VYRE_CPU_THREADS="1")
+    assert "cpu_threads from VYRE_CPU_THREADS" in findings["general", "settings"]["detail"]
+    done = command("doctor", "reference", cwd=tmp_path, VYRE_STRIKT="1", VYRE_UNHEARD_OF_THING="1")
+    assert (code, done.returncode) == (0, 0)
+    said = " ".join(done.stdout.split())
+    assert "VYRE_STRIKT is set and is no setting Fix: did you mean VYRE_STRICT?" in said
+    assert "VYRE_UNHEARD_OF_THING is set and is no setting Fix: unset it; `vyre config show` lists" in said
+    _, findings, code = examined(tmp_path, "reference", VYRE_CPU_THREADS="0")
+    assert (code, findings["general", "settings"]["verdict"]) == (1, "fail")
+
+
+def test_a_plain_call_that_would_fail_is_a_finding(tmp_path):
+    found, findings, code = examined(tmp_path, VYRE_BACKEND="nobody")
+    finding = findings["general", "plain call"]
+    assert (code, found["preferred"], finding["verdict"]) == (1, None, "fail")
+    assert finding["detail"] == "it fails: backend=nobody (VYRE_BACKEND) is not available here"
+    assert "cpu" in finding["fix"]
+    found, findings, code = examined(tmp_path, VYRE_BACKEND="nobody,cpu")
+    assert (code, found["preferred"]) == (0, "cpu")
+    assert ("general", "plain call") not in findings
+
+
 def test_one_backend_is_examined_alone_and_an_unknown_one_refused(tmp_path, capsys):
     found, findings, code = examined(tmp_path, "reference")
     assert (code, found["working"], {area for area, _ in findings}) == (

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -318,6 +319,24 @@ def test_documents_hold_only_what_json_has(capsys):
 def test_tables_in_files_are_columns_without_trailing_blanks(capsys):
     output.print_table(("name", "of what"), [("a", ""), ("longer", "x")], ["red"])
     assert capsys.readouterr().out == "name    of what\na\nlonger  x\n"
+
+
+TABLE = """
+from vyre.cli.output import print_table
+rows = [("pipeline_cache_entries", "as many as there are", "VYRE_PIPELINE_CACHE_ENTRIES"), ("shadow", "", "")]
+print_table(("setting", "value", "variable"), rows)
+"""
+
+
+@pytest.mark.parametrize("columns", [30, 57, 58, 80])
+def test_names_in_tables_stay_whole_on_narrow_terminals(columns):
+    shown, _ = terminal(["-c", TABLE], COLUMNS=str(columns), NO_COLOR="1")
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()
+    assert max(map(len, lines)) <= columns
+    words = " ".join(lines).split()
+    assert {"setting", "pipeline_cache_entries", "VYRE_PIPELINE_CACHE_ENTRIES", "shadow"} <= set(words)
+    first, *_ = (line for line in lines if "pipeline_cache_entries" in line)
+    assert ("VYRE_" in first) == (columns >= 58), "cells follow each other only where columns have no room"
 
 
 # ---- commands -------------------------------------------------------------------------------------------------------

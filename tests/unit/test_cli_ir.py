@@ -155,7 +155,7 @@ def test_a_text_that_is_no_program_says_where(capsys, files):
     [
         (["--emit", "reference"], 1, "backend reference makes no text of programs"),
         (["--emit", "reference:0"], 1, "reference:0 keeps no text of what it compiles"),
-        (["--emit", "nobody"], 2, "there is no backend nobody. Fix: use one of: "),
+        (["--emit", "nobody"], 1, "there is no backend nobody [backend='nobody']. Fix: use one of: "),
         (["--emit", "nobody:0"], 1, "backend 'nobody' is not linked"),
         (["--stats", "--fingerprint"], 2, "--stats and --fingerprint cannot be printed together"),
         (["--wire", "no/such/file.vir"], 2, "--wire no/such/file.vir: no file can be there"),

@@ -328,9 +328,13 @@ def test_damaged_files_are_refused(capsys, files):
     assert "x.bin has 5 bytes, which is no whole number of f32" in refused(capsys, *words, "-i", "x=x.bin")
     assert "neither text nor a program" in refused(capsys, "run", "binary")
     (files / "p.vyre").write_text("program {")
-    assert "error: " in refused(capsys, "run", "p.vyre", code=1)
+    assert "error: p.vyre: " in refused(capsys, "run", "p.vyre", code=1)
     (files / "p.vir").write_bytes(b"VYRE\x06\x00")
-    assert "error: " in refused(capsys, "run", "p.vir", code=1)
+    assert "error: p.vir: " in refused(capsys, "run", "p.vir", code=1)
+    for text in ("", "dear reader\n"):
+        (files / "letter.txt").write_text(text)
+        assert "letter.txt holds no program. Fix: write one with" in refused(capsys, "run", "letter.txt")
+    assert "no file is named" in refused(capsys, "run", "")
     (files / "p.vyre").write_text(PROGRAM)
     assert "holds one program" in refused(capsys, "run", "p.vyre:main")
 

@@ -31,6 +31,7 @@ from vyre.backends.cuda.staging import Crew, Staging, StopWords
 from vyre.backends.cuda.work import Numbers
 from vyre.driver import pipeline as pipelines
 from vyre.driver.guard import guarded
+from vyre.driver.offload.backend import OffloadBackend
 from vyre.driver.offload.device import Built, Facts
 from vyre.driver.values import DispatchConfig, ResidentReadRange
 from vyre.errors import (
@@ -876,3 +877,9 @@ def test_devices_come_and_go_without_a_trace(backend):
         assert bytes(batch.submit().take([None])[0]) == bytes(16)
         device.close()
     assert backend.dispatch(COUNT, [words(1)], ONE) == [words(2)]
+
+
+def test_counts_have_their_names_before_there_is_a_device():
+    backend = object.__new__(package.CudaBackend)
+    OffloadBackend.__init__(backend)
+    assert dict.fromkeys(CudaDevice.COUNTS, 0).items() <= backend.metrics().items()

@@ -236,6 +236,8 @@ def test_the_report_shows_what_was_found(whole, page):
     assert whole["environment"]["processor"] in text
     for source in whole["kernels"].values():
         assert source in text
+    for word in ("option is priced", "Departs at: "):  # a reader has seen no other page
+        assert word in text
 
 
 def test_the_picture_is_in_the_report_and_beside_it(whole, page):

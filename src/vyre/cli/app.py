@@ -51,7 +51,7 @@ COMMANDS = {
     "doctor": "Check that vyre works on this machine, and say what to do where it does not.",
     "backends": "List backends in the order they are asked, and why one would not open.",
     "devices": "List the devices of one backend, or of all.",
-    "caps": "Show what a backend does on a device, and what each no means.",
+    "caps": 'Show what a backend can do on a device, and what each "no" means.',
     "run": "Run a kernel or a program from a file.",
     "config": "Show the settings in force, and who set them.",
     "ir": "Show the program of a kernel or a file: text, wire, facts, emitted code.",
@@ -161,9 +161,9 @@ def _top(
     ctx: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
     as_json: Json = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors; may stand anywhere.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors; may be given anywhere.")] = False,
     install_completion: Annotated[
-        bool, typer.Option("--install-completion", help="Complete words in the shell that this runs in, from now on.")
+        bool, typer.Option("--install-completion", help="Install tab completion for the shell that this runs in.")
     ] = False,
     show_completion: Annotated[
         bool, typer.Option("--show-completion", help="Print what --install-completion would install.")

@@ -152,7 +152,7 @@ def wanted_backends(listed: str | None) -> tuple[list[str], dict[str, str]]:
         for name in names:
             if backend_registration(name.partition(":")[0]) is None:
                 known = ", ".join(b.id for b in registered_backends_by_precedence())
-                raise ArgumentValueError(f"there is no backend {name}", fix=f"use some of: {known}")
+                raise BackendUnavailable(f"there is no backend {name}", fix=f"use some of: {known}", backend=name)
         if not names:
             raise ArgumentValueError("--backends names nobody", fix="write --backends cpu,reference")
         return list(dict.fromkeys(names)), {}
@@ -268,7 +268,7 @@ def median_with_interval(times: Sequence[int], seed: int = 0) -> tuple[int, int,
 def show(document: Document) -> None:
     found = document["machine"]
     print(f"{found['processor']}, {found['cores']} cores, {found['system']}, Python {found['python']}")
-    print(f"of this machine and this hour; warm: median of {document['rounds']} calls [95 % interval]")
+    print(f"on this machine, just now; warm: median of {document['rounds']} calls [95 % interval]")
     print_table(("kernel", "backend", "first", "warm", "interval", "GB/s", "bytes"), [*map(_cells, document["rows"])])
     for name, why in document["absent"].items():
         print(f"not measured: {name}, {why}")

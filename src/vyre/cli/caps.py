@@ -85,7 +85,7 @@ def caps(
     name: Annotated[str, typer.Argument(metavar="ID[:DEVICE]", help="A backend, with an index or part of a name.")],
     as_json: Json = False,
 ) -> None:
-    """Show what a backend does on a device, and what each no means."""
+    """Show what a backend can do on a device, and what each "no" means."""
     from ..driver.registry import acquire
 
     with others_on_stderr():

@@ -85,6 +85,7 @@ def collect(backend: str | None, step_s: float) -> tuple[Document, bool]:
             registry.acquire(backend)  # raises, and says which there are
         names = [backend]
     findings = list(general())
+    after_general = len(findings)
     kinds: dict[str, str] = {}
     asked = None if backend else _started("vyre", "backends", "--json", stderr=subprocess.DEVNULL)
     try:
@@ -93,10 +94,11 @@ def collect(backend: str | None, step_s: float) -> tuple[Document, bool]:
                 findings += [_finding(name, check) for check in found]
                 if kind is not None:
                     kinds[name] = kind
-        preferred = None if asked is None else _preferred(asked, step_s)
+        preferred, lost = (None, []) if asked is None else _preferred(asked, step_s)
     finally:
         if asked is not None:
             _end(asked)
+    findings[after_general:after_general] = lost
     verdicts = {finding["verdict"] for finding in findings}
     document = Document(
         version=__version__,
@@ -109,13 +111,27 @@ def collect(backend: str | None, step_s: float) -> tuple[Document, bool]:
     return document, any(kind != _ORACLE or kind in wanted for kind in kinds.values())
 
 
-def _preferred(asked: subprocess.Popen[str], seconds: float) -> str | None:
-    """Whom a plain call asks first. Another process says it, as that loads what backends bring along."""
+def _preferred(asked: subprocess.Popen[str], seconds: float) -> tuple[str | None, list[Finding]]:
+    """Whom a plain call asks first, and what is wrong if that is nobody. Another process says it, as that loads what
+    backends bring along; of one that crashes the examination of its backend tells more."""
     try:
-        found = json.loads(asked.communicate(timeout=seconds)[0]).get("preferred")
-    except (subprocess.TimeoutExpired, ValueError):
-        return None
-    return found if isinstance(found, str) else None
+        answer = json.loads(asked.communicate(timeout=seconds)[0])
+        found = answer["preferred"]
+    except (subprocess.TimeoutExpired, ValueError, KeyError):  # the last: an error, which the settings have shown
+        return None, []
+    if found is not None:
+        return str(found), []
+    return None, [_finding(_GENERAL, _nobody([row["id"] for row in answer["backends"] if row["available"]]))]
+
+
+def _nobody(available: Sequence[str]) -> Check:
+    from ..driver.settings import BACKEND, DEFAULT
+
+    asked = BACKEND.setting()
+    if asked.origin == DEFAULT:
+        return Check("plain call", "fail", "it finds no backend", "see below what each of them lacks")
+    detail = f"it fails: backend={asked.value} ({asked.origin}) is not available here"
+    return Check("plain call", "fail", detail, f"use one of: {', '.join(available)}; or leave it out")
 
 
 def _finding(area: str, check: Check) -> Finding:

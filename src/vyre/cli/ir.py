@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import typer
 
-from ..errors import ArgumentTypeError, ArgumentValueError, UnsupportedFeature
+from ..errors import ArgumentTypeError, ArgumentValueError, BackendUnavailable, UnsupportedFeature
 from .app import Json, app
 from .calls import File, plain, require_place, write_whole
 from .output import others_on_stderr, print_json, print_table
@@ -190,7 +190,7 @@ def _without_device(program: Program, target: str) -> str:
         return record.emit(program)
     able = [b.id for b in registered_backends_by_precedence() if b.problem() is None and b.registration.emit]
     if record is None:
-        raise ArgumentValueError(f"there is no backend {target}", fix=f"use one of: {', '.join(able)}")
+        raise BackendUnavailable(f"there is no backend {target}", fix=f"use one of: {', '.join(able)}", backend=target)
     raise UnsupportedFeature(
         f"backend {target} makes no text of programs", fix=f"use one of: {', '.join(able)}", backend=target
     )

@@ -8,6 +8,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path
 
@@ -53,13 +54,24 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def settings() -> list[Check]:
-    """The driver's own. A mistake in a file or a variable stops everything that reads it, and is raised here."""
+    """Those that are set. A mistake in a file or a variable stops everything that reads it, and is raised here.
+
+    Of the backends only those are loaded that a variable belongs to, as any of them may crash.
+    """
     from ..driver import settings as known
 
-    names = [
-        f"{s.knob.name} from {s.origin}" for k in known.TABLE.values() if (s := k.setting()).origin != known.DEFAULT
-    ]
-    return [Check("settings", "ok", ", ".join(names) or "all at their defaults")]
+    knobs = {knob.variable: knob for knob in known.TABLE.values()}
+    strange = []
+    for variable in sorted(name for name in os.environ if name.startswith("VYRE_") and name not in knobs):
+        knob = known.find_knob(variable.removeprefix("VYRE_").lower())
+        if knob is None:
+            near = get_close_matches(variable, knobs, 1)
+            fix = f"did you mean {near[0]}?" if near else "unset it; `vyre config show` lists those that there are"
+            strange.append(Check("settings", "warn", f"{variable} is set and is no setting", fix))
+        else:
+            knobs[variable] = knob
+    names = [f"{s.knob.name} from {s.origin}" for k in knobs.values() if (s := k.setting()).origin != known.DEFAULT]
+    return [Check("settings", "ok", ", ".join(names) or "all at their defaults"), *strange]
 
 
 def cache_folder() -> list[Check]:

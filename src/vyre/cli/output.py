@@ -24,6 +24,7 @@ PATIENCE_S = 1.0
 """Work that takes longer shows its progress."""
 
 _WIDE = 1000  # columns of what is no terminal: a line that goes to a file or to grep is not broken
+_NAME = 27  # letters of the longest setting; a longer word is a path or a hash, which may be broken
 
 
 def console() -> Console:
@@ -64,21 +65,42 @@ def _plain(value: Any) -> Any:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str] = ()) -> None:
-    """Results in columns; `styles` is one of rich's per row. Where nobody looks, lines are not broken to fit."""
+    """Results in columns; `styles` is one of rich's per row. Where nobody looks, lines are not broken to fit.
+
+    On a terminal that is too narrow for the words of all columns, the cells of a row follow each other.
+    """
     if sys.stdout.isatty():
         from rich.table import Table
 
+        shown, widths = console(), _least_widths([columns, *rows])
+        if sum(widths) + 2 * (len(columns) - 1) > shown.width:
+            for row, style in zip_longest([columns, *rows], ["bold", *styles[: len(rows)]], fillvalue=""):
+                shown.print(_flowing(row, shown.width), style=style or None, overflow="fold")
+            return
         table = Table(box=None, pad_edge=False)
-        for column in columns:
-            table.add_column(column, overflow="fold")  # a path that is cut off helps nobody
+        for k, (column, least) in enumerate(zip(columns, widths, strict=True)):
+            name = all(len(row[k]) <= least for row in rows)  # stays whole; a path that is cut off helps nobody
+            table.add_column(column, overflow="fold", no_wrap=name)
         for row, style in zip_longest(rows, styles[: len(rows)], fillvalue=""):
             table.add_row(*row, style=style or None)
-        console().print(table)
+        shown.print(table)
         return
     lines = [columns, *rows]  # what rich would print, without the 25 ms that it takes to load
     widths = [max(len(line[k]) for line in lines) for k in range(len(columns))]
     for line in lines:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def _least_widths(rows: Sequence[Sequence[str]]) -> list[int]:
+    """Of columns whose names stay whole."""
+    words = ([word for cell in column for word in cell.split()] for column in zip(*rows, strict=True))
+    return [min(max(map(len, column), default=0), _NAME) for column in words]
+
+
+def _flowing(cells: Sequence[str], width: int) -> str:
+    from textwrap import fill
+
+    return fill("  ".join(filter(None, cells)), width, subsequent_indent="  ", break_on_hyphens=False)
 
 
 @contextmanager

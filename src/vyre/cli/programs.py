@@ -38,6 +38,8 @@ MODULE_PREFIX = "vyre_file_"
 """Modules of kernel files, so that `random.py` hides nobody's module; not `__main__`, whose scripts would run."""
 _GENERATOR = re.compile(r"(random|zeros|ones|arange):(.*)", re.DOTALL)
 _NPY, _ZIP = b"\x93NUMPY", b"PK\x03\x04"
+_BEGIN = re.compile(r"^\s*program\b", re.MULTILINE)
+_FROM_WHERE = "write one with `vyre ir FILE --wire OUT`, or pass a .py file"
 _SHAPE_SIGN = re.compile(r"[x,]")
 MOST_ELEMENTS = 0xFFFFFFFF
 
@@ -55,6 +57,8 @@ class Loaded(NamedTuple):
 
 def load(spec: str) -> Loaded:
     """The kernel that `FILE` or `FILE:kernel` names."""
+    if not spec:
+        raise ArgumentValueError("no file is named", fix="name a .py file with a kernel, or a program in a file")
     path, name = _split(spec)
     if path.suffix == ".py":
         return Loaded(_choose(path, _kernels(path), name), str(path), "python")
@@ -105,18 +109,22 @@ def _read_program(path: Path) -> tuple[Program, str]:
     from ..foundation.text import from_envelope
 
     blob = read_bytes(path)
-    if blob.startswith(WIRE_MAGIC):
-        return Program.from_wire(blob), "wire"
+    wire = blob.startswith(WIRE_MAGIC)
     try:
-        text = blob.decode()
+        text = "" if wire else blob.decode()
     except UnicodeDecodeError as e:
-        raise ArgumentValueError(
-            f"{path} is neither text nor a program in wire form",
-            fix="write one with `vyre ir FILE --wire OUT`, or pass a .py file",
-        ) from e
-    if blob.startswith(ENVELOPE):
-        return from_envelope(text), "envelope"
-    return parse_program(text), "text"
+        raise ArgumentValueError(f"{path} is neither text nor a program in wire form", fix=_FROM_WHERE) from e
+    try:
+        if wire:
+            return Program.from_wire(blob), "wire"
+        if blob.startswith(ENVELOPE):
+            return from_envelope(text), "envelope"
+        if _BEGIN.search(text):
+            return parse_program(text), "text"
+    except VyreError as e:  # they were given no file, and name none
+        e.message = f"{path}: {e.message}"
+        raise
+    raise ArgumentValueError(f"{path} holds no program", fix=_FROM_WHERE)
 
 
 def read_bytes(path: Path) -> bytes:

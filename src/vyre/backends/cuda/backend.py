@@ -6,7 +6,7 @@ streams are made by the first use.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -77,6 +77,9 @@ class CudaBackend(OffloadBackend):
 
     def number(self, share: Any, lengths: Sequence[int]) -> int:
         return shares.number(share, lengths)
+
+    def metrics(self) -> Mapping[str, int]:
+        return dict.fromkeys(CudaDevice.COUNTS, 0) | dict(super().metrics())  # also before there is a device
 
     def exchange(self) -> CudaExchange:
         return CudaExchange(self)

@@ -62,6 +62,7 @@ class CudaDevice(Device):
 
     polls = True
     keeps_order = True
+    COUNTS = ("graphs_made", "graphs_changed", "graphs_launched")
 
     def __init__(self, found: Found) -> None:
         self.found = found
@@ -204,7 +205,7 @@ class CudaDevice(Device):
 
     def counts(self) -> dict[str, int]:
         graphs = self.graphs
-        return {"graphs_made": graphs.made, "graphs_changed": graphs.changed, "graphs_launched": graphs.launched}
+        return dict(zip(self.COUNTS, (graphs.made, graphs.changed, graphs.launched), strict=True))
 
     def lost(self) -> bool:
         return self.closed or self.context.lost
