@@ -20,10 +20,12 @@ LEFT, RIGHT, TOP, STEP, BAR = 230, 170, 58, 30, 16
 TITLES = {
     "launch": "launch, time of the host",
     "launch, wait": "launch and wait",
+    "batch of 32": "32 launches, time of the host",
+    "batch of 32, wait": "32 launches and wait",
     "xor": "u32 xor, 256 M",
     "sum": "f32 sum, 256 M",
     "scan": "u32 prefix sum, 256 M",
-    "scan f32": "f32 prefix sum, 256 M",
+    "scan, f32": "f32 prefix sum, 256 M",
     "histogram": "256 bins of 256 MB",
     "host, ordinary": "host to host, 64 MB",
     "host, pinned": "host to host, pinned",

@@ -1,5 +1,6 @@
 """Options of all tests, and the settings under which they run: no file on this machine sets any."""
 
+import gc
 import os
 import tempfile
 from contextlib import chdir
@@ -21,3 +22,9 @@ def pytest_configure(config):
             files = settings_files.look(settings_files.UNREAD, lambda name, value, path: value)
         for name, path in files.paths.items():
             raise pytest.UsageError(f"{path} sets {name}, and tests expect the defaults. Fix: move it away meanwhile")
+
+
+def pytest_collection_finish(session):
+    """Half a million objects stay until the end: the collector need not look at them again and again."""
+    gc.collect()
+    gc.freeze()

@@ -60,11 +60,12 @@ SAXPY = KERNELS.split("@vyre.kernel(workgroup=64)\ndef count")[0]
 
 
 def command(*words: str | Path, cwd: Path, timeout: float = 60, **environ: str) -> subprocess.CompletedProcess[str]:
-    """`python -m vyre ...` in a process of its own."""
+    """`python -m vyre ...` in a process of its own, without what is set for the tests."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("VYRE_")}
     return subprocess.run(
         [sys.executable, "-m", "vyre", *map(str, words)],
         cwd=cwd,
-        env={**os.environ, **environ},
+        env={**kept, **environ},
         capture_output=True,
         text=True,
         timeout=timeout,

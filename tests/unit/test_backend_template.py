@@ -28,8 +28,8 @@ TEMPLATE = ROOT / "examples" / "backend_template"
 MODULE = TEMPLATE / "vyre_pygen.py"
 GAPS = TEMPLATE / "contract-gaps.toml"
 HOW_TO = ROOT / "docs" / "how-to" / "write-a-backend.md"
-PROGRAMS = 500
-BLOCK = 125
+PROGRAMS = 300
+BLOCK = 75
 
 
 # ---- as a package ---------------------------------------------------------------------------------------------------

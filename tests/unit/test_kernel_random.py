@@ -212,12 +212,12 @@ def check(seed: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("start", range(0, 120, 30))
+@pytest.mark.parametrize("start", range(0, 90, 30))
 def test_random_kernels_agree_with_python(start):
     assert sum(check(seed) for seed in range(start, start + 30)) > 20
 
 
-@pytest.mark.parametrize("start", range(120, 240, 30))
+@pytest.mark.parametrize("start", range(120, 210, 30))
 def test_random_kernels_agree_with_python_where_nothing_nests(start, monkeypatch):
     monkeypatch.setattr(stmts, "MANY_GUARDS", 1)
     monkeypatch.setattr(stmts, "MANY_ARMS", 1)

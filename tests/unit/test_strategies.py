@@ -1,6 +1,7 @@
 """The programs that everything else is tested with: that they reach every corner, and keep what they promise."""
 
 import random
+from functools import cache
 from math import prod
 
 import pytest
@@ -20,10 +21,27 @@ from vyre.foundation.text import PREDICATES
 from vyre.foundation.validate import Capabilities, validate
 from vyre.foundation.visit import bodies, children, rewrite, walk
 
-CASES = [random_program(random.Random(seed)) for seed in range(400)]
-GRID_CASES = [random_program(random.Random(seed), grid_barriers=True) for seed in range(120)]
+CASES, GRID_CASES = 400, 120
 SLOW = [HealthCheck.too_slow]
 ANYTHING = {c for c in vars(ir).values() if isinstance(c, type) and issubclass(c, Expr | Node)} - {Expr, Node}
+
+
+@cache
+def case_of(seed, grid_barriers=False):
+    return random_program(random.Random(seed), grid_barriers=grid_barriers)
+
+
+def cases(count=CASES):
+    return [case_of(seed) for seed in range(count)]
+
+
+def grid_cases(count=GRID_CASES):
+    return [case_of(seed, True) for seed in range(count)]
+
+
+def named(cases, grid_cases):
+    """Seeds of both kinds; a case is made by the test that needs it."""
+    return [(seed, False) for seed in range(cases)] + [(seed, True) for seed in range(grid_cases)]
 
 
 def things(program):
@@ -119,8 +137,9 @@ def test_a_seed_names_one_case():
     assert random_program(random.Random(7)) == random_program(random.Random(7)) != random_program(random.Random(8))
 
 
-@pytest.mark.parametrize("case", CASES + GRID_CASES)
-def test_a_random_case_is_valid_and_its_inputs_fit(case):
+@pytest.mark.parametrize("seed, grid_barriers", named(CASES, GRID_CASES))
+def test_a_random_case_is_valid_and_its_inputs_fit(seed, grid_barriers):
+    case = case_of(seed, grid_barriers)
     assert errors(case.program) == []
     assert 1 <= prod(case.grid) * prod(case.program.workgroup_size) <= MAX_INVOCATIONS
     for decl, data in zip(case.program.host_inputs, case.inputs, strict=True):
@@ -136,8 +155,9 @@ def test_a_drawn_case_is_valid(case):
     assert errors(case.program) == []
 
 
-@pytest.mark.parametrize("case", CASES[:80] + GRID_CASES[:60])
-def test_a_random_case_has_no_race_and_one_result(case):
+@pytest.mark.parametrize("seed, grid_barriers", named(80, 60))
+def test_a_random_case_has_no_race_and_one_result(seed, grid_barriers):
+    case = case_of(seed, grid_barriers)
     options = {"grid": case.grid, "output_elements": case.output_elements, "engine": "scalar"}
     forward = run(case.program, case.inputs, detect_races=True, **options)
     backward = run(case.program, case.inputs, schedule="reversed", **options)
@@ -152,12 +172,12 @@ def test_random_cases_have_no_race_and_one_result_for_long():
 
 
 def test_random_cases_reach_every_operator_type_and_statement():
-    items = [x for case in CASES for x in things(case.program)]
+    items = [x for case in cases() for x in things(case.program)]
     ops = {x.op for x in items if hasattr(x, "op")}
     assert ops >= {op for op in BinaryOp if op.rule != "wave"}
     assert ops >= {op for op in UnaryOp if not op.transcendental}
     assert ops >= {op for op in AtomicOp if op.order_free} | set(ReduceOp)
-    decls = [b for case in CASES for b in case.program.buffers]
+    decls = [b for case in cases() for b in case.program.buffers]
     for access in Access:
         assert {b.element.tag for b in decls if b.access is access} == LIVE_TAGS, access
     names = {
@@ -165,38 +185,38 @@ def test_random_cases_reach_every_operator_type_and_statement():
         *("SubgroupShuffle", "SubgroupBallot", "SubgroupReduce", "SubgroupLocalId", "SubgroupSize", "BufLen"),
     }
     assert {type(x).__name__ for x in items} >= names
-    workgroups = {case.program.workgroup_size for case in CASES}
+    workgroups = {case.program.workgroup_size for case in cases()}
     assert workgroups >= {(1, 1, 1), (7, 1, 1), (32, 1, 1), (33, 1, 1), (64, 1, 1), (4, 4, 1), (2, 3, 4)}
-    assert {1, 2, 3} <= {prod(case.grid) for case in CASES}
+    assert {1, 2, 3} <= {prod(case.grid) for case in cases()}
 
 
 def test_random_cases_have_loops_that_end_by_a_flag_and_returns_inside_branches():
     def leaves_by_flag(x):
         return isinstance(x, Loop) and len(x.body) == 1 and isinstance(x.body[0], If) and x.stop == lit(0xFFFFFFFF)
 
-    items = [x for case in CASES for x in things(case.program)]
+    items = [x for case in cases() for x in things(case.program)]
     assert sum(map(leaves_by_flag, items)) > 20
     assert sum(isinstance(x, If) and bool(x.then) and isinstance(x.then[-1], Return) for x in items) > 20
 
 
 def test_random_cases_with_grid_wide_barriers_need_them():
     """Most exchange data between workgroups: with barriers of the workgroup alone they would race."""
-    segmented = [segments(case.program) for case in GRID_CASES]
+    segmented = [segments(case.program) for case in grid_cases()]
     assert {len(parts) for parts in segmented} == {2, 3, 4}
     assert sum(any(part.live_in for part in parts) for parts in segmented) > 60
     racing = 0
-    for case in GRID_CASES[:60]:
+    for case in grid_cases(60):
         entry = rewrite(case.program.entry, node=lambda n: Barrier() if is_sync(n) else n)
         narrow = case.program.replace(entry=entry)
         result = run(narrow, case.inputs, grid=case.grid, output_elements=case.output_elements, detect_races=True)
         racing += bool(result.races)
     assert racing > 20
-    assert not any(contains_grid_sync(case.program) for case in CASES)
+    assert not any(contains_grid_sync(case.program) for case in cases())
 
 
 def test_grid_wide_exchange_is_by_owner_by_reading_and_by_atomics():
     found = set()
-    for case in GRID_CASES:
+    for case in grid_cases():
         for part in segments(case.program):
             for item in things(part.program):
                 if getattr(item, "buffer", "").startswith("grid"):
@@ -208,7 +228,7 @@ def test_grid_wide_exchange_is_by_owner_by_reading_and_by_atomics():
 
 def test_random_cases_read_inside_and_outside_buffers_and_write_something():
     loads = written = 0
-    for case in CASES[:60]:
+    for case in cases(60):
         result = run(case.program, case.inputs, grid=case.grid, output_elements=case.output_elements)
         loads += result.oob.loads > 0
         written += any(any(out) for out in result.outputs)
@@ -259,7 +279,7 @@ def test_bytes_are_mostly_edges():
 
 def test_owned_slots_are_the_only_ones_written():
     """Outputs are stored to at an index that moves with the invocation, never at a constant one."""
-    for case in CASES[:100]:
+    for case in cases(100):
         for x in things(case.program):
             if isinstance(x, ir.Store):
                 assert any(isinstance(e, ir.InvocationId | ir.LocalId | Var) for e in walk(x.index)), x

@@ -67,7 +67,7 @@ def settings() -> list[Check]:
         if knob is None:
             near = get_close_matches(variable, knobs, 1)
             fix = f"did you mean {near[0]}?" if near else "unset it; `vyre config show` lists those that there are"
-            strange.append(Check("settings", "warn", f"{variable} is set and is no setting", fix))
+            strange.append(Check(variable, "warn", "is set and is no setting", fix))
         else:
             knobs[variable] = knob
     names = [f"{s.knob.name} from {s.origin}" for k in knobs.values() if (s := k.setting()).origin != known.DEFAULT]

@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -89,6 +90,17 @@ OPERANDS = {
     "abs_diff": (u32,), "mul_high": (u32,), "negate": ARITHMETIC, "float": FLOATS,
 }  # fmt: skip
 """Rule of an operator whose result has the type of its (left) operand -> those types."""
+
+
+@cache
+def _binary_of(t: DataType) -> list[BinaryOp]:
+    """Operators whose result, and left operand, have this type."""
+    return [op for op in BinaryOp if t in OPERANDS.get(op.rule, ())]
+
+
+@cache
+def _unary_of(t: DataType) -> list[UnaryOp]:
+    return [op for op in UnaryOp if t in (SHIFTED if op.rule == "bits" else OPERANDS.get(op.rule, ()))]
 
 
 @dataclass(frozen=True)
@@ -532,10 +544,7 @@ class _Maker:
         def unary(op: UnaryOp, operands: tuple[DataType, ...]) -> Callable[[int], Expr]:
             return lambda depth: UnOp(op, self.expr(rng.choice(operands), depth))
 
-        found = [binary(op) for op in BinaryOp if t in OPERANDS.get(op.rule, ())]
-        for op in UnaryOp:
-            if t in (SHIFTED if op.rule == "bits" else OPERANDS.get(op.rule, ())):
-                found.append(unary(op, (t,)))
+        found = [binary(op) for op in _binary_of(t)] + [unary(op, (t,)) for op in _unary_of(t)]
         if t == bool_:
             found += [self.comparison] * 6 + [self.logic] * 3
             tested = tuple(s for s in self.types if s in FLOATS)

@@ -103,9 +103,9 @@ class Value(metaclass=ValueType):
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        if type(self) is not type(other):
+        if not isinstance(other, Value) or type(self) is not type(other):
             return NotImplemented
-        return _equal(self, other)
+        return self._hash == other._hash and _equal(self, other)
 
     def __repr__(self) -> str:
         return _render(self)
