@@ -279,6 +279,6 @@ def test_a_coarse_clock_and_the_start_method_are_named(monkeypatch):
 def test_reasons_become_findings_with_a_fix():
     assert checks.said("x", None, "fine") == Check("x", "ok", "fine")
     assert checks.said("x", "it is off: turn it on", "") == Check("x", "warn", "it is off", "turn it on")
-    assert checks.said("x", "it is off", "")[2:] == ("it is off", "mend that, or use another backend")
+    assert checks.said("x", "it is off", "")[2:] == ("it is off", "resolve that, or use another backend")
     assert checks.installed("no-such-package", extra="x").fix == "pip install 'vyre[x]'"
     assert checks.listed(["a", "b", "c"], limit=2) == "a, b and 1 more"

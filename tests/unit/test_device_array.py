@@ -348,6 +348,13 @@ def test_an_updated_array_is_updated_in_place(name):
     assert np.array_equal(n.numpy(), 2 * N + 3)
 
 
+def test_an_array_with_more_words_than_ids_is_not_copied_on_its_device():
+    d = vyre.to_device(N, "cpu")
+    longer = device_array.DeviceBuffer._over(d._at(), d._memory, np.dtype("f8"), (1 << 31,))
+    with pytest.raises(ArgumentValueError, match=r"17179869184 bytes is too long .*Fix: pass arrays that do"):
+        duplicate(longer)
+
+
 def test_an_input_that_is_also_written_is_read_as_it_was(name):
     for count in (100, 101):
         n = vyre.to_device(np.arange(count, dtype=np.uint32), name)
@@ -986,7 +993,7 @@ def test_pinned_memory_goes_with_its_last_view(elsewhere, monkeypatch):
 
 
 def test_wrong_uses_of_empty_are_refused():
-    with pytest.raises(BackendUnavailable, match=r"'abacus' is not linked.*Fix: use one of"):
+    with pytest.raises(BackendUnavailable, match=r"'abacus' is not installed.*Fix: use one of"):
         vyre.empty(3, np.float32, pinned_for="abacus")
     with pytest.raises(ArgumentTypeError, match=r"pinned_for is a int\. Fix: name a backend"):
         vyre.empty(3, np.float32, pinned_for=1)

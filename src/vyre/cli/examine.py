@@ -111,7 +111,7 @@ def available(listing: BackendListing) -> Check:
     if why is None:
         return Check("available", "ok", "it would open")
     detail, _, fix = why.rpartition(": ")
-    return Check("available", "warn", detail or why, fix if detail else "mend that, or use another backend")
+    return Check("available", "warn", detail or why, fix if detail else "resolve that, or use another backend")
 
 
 def timing(backend: GuardedBackend) -> Check:

@@ -40,7 +40,7 @@ def said(name: str, why: str | None, ok: str, *, verdict: str = "warn") -> Check
         return Check(name, "ok", ok)
     detail, _, fix = why.rpartition(": ")
     return (
-        Check(name, verdict, detail, fix) if detail else Check(name, verdict, why, "mend that, or use another backend")
+        Check(name, verdict, detail, fix) if detail else Check(name, verdict, why, "resolve that, or use another backend")
     )
 
 

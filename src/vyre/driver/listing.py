@@ -118,7 +118,7 @@ class BackendListing:
         if why := self.unavailable():
             raise BackendUnavailable(
                 f"backend {self.id} is not available: {why}",
-                fix="mend that, or choose another backend",
+                fix="resolve that, or choose another backend",
                 backend=self.id,
             )
         wanted = None if device is None else self.find(device)

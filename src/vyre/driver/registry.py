@@ -476,7 +476,7 @@ def _select_listed(listed: settings.Setting, program: Program | None, strict: bo
         return Selection(name, backend, (*losers, *after))
     raise BackendUnavailable(
         f"no backend of {listed.origin} can be used ({'; '.join(f'{x.name}: {x.reason}' for x in losers)})",
-        fix=f"mend one of them, or list another: {_names()}",
+        fix=f"repair one of them, or list another: {_names()}",
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from ..driver.values import ResidentReadRange
+from ..driver.values import U32_MAX, ResidentReadRange
 from ..errors import ArgumentTypeError, ArgumentValueError, UnsupportedFeature, VyreError
 from ..foundation.dtypes import DataType
 from . import dlpack
@@ -239,6 +239,11 @@ def duplicate(array: DeviceBuffer) -> DeviceBuffer:
     if memory is None:
         return array
     width = WORD.itemsize if array.nbytes % 4 == 0 else 1
+    if array.nbytes // width > U32_MAX:
+        raise ArgumentValueError(
+            f"an array of {array.nbytes} bytes is too long to be copied on its device",
+            fix="pass arrays that do not overlap, or copy it through the host: vyre.to_device(x.numpy(), device)",
+        )
     flat = DeviceBuffer._over(memory.home, memory, np.dtype(f"u{width}"), (array.nbytes // width,))
     made = _gathered(flat, 0, flat.shape, (1,))
     return DeviceBuffer._over(memory.home, made._resident(), array.dtype, array.shape, is_bfloat=array._is_bfloat)
