@@ -4,12 +4,15 @@ import gc
 import os
 import tempfile
 from contextlib import chdir
+from pathlib import Path
 
 import pytest
 
 from vyre.driver import settings_files
 
 os.environ["XDG_CONFIG_HOME"] = os.devnull  # no file of the user lies below; processes that a test starts have it too
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):  # they would each compile the package, which takes a second
+    os.environ["PYTHONPYCACHEPREFIX"] = str(Path(__file__).parents[1] / "build" / "bytecode")
 
 
 def pytest_addoption(parser):

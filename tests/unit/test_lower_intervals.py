@@ -1,7 +1,7 @@
 """Intervals of results: never too narrow, and narrow enough to be of use."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vyre.lower.evaluate import function_of
@@ -40,6 +40,7 @@ def test_a_result_lies_in_the_interval_of_results(op, t):
     ins = Ins(word, dtype, tuple(Ins("const", o) for o in operands), attr)
     f = function_of(ins, False)
 
+    @settings(max_examples=60)
     @given(st.data())
     def check(data):
         drawn = [data.draw(points(o)) for o in operands]
