@@ -39,9 +39,9 @@ def said(name: str, why: str | None, ok: str, *, verdict: str = "warn") -> Check
     if why is None:
         return Check(name, "ok", ok)
     detail, _, fix = why.rpartition(": ")
-    return (
-        Check(name, verdict, detail, fix) if detail else Check(name, verdict, why, "resolve that, or use another backend")
-    )
+    if not detail:
+        detail, fix = why, "resolve that, or use another backend"
+    return Check(name, verdict, detail, fix)
 
 
 def listed(files: Sequence[str], limit: int = 4) -> str:
