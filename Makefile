@@ -43,7 +43,7 @@ demo: $(USABLE)
 	$(BIN)/python examples/demo.py
 
 test: $(STAMP)
-	$(PYTEST) -n auto
+	$(PYTEST) -n auto --dist worksteal
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -61,7 +61,7 @@ format: $(STAMP)
 
 # Exit status 5 means that no test carries the marker yet; an empty tier is not a failure.
 $(TIERS): $(STAMP)
-	$(PYTEST) -n auto -m $@ --timeout 0 || test $$? -eq 5
+	$(PYTEST) -n auto --dist worksteal -m $@ --timeout 0 || test $$? -eq 5
 
 bench: $(STAMP)
 	@set -e; for name in $(BENCHES); do echo "== $$name"; $(BIN)/python bench/$$name.py; done

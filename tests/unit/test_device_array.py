@@ -993,7 +993,7 @@ def test_pinned_memory_goes_with_its_last_view(elsewhere, monkeypatch):
 
 
 def test_wrong_uses_of_empty_are_refused():
-    with pytest.raises(BackendUnavailable, match=r"'abacus' is not installed.*Fix: use one of"):
+    with pytest.raises(BackendUnavailable, match=r"'abacus' is not linked.*Fix: use one of"):
         vyre.empty(3, np.float32, pinned_for="abacus")
     with pytest.raises(ArgumentTypeError, match=r"pinned_for is a int\. Fix: name a backend"):
         vyre.empty(3, np.float32, pinned_for=1)
