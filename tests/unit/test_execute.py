@@ -655,7 +655,7 @@ def test_explain_shows_the_plan_and_runs_nothing(counted):
     text = str(explained)
     for line in (
         "grid 3x1x1 of workgroup 4x1x1, 12 invocations",
-        "config: this call (it differs from the default)",
+        "config: this call (it sets timeout, label)",
         "code: to be compiled (no pipeline has this key)",
         "cache: miss (dispatch_policy_changed; the nearest earlier key differs in deadline)",
         "grid: 3x1x1 (covers 10 elements)",

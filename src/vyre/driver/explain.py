@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -160,7 +160,9 @@ def _config_decision(handle: DriverPipeline | None, settled: DispatchConfig) -> 
         return Decision("config", "compile time", "the call brings none, or one equal to the default")
     if settled == DEFAULT_CONFIG:
         return Decision("config", "default", "nothing is asked for")
-    return Decision("config", "this call", "it differs from the default")
+    names = (f.name for f in fields(settled))
+    asked = [name for name in names if getattr(settled, name) != getattr(DEFAULT_CONFIG, name)]
+    return Decision("config", "this call", f"it sets {', '.join(asked)}")
 
 
 def _code_decisions(backend: VyreBackend, key: PipelineCacheKey, native: object) -> tuple[Decision, ...]:
