@@ -28,6 +28,16 @@ def pytest_configure(config):
 
 
 def pytest_collection_finish(session):
-    """Half a million objects stay until the end: the collector need not look at them again and again."""
+    leave_alone()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item, nextitem):
+    if nextitem is None or nextitem.path != item.path:
+        leave_alone()
+
+
+def leave_alone():
+    """What is alive now stays until the end, a million objects: the collector need not look at them again and again."""
     gc.collect()
     gc.freeze()

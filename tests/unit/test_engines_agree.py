@@ -15,7 +15,7 @@ from vyre.foundation.program import Program, output
 from vyre.foundation.visit import walk
 
 BLOCK = 40
-BLOCKS = 8
+BLOCKS = 6
 SWEEP_BLOCK = 500
 SWEEP_BLOCKS = 40
 

@@ -40,7 +40,7 @@ def test_a_result_lies_in_the_interval_of_results(op, t):
     ins = Ins(word, dtype, tuple(Ins("const", o) for o in operands), attr)
     f = function_of(ins, False)
 
-    @settings(max_examples=60)
+    @settings(max_examples=50)
     @given(st.data())
     def check(data):
         drawn = [data.draw(points(o)) for o in operands]
