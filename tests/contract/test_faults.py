@@ -166,7 +166,7 @@ def test_a_backend_that_says_that_its_device_is_lost_is_believed():
         guard.try_recover()
 
 
-def test_a_backend_that_cannot_even_say_whether_it_is_lost_keeps_its_own_error():
+def test_a_backend_that_cannot_even_say_whether_it_is_lost_keeps_its_own_error(caplog):
     class Confused(MockBackend):
         def dispatch(self, *args, **options):
             raise DispatchFailed("no idea", fix="think")
@@ -176,6 +176,8 @@ def test_a_backend_that_cannot_even_say_whether_it_is_lost_keeps_its_own_error()
 
     with pytest.raises(DispatchFailed, match="no idea"):
         pipelines.compile(Confused(), ECHO).dispatch([b"a"])
+    assert "device_lost() of backend mock raised" in caplog.text
+    assert "no idea either" in caplog.text
 
 
 # ---- recovery -------------------------------------------------------------------------------------------------------

@@ -8,8 +8,11 @@ import subprocess
 import sys
 import types
 import typing
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from vyre.cli import app
 
@@ -57,6 +60,18 @@ def racy(x: In[u32], out: Out[u32]) -> None:
     out[0] = gid.x
 """
 SAXPY = KERNELS.split("@vyre.kernel(workgroup=64)\ndef count")[0]
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Two kernel files in the directory that commands run in; for modules that name it."""
+    (tmp_path / "kernels.py").write_text(KERNELS)
+    (tmp_path / "saxpy.py").write_text(SAXPY)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path
+    for name in [name for name in sys.modules if name.startswith("vyre_file_")]:
+        del sys.modules[name]
 
 
 def command(*words: str | Path, cwd: Path, timeout: float = 60, **environ: str) -> subprocess.CompletedProcess[str]:

@@ -14,14 +14,18 @@ REQUIRED = {id for id in os.environ.get("VYRE_REQUIRE_BACKENDS", "").split(",") 
 """Backends that this machine promises to have: there, a missing one is a failure and not a skip."""
 
 
-def open_or_skip(id):
+def registration_or_skip(id):
     registration = import_module(f"vyre.backends.{id}").REGISTRATION
     why = registration.unavailable()
     if why is not None and id in REQUIRED:
         pytest.fail(f"{id} is required and not available: {why}")
     if why is not None:
         pytest.skip(f"{id}: {why}")
-    return registration.open()
+    return registration
+
+
+def open_or_skip(id):
+    return registration_or_skip(id).open()
 
 
 def lacking(backend):

@@ -2,7 +2,6 @@
 
 import json
 import statistics
-import sys
 
 import pytest
 
@@ -10,7 +9,8 @@ import vyre
 from vyre.cli import bench
 from vyre.cli.bench import Document, median_with_interval
 
-from .cli_tool import KERNELS, SAXPY, command, document, inside, refused
+from . import cli_tool
+from .cli_tool import command, document, inside, refused
 
 GIVEN = ("-i", "alpha=2", "-i", "x=random:1000", "-i", "y=random:1000")
 DEVICES = [
@@ -20,15 +20,7 @@ DEVICES = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def files(tmp_path, monkeypatch):
-    (tmp_path / "kernels.py").write_text(KERNELS)
-    (tmp_path / "saxpy.py").write_text(SAXPY)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    yield tmp_path
-    for name in [name for name in sys.modules if name.startswith("vyre_file_")]:
-        del sys.modules[name]
+files = cli_tool.files
 
 
 def test_a_table_is_printed_from_the_shell(files):

@@ -1,7 +1,6 @@
 """`vyre explain`: why a run would go as it goes, and what an error code means."""
 
 import json
-import sys
 
 import pytest
 
@@ -10,21 +9,14 @@ from vyre.cli.codes import ADVICE, error_classes, is_code, meanings
 from vyre.cli.explain import Codes, Plan
 from vyre.errors import DiagCode, ErrorCode
 
-from .cli_tool import KERNELS, SAXPY, command, document, inside, refused
+from . import cli_tool
+from .cli_tool import command, document, inside, refused
 
 GIVEN = ("-i", "alpha=2", "-i", "x=zeros:1000", "-i", "y=zeros:1000")
 BACKENDS = [b.id for b in vyre.registered_backends_by_precedence() if b.unavailable() is None]
 
 
-@pytest.fixture(autouse=True)
-def files(tmp_path, monkeypatch):
-    (tmp_path / "kernels.py").write_text(KERNELS)
-    (tmp_path / "saxpy.py").write_text(SAXPY)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    yield tmp_path
-    for name in [name for name in sys.modules if name.startswith("vyre_file_")]:
-        del sys.modules[name]
+files = cli_tool.files
 
 
 # ---- plans ----------------------------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """`vyre ir`: a program as text, wire, facts and emitted code."""
 
 import json
-import sys
 
 import pytest
 
@@ -9,7 +8,8 @@ import vyre
 from vyre.cli.ir import Document
 from vyre.driver.registry import isolated
 
-from .cli_tool import KERNELS, SAXPY, command, document, inside, refused
+from . import cli_tool
+from .cli_tool import command, document, inside, refused
 
 EMITTERS = {"cuda": "__global__", "opencl": "__kernel", "wgpu": "@compute", "cpu": "define"}
 INVALID = """
@@ -32,15 +32,7 @@ program workgroup(64, 1, 1) {
 """
 
 
-@pytest.fixture(autouse=True)
-def files(tmp_path, monkeypatch):
-    (tmp_path / "kernels.py").write_text(KERNELS)
-    (tmp_path / "saxpy.py").write_text(SAXPY)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    yield tmp_path
-    for name in [name for name in sys.modules if name.startswith("vyre_file_")]:
-        del sys.modules[name]
+files = cli_tool.files
 
 
 def test_the_text_form_is_what_the_shell_shows(files):

@@ -14,22 +14,14 @@ import vyre
 from vyre.cli.run import Document
 from vyre.foundation.blake3 import blake3
 
-from .cli_tool import KERNELS, SAXPY, command, document, inside, misfits, parsed, refused
+from . import cli_tool
+from .cli_tool import SAXPY, command, document, inside, misfits, parsed, refused
 
 BACKENDS = [b.id for b in vyre.registered_backends_by_precedence() if b.unavailable() is None]
 F32 = np.float32
 
 
-@pytest.fixture(autouse=True)
-def files(tmp_path, monkeypatch):
-    """Two kernel files in the directory that commands run in."""
-    (tmp_path / "kernels.py").write_text(KERNELS)
-    (tmp_path / "saxpy.py").write_text(SAXPY)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    yield tmp_path
-    for name in [name for name in sys.modules if name.startswith("vyre_file_")]:
-        del sys.modules[name]
+files = cli_tool.files
 
 
 # ---- the real entry point -------------------------------------------------------------------------------------------

@@ -1,45 +1,20 @@
 """The numeric examples give what other software gives, and the same bytes on every backend that is here."""
 
 import hashlib
-import importlib.util
 import math
 import zlib
-from importlib import import_module
-from pathlib import Path
 
 import numpy as np
 import pytest
 from blake3 import blake3
 
-from .device_backends import IDS, REQUIRED
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
-BACKENDS = ("reference", "cpu", *IDS)
-
-
-def load(name):
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
+from . import example_files
+from .example_files import load, smaller
 
 sha256, crc32, life, nbody, black_scholes = map(load, ("sha256", "crc32", "life", "nbody", "black_scholes"))
 
 
-@pytest.fixture(params=BACKENDS)
-def backend(request):
-    why = import_module(f"vyre.backends.{request.param}").REGISTRATION.unavailable()
-    if why is not None and request.param in REQUIRED:
-        pytest.fail(f"{request.param} is required and not available: {why}")
-    if why is not None:
-        pytest.skip(f"{request.param}: {why}")
-    return request.param
-
-
-def smaller(backend, few, many):
-    """The reference backend is there to be right, not fast."""
-    return few if backend == "reference" else many
+backend = example_files.backend
 
 
 PADDING = (0, 1, 3, 55, 56, 63, 64, 65, 119, 120, 128)

@@ -1,40 +1,21 @@
 """The examples on graphs, pictures, texts, matrices and points give, byte by byte, what plain Python and NumPy give."""
 
-import importlib.util
 from importlib import import_module
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from vyre.backends import reference
 
-from .device_backends import IDS, REQUIRED
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
-
-
-def load(name):
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
+from . import example_files
+from .example_files import load
 
 floyd_warshall, image_filter, kmeans, multi_scan, spmv = MODULES = [
     load(name) for name in ("floyd_warshall", "image_filter", "kmeans", "multi_scan", "spmv")
 ]
 
-
-@pytest.fixture(params=("reference", "cpu", *IDS))
-def backend(request):
-    why = import_module(f"vyre.backends.{request.param}").REGISTRATION.unavailable()
-    if why is not None and request.param in REQUIRED:
-        pytest.fail(f"{request.param} is required and not available: {why}")
-    if why is not None:
-        pytest.skip(f"{request.param}: {why}")
-    return request.param
+backend = example_files.backend
 
 
 def same(found, expected):

@@ -1,9 +1,5 @@
 """Mandelbrot and connected components: what other software gives, and the same bytes on every backend that is here."""
 
-import importlib.util
-from importlib import import_module
-from pathlib import Path
-
 import numpy as np
 import pytest
 from scipy.sparse import coo_array
@@ -11,35 +7,12 @@ from scipy.sparse.csgraph import connected_components as scipy_components
 
 from vyre.backends import reference
 
-from .device_backends import IDS, REQUIRED
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
-BACKENDS = ("reference", "cpu", *IDS)
-
-
-def load(name):
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
+from . import example_files
+from .example_files import load, smaller
 
 mandelbrot, components = map(load, ("mandelbrot", "connected_components"))
 
-
-@pytest.fixture(params=BACKENDS)
-def backend(request):
-    why = import_module(f"vyre.backends.{request.param}").REGISTRATION.unavailable()
-    if why is not None and request.param in REQUIRED:
-        pytest.fail(f"{request.param} is required and not available: {why}")
-    if why is not None:
-        pytest.skip(f"{request.param}: {why}")
-    return request.param
-
-
-def smaller(backend, few, many):
-    """The reference backend is there to be right, not fast."""
-    return few if backend == "reference" else many
+backend = example_files.backend
 
 
 # ---- Mandelbrot -----------------------------------------------------------------------------------------------------

@@ -312,8 +312,11 @@ class GuardedBackend(VyreBackend):
     def _is_lost(self) -> bool:
         try:
             return bool(self.inner.device_lost())
-        except Exception:
-            return False  # a backend that cannot say is used, and its failures are told
+        except Exception:  # a backend that cannot say is used, and its failures are told
+            import logging  # which costs milliseconds, and is needed by nobody else here
+
+            logging.getLogger("vyre.guard").warning("device_lost() of backend %s raised", self.id, exc_info=True)
+            return False
 
     def _typed(self, method: Callable[[], None]) -> None:
         try:
