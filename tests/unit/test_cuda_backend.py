@@ -22,7 +22,7 @@ from vyre.backends import cuda as package
 from vyre.backends.cuda import backend as backends
 from vyre.backends.cuda import compile as compiling
 from vyre.backends.cuda import device as devices
-from vyre.backends.cuda import driver, exactness, staging, work
+from vyre.backends.cuda import driver, exactness, native, staging, work
 from vyre.backends.cuda.device import CudaDevice
 from vyre.backends.cuda.driver import Context, Found
 from vyre.backends.cuda.exactness import Exactness, Mode
@@ -482,7 +482,7 @@ def test_the_record_names_the_device_and_its_tools(backend):
     extras = backend.capability.extras
     assert extras["arch"].startswith("sm_")
     assert extras["compiler"].startswith("NVRTC ")
-    assert backend.capability.exactness == {"f32": "canonical", "mode": "native"}
+    assert backend.capability.exactness == {"f32": "canonical", "mode": "native", "native": dict(native.APART)}
     assert backend.capability.max_shared_bytes % 16 == 0
     assert {"u64", "i64", "f64"} <= backend.capability.types
 
