@@ -220,6 +220,8 @@ def test_devices_are_asked_for_only_where_there_are_some(fake, monkeypatch):
         (DEVICE_GONE, DeviceLost, r"lost while copying.*Fix: call try_recover\(\)"),
         (719, DeviceLost, "lost while copying"),
         (400, DeviceLost, "lost while copying"),
+        (900, DispatchFailed, "captures a graph.* while copying.*Fix: call vyre before or after the capture"),
+        (906, DispatchFailed, "captures a graph"),
     ],
 )
 def test_every_failure_is_ours(fake, code, error, text):
@@ -396,19 +398,19 @@ def test_parameters_lie_where_a_kernel_looks_for_them(buffers, polls, traps, who
 
 
 @pytest.mark.parametrize(
-    "native, soft, expected",
+    "hard, soft, expected",
     [
         ((), (), Exactness(Mode.NATIVE, True)),
         (("add",), (), Exactness(Mode.SOFT, True)),
         ((), ("add",), Exactness(Mode.NATIVE, False)),
     ],
 )
-def test_the_fastest_canonical_mode_is_used_and_remembered(monkeypatch, tmp_path, native, soft, expected):
+def test_the_fastest_canonical_mode_is_used_and_remembered(monkeypatch, tmp_path, hard, soft, expected):
     runs = []
 
     def run(device, built):
         runs.append(built)
-        return native if built == "native" else soft
+        return hard if built == "native" else soft
 
     monkeypatch.setenv("VYRE_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(exactness, "identity", lambda found: "key")

@@ -11,7 +11,7 @@ import pytest
 import vyre
 from vyre import In, InOut, Out, f32, gid, u8, u32
 from vyre.driver.values import ResidentReadRange
-from vyre.errors import ArgumentTypeError, ArgumentValueError, BackendUnavailable
+from vyre.errors import ArgumentTypeError, ArgumentValueError, BackendUnavailable, DispatchFailed
 from vyre.front.device_home import home_of
 
 try:
@@ -279,6 +279,23 @@ def test_torch_reads_through_the_older_protocol_after_what_vyre_writes():
     home().backend.flush()
 
 
+def test_a_call_inside_a_capture_is_refused_and_the_capture_goes_on():
+    x, y = on_device(X), on_device(X)
+    z = saxpy(1.0, x, y)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        x.add_(1)
+        for _ in range(2):
+            with pytest.raises(DispatchFailed, match=r"captures a graph.*Fix: call vyre before or after the capture"):
+                saxpy(1.0, x, y)
+        x.mul_(2)
+    graph.replay()
+    assert (x.cpu().numpy() == 2 * (X + 1)).all()
+    assert (saxpy(1.0, x, y).numpy() == 3 * X + 2).all()
+    assert (z.numpy() == 2 * X).all()
+
+
 @vyre.kernel(workgroup=64)
 def even(x: In[u32], out: Out[u32]):
     """Stores every other element; the others are zero."""
@@ -307,6 +324,26 @@ def test_streams_by_number_and_none():
             d.__dlpack__(stream=stream)
     d.free()
     assert np.array_equal(vyre.to_device(X, "cuda").numpy(), X)
+
+
+def test_a_stream_of_another_context_is_refused_and_nothing_is_lost():
+    from cuda.bindings import driver as cu
+
+    more = (None,) if cu.CUDA_VERSION >= 13000 else ()
+    code, context = cu.cuCtxCreate(*more, 0, 0)
+    assert not code
+    try:
+        _, stream = cu.cuStreamCreate(1)
+    finally:
+        cu.cuCtxPopCurrent()
+    d = vyre.to_device(X, "cuda")
+    try:
+        with pytest.raises(ArgumentValueError, match=r"does not belong to device 0.*Fix: use arrays, and streams, of"):
+            d.__dlpack__(stream=int(stream))
+    finally:
+        cu.cuCtxDestroy(context)
+    assert not home().backend.device_lost()
+    assert np.array_equal(d.numpy(), X)
 
 
 def test_memory_comes_back_to_torch_when_vyre_is_done_with_it():

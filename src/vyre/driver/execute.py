@@ -13,7 +13,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from operator import is_
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -182,14 +182,20 @@ def count_shadow(elapsed_ns: int, *, diverged: bool) -> None:
     numbers[_SHADOW_NS] += elapsed_ns
 
 
-@contextmanager
-def named(label: str | None) -> Iterator[None]:
+def named(label: str | None) -> AbstractContextManager[None]:
     """Errors from inside say which dispatch it was."""
+    return _UNNAMED if label is None else _named(label)
+
+
+_UNNAMED = nullcontext()
+
+
+@contextmanager
+def _named(label: str) -> Iterator[None]:
     try:
         yield
     except VyreError as e:
-        if label is not None:
-            e.context.setdefault("label", label)
+        e.context.setdefault("label", label)
         raise
 
 

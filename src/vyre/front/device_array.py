@@ -179,9 +179,9 @@ class DeviceBuffer:
         if memory is None:
             return dlpack.lend(exchange.device, self._type, self.shape, 0, lambda: None, versioned=versioned)
         if used_in is not None:
-            memory.lend_to(used_in)
             if used_in != -1:
                 exchange.release_to(used_in)
+            memory.lend_to(used_in)
         held = [memory]
         return dlpack.lend(
             exchange.device,

@@ -17,13 +17,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from ...driver.offload.device import Built, Code, Command, Device, Launch, Memory, Ticket
+from ...driver.offload.device import Built, Code, Command, Device, Launch, Memory, Slot, Ticket
 from ...driver.offload.exits import skip_exit_handlers
 from ...driver.values import Dims
 from ...errors import DeviceLost, DeviceOutOfMemory, KernelCompileFailed, VyreError
 from .calls import NOTHING, Calls, Setting, address
 from .driver import NOT_READY, Context, Found, context_of, contexts, library
 from .graphs import Graphs
+from .rounds import CudaRound
 from .staging import DIRECT_BYTES, Crew, Pinned, Staging, StopWords, address_of, copy
 from .work import FROM, LAUNCHING, TO, CudaBatch, Later, Loaded, Mark, Numbers
 
@@ -179,6 +180,12 @@ class CudaDevice(Device):
             return super().sequence(commands)
         return self.graphs.sequence(self, commands)
 
+    def round(
+        self, code: Code, slots: Sequence[Slot], lengths: Sequence[int], launches: Sequence[tuple[Dims, Dims]]
+    ) -> CudaRound:
+        assert isinstance(code, Loaded)
+        return CudaRound(self, code, slots, lengths, launches)
+
     def most_together(self, code: Code) -> int:
         assert isinstance(code, Loaded)
         return code.most_together
@@ -212,7 +219,7 @@ class CudaDevice(Device):
 
     def close(self) -> None:
         """Memory is freed behind the work that still runs; the rest goes when nobody holds the device any longer."""
-        with self.lock:
+        with self.graphs.lock, self.lock:  # in between, a graph would be launched over memory that was freed
             if self.closed:
                 return
             self.closed = True

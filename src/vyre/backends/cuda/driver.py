@@ -31,6 +31,9 @@ _LOST = frozenset((
     4, 46, 101, 201, 214, 220, 226, 400, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 810, 999,
 ))  # fmt: skip
 """A kernel faulted, the hardware did, or the context is no longer there: no call succeeds from now on."""
+CAPTURING = 900
+_CAPTURE = range(CAPTURING, 909)
+"""Another library captures a graph, which most calls may not be part of."""
 _NO_DEVICE = 100
 _FORKED = 3
 _ATTRIBUTE = "CU_DEVICE_ATTRIBUTE_"
@@ -172,6 +175,12 @@ class Context:
             return KernelCompileFailed(
                 "the driver cannot read the compiled kernel",
                 fix="compile the program again; update the driver if it happens again",
+                **about,
+            )
+        if code in _CAPTURE:
+            return DispatchFailed(
+                f"another library captures a graph, such as torch.cuda.graph does, while {doing}",
+                fix="call vyre before or after the capture: its work cannot be part of it",
                 **about,
             )
         return DispatchFailed(

@@ -15,7 +15,7 @@ from ...driver.exchange import DeviceExchange
 from ...driver.values import ResidentHandle
 from ...errors import ArgumentValueError
 from .device import CudaDevice
-from .driver import context_of, library
+from .driver import CAPTURING, context_of, library
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 DLPACK_TYPE = 2
 _DEFAULT = 1
+_OF_THE_THREAD = 2
 _PORTABLE = 1
 _ORDINAL = 9
 """CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL."""
@@ -76,8 +77,24 @@ class CudaExchange(DeviceExchange):
         if stream == self.stream:
             return
         with device.context.current():
-            before = device.mark(library().CUstream(stream))
+            before = device.mark(self._joined(stream))
             device.do("waiting for another stream", library().cuStreamWaitEvent, device.stream, before.event, 0)
+
+    def _joined(self, stream: int) -> Any:
+        """Somebody else's stream, if work can be ordered with it."""
+        cu, context = library(), self._device.context
+        found = cu.CUstream(stream)
+        code, captures = cu.cuStreamIsCapturing(found)
+        if code or int(captures):  # it would take our stream into the graph, and what we ask there would end it
+            raise context.failed(int(code) or CAPTURING, "ordering work with another library")
+        if stream > _OF_THE_THREAD:
+            code, home = cu.cuStreamGetCtx(found)
+            if code or int(home) != int(context.handle):
+                raise ArgumentValueError(
+                    f"stream {stream:#x} does not belong to device {context.index}",
+                    fix="use arrays, and streams, of the device that the kernel runs on",
+                )
+        return found
 
     def wait_for_all(self, streams: set[int]) -> None:
         if streams == {_DEFAULT}:
@@ -93,10 +110,8 @@ class CudaExchange(DeviceExchange):
             device.wait(device.mark(device.stream), None)
         elif stream != self.stream:
             with device.context.current():
-                ours = device.mark(device.stream)
-                device.do(
-                    "making another stream wait", library().cuStreamWaitEvent, library().CUstream(stream), ours.event, 0
-                )
+                theirs, ours = self._joined(stream), device.mark(device.stream)
+                device.do("making another stream wait", library().cuStreamWaitEvent, theirs, ours.event, 0)
 
     def keep(self, objects: list[Any]) -> None:
         device = self._device

@@ -10,6 +10,7 @@ import os
 import threading
 import weakref
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,8 @@ class Session:
         self.device = device
         self.pool = Pool(device)
         self.residents = Residents(device, self.pool, backend)
+        self.rounds: deque[weakref.ref[Any]] = deque()
+        """Dispatches over host memory that have one, in the order in which they got it."""
         self.left: Ticket | None = None
         """Work that was left behind: until it ends, if ever, the device counts as lost."""
 

@@ -97,6 +97,16 @@ class Zero(NamedTuple):
 Command: TypeAlias = Launch | Zero
 
 
+class Slot(NamedTuple):
+    """A buffer of a dispatch over host memory: whether the host fills it, or it begins as zeros, and whether it is read
+    back."""
+
+    nbytes: int
+    filled: bool
+    zero: bool
+    read: bool
+
+
 FORMAT = 1
 _LENGTH = struct.Struct("<I")
 _MAGIC = b"vdev"
@@ -130,6 +140,21 @@ class Ticket(ABC):
     def device_ns(self) -> int | None:
         """How long the launches took, by the device's own clock; only for a batch that was to be timed."""
         return None
+
+
+class Round(ABC):
+    """A small dispatch over host memory that can be repeated, by one thread at a time. Who drops it need not wait.
+
+    `inputs` are the slots that are filled, in memory of the host that is written before `go`, and `outputs` those that
+    are read, which hold the results when the ticket is done.
+    """
+
+    inputs: Sequence[memoryview]
+    outputs: Sequence[memoryview]
+
+    @abstractmethod
+    def go(self) -> Ticket:
+        """All of it, once."""
 
 
 class Batch(ABC):
@@ -237,6 +262,12 @@ class Device(ABC):
             return batch.submit()
 
         return go
+
+    def round(
+        self, code: Code, slots: Sequence[Slot], lengths: Sequence[int], launches: Sequence[tuple[Dims, Dims]]
+    ) -> Round | None:
+        """A dispatch over host memory as one, where that is faster: launches of (base, grid) over buffers by slot."""
+        return None
 
     def most_together(self, code: Code) -> int:
         """Workgroups of code that is `Facts.whole` that run at the same time."""
