@@ -29,6 +29,8 @@ TITLES = {
     "histogram": "256 bins of 256 MB",
     "host, ordinary": "host to host, 64 MB",
     "host, pinned": "host to host, pinned",
+    "trip, 64 words": "host to host, 64 words",
+    "trip, 4096 words": "host to host, 4096 words",
     "black_scholes": "Black-Scholes, 64 M, exact",
     "black_scholes, ulp 4": "Black-Scholes, 4 ulp allowed",
 }

@@ -23,6 +23,7 @@ fails says why, counts as not met, and the others go on; a peer that fails is le
   torch.compile (one kernel in all). `ulp 4` allows ours four units in the last place.
 - host: from and to host memory, 64 MB each way: ordinary NumPy arrays against pageable tensors, and pinned against
   pinned (ours are of `vyre.empty`).
+- trip: from and to host memory, a few words: what a call costs that has nothing to do.
 - hashes: BLAKE3 of the outputs of programs on every backend, all equal.
 """
 
@@ -61,6 +62,7 @@ __path__: list[str] = list(extend_path([], "cuda"))
 SAMPLE_S = 0.008
 MOST_RUNS = 50
 LAUNCHES = 200
+_IN_TURN = 100
 BATCH, BATCHES = 32, 20
 SHARES = 32768
 """Of a sum or a scan: 32 lanes each."""
@@ -388,18 +390,22 @@ def steady(
 ) -> None:
     """The median of the last hundredth of so many runs against that of the second, and the memory between them.
 
-    `peer` runs beside the two and nowhere else: what it changes by is the machine's doing, and counts for us too.
+    In these two, `peer` takes turns with it: what it changes by is the machine's doing (a core that another thread
+    shares for some seconds is half as fast), and counts for us too.
     """
     window = max(count >> bench.scale, 1000) // 100
+    contenders = [work] if peer is None else [work, peer]
     clock = time.perf_counter_ns
 
-    def median(work: Callable[[], object] | None) -> float:
-        took = [0]
-        for _ in range(window if work else 0):
-            start = clock()
-            work()
-            took.append(clock() - start)
-        return statistics.median(took) / 1e9
+    def medians() -> list[float]:
+        took: list[list[int]] = [[] for _ in contenders]
+        for _ in range(-(-window // _IN_TURN)):
+            for contender, times in zip(contenders, took, strict=True):
+                for _ in range(_IN_TURN):
+                    start = clock()
+                    contender()
+                    times.append(clock() - start)
+        return [statistics.median(times) / 1e9 for times in took]
 
     def held() -> tuple[int, int]:
         bench.backend.flush()
@@ -408,19 +414,18 @@ def steady(
         with open("/proc/self/statm") as f:
             return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE"), -free
 
-    for each in (work, peer):
-        median(each)
-    first, peer_first, before = median(work), median(peer), held()
+    medians()
+    first, before = medians(), held()
     for _ in range(97 * window):
         work()
-    last, peer_last, after = median(work), median(peer), held()
+    last, after = medians(), held()
     grown = [b - a for a, b in zip(before, after, strict=True)]
-    slower = peer_last / peer_first if peer else 1.0
-    line = {"row": row, "peer": None, "seconds": last, "first_seconds": first, "runs": 100 * window}
+    slower = 1.0 if peer is None else last[1] / first[1]
+    line = {"row": row, "peer": None, "seconds": last[0], "first_seconds": first[0], "runs": 100 * window}
     line |= {"host_bytes_grown": grown[0], "device_bytes_grown": grown[1], "goal": 1.1, "peer_slower": slower}
-    said = f"{row}: {first * 1e6:.2f} us, {last * 1e6:.2f} us at the end, grown by {grown} bytes"
+    said = f"{row}: {first[0] * 1e6:.2f} us, {last[0] * 1e6:.2f} us at the end, grown by {grown} bytes"
     print(f"{said}; the peer takes {slower:.3f} times as long at the end", flush=True)
-    bench.rows.append(line | {"goal_met": last <= 1.1 * max(slower, 1.0) * first and max(grown) < 1 << 20})
+    bench.rows.append(line | {"goal_met": last[0] <= 1.1 * max(slower, 1.0) * first[0] and max(grown) < 1 << 20})
 
 
 def xor(bench: Bench) -> None:
@@ -611,6 +616,29 @@ def host(bench: Bench) -> None:
             bench.compare(row, ours, peers, goal, 2 * a.nbytes)
 
 
+def trip(bench: Bench) -> None:
+    """A few words from the host and back, which is all waiting and no work."""
+    compiled: Any = pipeline.compile(bench.backend, kernels.flip.program)
+    for count in (64, 4096):
+        a = words(10, count)
+        target = np.empty_like(a)
+
+        def sample(work: Callable[[], object]) -> Sample:
+            def several() -> float:
+                start = time.perf_counter()
+                for _ in range(LAUNCHES):
+                    work()
+                return (time.perf_counter() - start) / LAUNCHES
+
+            several()
+            return several
+
+        ours = sample(functools.partial(compiled.dispatch, [a], out=[target]))
+        require(np.array_equal(target, a ^ np.uint32(0x5A5A5A5A)), "the result on the host is wrong")
+        peers = {} if bench.torch is None else {"torch": functools.partial(sample, torch_round_trip(bench, a))}
+        bench.compare(f"trip, {count} words", ours, peers, 1.0)
+
+
 # ---- hashes ---------------------------------------------------------------------------------------------------------
 
 
@@ -678,6 +706,7 @@ ROWS: dict[str, Callable[[Bench], None]] = {
     "scan": scan,
     "histogram": histogram,
     "host": host,
+    "trip": trip,
     "black_scholes": black_scholes,
 }
 

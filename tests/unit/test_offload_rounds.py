@@ -1,0 +1,382 @@
+"""Small dispatches over host memory that are repeated: nobody sees from the bytes that the device does them as one."""
+
+import gc
+import random
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from tests.contract.programs import ADD, COUNT, SPLIT, TRAP, words
+
+from vyre.backends.reference import run
+from vyre.conform.generate import random_program
+from vyre.driver.admission import why_not
+from vyre.driver.offload import pipeline as offload
+from vyre.driver.offload.device import Round, Ticket
+from vyre.driver.plan.outputs import OutputSlot
+from vyre.driver.values import DEFAULT_CONFIG, DispatchConfig
+from vyre.errors import ArgumentTypeError, DeviceLost, DeviceOutOfMemory, DispatchFailed, Trap
+from vyre.foundation.dtypes import u8, u32
+from vyre.foundation.ir import If, InvocationId, Load, Store, lit
+from vyre.foundation.program import Program, read, read_write, write_only
+
+from .cpu_kernels import arange, bump
+from .device_backends import open_or_skip
+
+GID = InvocationId(0)
+OFTEN = offload.WORTH_A_ROUND + 3
+
+
+class ByBatch(Round):
+    """Of a device that has no such thing: memory that is kept, and a batch."""
+
+    def __init__(self, device, code, slots, lengths, launches):
+        self.device, self.code, self.slots, self.lengths, self.launches = device, code, slots, lengths, launches
+        self.memories = [device.allocate(-(-max(s.nbytes, 256) // 256) * 256) for s in slots]
+        self.inputs = [memoryview(bytearray(s.nbytes)) for s in slots if s.filled]
+        self.outputs = [memoryview(bytearray(s.nbytes)) for s in slots if s.read]
+
+    def go(self):
+        batch, given = self.device.batch(), iter(self.inputs)
+        for memory, slot in zip(self.memories, self.slots, strict=True):
+            if slot.filled:
+                batch.write(memory, 0, next(given))
+            elif slot.zero:
+                batch.zero(memory, 0, -(-slot.nbytes // 4) * 4)
+        for base, grid in self.launches:
+            batch.launch(self.code, self.memories, self.lengths, base, grid)
+        for memory, slot in zip(self.memories, self.slots, strict=True):
+            if slot.read:
+                batch.read(memory, 0, slot.nbytes)
+        ticket = batch.submit()
+        ticket.take(self.outputs)
+        return ticket
+
+
+@pytest.fixture(scope="module", params=["cuda", "opencl"])
+def backend(request):
+    made = open_or_skip(request.param)
+    yield made
+    made.shutdown()
+
+
+@pytest.fixture
+def rounds(backend, monkeypatch):
+    """Those that are made, from here on."""
+    device, made = backend.session().device, []
+    by = device.round if backend.id == "cuda" else lambda *about: ByBatch(device, *about)
+
+    def counted(*about):
+        made.append(by(*about))
+        return made[-1]
+
+    monkeypatch.setattr(device, "round", counted, raising=False)
+    backend.session().rounds.clear()
+    return made
+
+
+def compiled(backend, program, config=DEFAULT_CONFIG):
+    """For this test alone."""
+    return backend.compile_native(program, config)
+
+
+def runs_of(made, monkeypatch):
+    """Every run of the only round."""
+    (prepared,) = made
+    ran, go = [], prepared.go
+    monkeypatch.setattr(prepared, "go", lambda: [ran.append(1), go()][1])
+    return ran
+
+
+def test_a_dispatch_that_is_repeated_gets_a_round_and_new_inputs_count(backend, rounds, monkeypatch):
+    pipeline, target = compiled(backend, ADD), np.zeros(100, np.uint32)
+    for k in range(offload.WORTH_A_ROUND):
+        assert not rounds
+        assert bytes(pipeline.dispatch([arange(100), arange(100) + k])[0]) == (2 * arange(100) + k).tobytes()
+    ran = runs_of(rounds, monkeypatch)
+    for k in range(5):
+        assert bytes(pipeline.dispatch([arange(100) + k, arange(100)])[0]) == (2 * arange(100) + k).tobytes()
+    assert len(ran) == 5
+    for k in range(OFTEN):
+        assert pipeline.dispatch([arange(100) * k, arange(100)], out=[target])[0] is target
+        assert np.array_equal(target, arange(100) * (k + 1))
+    wide = arange(200)
+    assert bytes(pipeline.dispatch([wide[::2], wide[1::2]])[0]) == (wide[::2] + wide[1::2]).tobytes()
+
+
+def test_results_of_a_round_are_the_callers(backend, rounds):
+    pipeline = compiled(backend, ADD)
+    kept = [pipeline.dispatch([arange(9), arange(9) + k])[0] for k in range(OFTEN)]
+    assert rounds
+    for k, found in enumerate(kept):
+        assert bytes(found) == (2 * arange(9) + k).tobytes()
+        found[0] = 1  # which nobody minds
+    assert bytes(pipeline.dispatch([arange(9), arange(9)])[0]) == (2 * arange(9)).tobytes()
+
+
+def test_what_a_round_does_not_store_is_zero_each_time(backend, rounds):
+    program = Program(
+        [read("x", 0, u32, 8), write_only("out", 1, u32, 8), read_write("n", 2, u32, 1)], (8, 1, 1),
+        [
+            If(Load("x", GID) % lit(2), [Store("out", GID, Load("x", GID))]),
+            If(GID.eq(lit(0)), [Store("n", lit(0), Load("n", lit(0)) + lit(1))]),
+        ],
+    )  # fmt: skip
+    pipeline = compiled(backend, program)
+    for k in range(OFTEN):
+        x = arange(8) + k
+        out, n = pipeline.dispatch([x, words(41 + k)])
+        assert bytes(out) == np.where(x % 2, x, 0).astype(np.uint32).tobytes()
+        assert bytes(n) == words(42 + k)
+    assert rounds
+
+
+def test_a_trap_of_a_round_says_where_and_nothing_is_written(backend, rounds):
+    pipeline = compiled(backend, TRAP)
+    target, slot = bytearray(b"\xa5" * 4), OutputSlot.of(bytearray(b"\xa5" * 4))
+    for out in ([target], [slot], None):
+        for _ in range(OFTEN):
+            with pytest.raises(Trap, match=r"seven.*Fix: ") as e:
+                pipeline.dispatch([words(0)], out=out)
+            assert e.value.context["tag"] == "seven"
+            assert e.value.context["invocation"] == (0, 0, 0)
+    assert target == bytes(slot) == b"\xa5" * 4
+    assert len(rounds) == 2  # dispatches into slots are planned each time
+
+
+@pytest.mark.parametrize("span", [(0, 12), (5, 11), (4, 4)])
+def test_only_the_wanted_bytes_of_a_round_come_back(backend, rounds, span):
+    out = write_only("out", 1, u32, 3).replace(output_byte_range=span)
+    program = Program([read("x", 0, u32, 3), out], (4, 1, 1), [Store("out", GID, Load("x", GID) * lit(0x01030507))])
+    pipeline, everything = compiled(backend, program), words(0x01030507, 0x02060A0E, 0x03090F15)
+    for _ in range(OFTEN):
+        assert bytes(pipeline.dispatch([words(1, 2, 3)])[0]) == everything[slice(*span)]
+    assert rounds
+
+
+def test_buffers_of_a_round_may_be_empty_narrow_and_several(backend, rounds):
+    pipeline = compiled(backend, SPLIT)
+    for _ in range(OFTEN):
+        low, high = pipeline.dispatch([arange(37) * 0x10001])
+        assert bytes(low) == (arange(37) * 0x10001 & 0xFFFF).astype(np.uint32).tobytes()
+        assert bytes(high) == (arange(37) * 0x10001 >> 16).astype(np.uint32).tobytes()
+    pipeline = compiled(backend, COUNT)
+    for _ in range(OFTEN):
+        assert pipeline.dispatch([b""]) == [b""]
+    program = Program(
+        [read("x", 0, u8, 5), write_only("out", 1, u8, 5)], (1, 1, 1), [Store("out", GID, Load("x", GID))]
+    )
+    pipeline = compiled(backend, program)
+    for k in range(OFTEN):
+        assert bytes(pipeline.dispatch([bytes(range(k, k + 5))])[0]) == bytes(range(k, k + 5))
+    assert len(rounds) >= 2
+
+
+def test_iterations_of_a_round_see_what_the_one_before_left(backend, rounds):
+    pipeline, config = compiled(backend, COUNT), DispatchConfig(fixpoint_iterations=5)
+    expected = backend.dispatch(COUNT, [words(1, 2, 3)], config)
+    for _ in range(OFTEN):
+        assert pipeline.dispatch([words(1, 2, 3)], config) == expected
+    assert len(rounds) == 1
+
+
+def test_large_dispatches_and_those_with_a_deadline_get_none(backend, rounds):
+    pipeline, x = compiled(backend, ADD), arange(offload.ROUND_BYTES // 12 + 1)
+    for _ in range(OFTEN):
+        pipeline.dispatch([x, x])
+    config = DispatchConfig(timeout=30.0)
+    for _ in range(OFTEN):
+        backend.dispatch(ADD, [words(1), words(2)], config)
+    assert not rounds
+
+
+def test_memory_that_cannot_be_written_is_refused_after_a_round_too(backend, rounds):
+    pipeline = compiled(backend, ADD)
+    for _ in range(OFTEN):
+        pipeline.dispatch([words(1, 2), words(3, 4)], out=[bytearray(8)])
+    assert rounds
+    with pytest.raises(ArgumentTypeError, match=r"read-only.*Fix: "):
+        pipeline.dispatch([words(1, 2), words(3, 4)], out=[bytes(8)])
+    with pytest.raises(ArgumentTypeError, match=r"not contiguous.*Fix: "):
+        pipeline.dispatch([words(1, 2), words(3, 4)], out=[memoryview(bytearray(16))[::2]])
+
+
+def test_while_a_round_is_in_use_others_go_the_plain_way(backend, rounds, monkeypatch):
+    pipeline = compiled(backend, bump.program)
+    for _ in range(OFTEN):
+        pipeline.dispatch([arange(64)])
+    (prepared,) = rounds
+    ready, go_on, go = threading.Event(), threading.Event(), prepared.go
+
+    def held():
+        ready.set()
+        assert go_on.wait(30)
+        return go()
+
+    monkeypatch.setattr(prepared, "go", held)
+    found = []
+    thread = threading.Thread(target=lambda: found.append(pipeline.dispatch([arange(64)])[0]))
+    thread.start()
+    assert ready.wait(30)
+    try:
+        assert bytes(pipeline.dispatch([arange(64) + 7])[0]) == (2 * arange(64) + 8).tobytes()
+    finally:
+        go_on.set()
+        thread.join()
+    assert bytes(found[0]) == (2 * arange(64) + 1).tobytes()
+
+
+def test_rounds_of_many_threads_equal_the_serial_ones(backend, rounds):
+    pipeline, wrong = compiled(backend, bump.program), []
+
+    def work(seed):
+        rng = random.Random(seed)
+        for _ in range(100):
+            n, k = rng.choice((1, 64, 1000)), rng.randrange(1000)
+            (found,) = pipeline.dispatch([arange(n) + k])
+            if bytes(found) != (2 * arange(n) + k + 1).astype(np.uint32).tobytes():
+                wrong.append((n, k))
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+    assert len(rounds) == 3
+
+
+def test_a_device_keeps_few_rounds_and_who_lost_one_gets_another(backend, rounds, monkeypatch):
+    monkeypatch.setattr(offload, "MAX_ROUNDS", 2)
+    pipeline = compiled(backend, bump.program)
+    for n in (10, 20, 30, 10):
+        for k in range(OFTEN):
+            assert bytes(pipeline.dispatch([arange(n) + k])[0]) == (2 * arange(n) + k + 1).tobytes()
+    assert len(rounds) == 4
+    alive = [p.round for p in (ref() for ref in backend.session().rounds) if p is not None]
+    assert alive == [rounds[2], rounds[3]]
+
+
+def test_without_memory_for_a_round_the_plain_way_is_taken(backend, monkeypatch):
+    def full(*about):
+        raise DeviceOutOfMemory("no memory", fix="none")
+
+    monkeypatch.setattr(backend.session().device, "round", full, raising=False)
+    pipeline = compiled(backend, bump.program)
+    for _ in range(2 * OFTEN):
+        assert bytes(pipeline.dispatch([arange(11)])[0]) == (2 * arange(11) + 1).tobytes()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), DispatchFailed("the driver failed", fix="none")])
+def test_a_round_that_was_interrupted_or_failed_is_not_used_again(backend, rounds, monkeypatch, error):
+    class Ends(Ticket):
+        def done(self):
+            return True
+
+        def wait(self, seconds):
+            raise error
+
+        def take(self, into):
+            return []
+
+    pipeline = compiled(backend, bump.program)
+    for _ in range(OFTEN):
+        pipeline.dispatch([arange(12)])
+    (prepared,) = rounds
+    monkeypatch.setattr(prepared, "go", Ends)
+    with pytest.raises(type(error)):
+        pipeline.dispatch([arange(12)])
+    for _ in range(2 * OFTEN):
+        assert bytes(pipeline.dispatch([arange(12)])[0]) == (2 * arange(12) + 1).tobytes()
+
+
+def test_a_pipeline_of_a_device_that_was_recovered_is_refused_although_it_has_a_round(backend):
+    made = open_or_skip(backend.id)
+    try:
+        pipeline = made.compile_native(bump.program, DispatchConfig())
+        for _ in range(OFTEN):
+            pipeline.dispatch([arange(12)])
+        made.try_recover()
+        with pytest.raises(DeviceLost, match=r"recovered after this pipeline was compiled.*Fix: compile"):
+            pipeline.dispatch([arange(12)])
+    finally:
+        made.shutdown()
+
+
+def test_random_programs_mean_the_same_in_rounds(backend, rounds):
+    ran = 0
+    for seed in range(2000, 2024):
+        case = random_program(random.Random(seed), max_statements=10)
+        if why_not(case.program, backend):
+            continue
+        config = DispatchConfig(grid_override=case.grid, output_elements=case.output_elements)
+        expected = run(case.program, case.inputs, grid=case.grid, output_elements=case.output_elements).outputs
+        pipeline = compiled(backend, case.program, config)
+        before = len(rounds)
+        for _ in range(OFTEN):
+            found = [bytes(o) for o in pipeline.dispatch(case.inputs, config)]
+            assert found == expected, f"seed {seed}, grid {case.grid}:\n{case.program}"
+        ran += len(rounds) > before
+    assert ran > 5
+
+
+def test_memory_of_a_round_goes_with_its_pipeline(backend, rounds):
+    if backend.id != "cuda":
+        pytest.skip("its rounds are of this file")
+    device = backend.session().device
+    live, idle = len(device._live), device.staging._idle_bytes
+    for _ in range(3):
+        pipeline = backend.compile_native(bump.program, DispatchConfig())
+        for _ in range(OFTEN):
+            pipeline.dispatch([arange(12)])
+        pipeline.close()
+        del pipeline
+        rounds.clear()
+        gc.collect()
+        backend.flush()
+        assert len(device._live) <= live + 2  # which the pool keeps
+        assert device.staging._idle_bytes >= idle
+
+
+def test_a_round_of_a_driver_is_as_many_nodes_as_it_has_launches_and_two():
+    from vyre.backends.cuda.graphs import Copy
+    from vyre.backends.cuda.rounds import CudaRound
+    from vyre.driver.offload.device import Launch, Slot
+
+    made = []
+
+    class Memory(int):
+        pass
+
+    pages = [SimpleNamespace(address=k << 20, view=memoryview(bytearray(b"\xa5" * 4096))) for k in (1, 2)]
+    left = list(pages)
+    device = SimpleNamespace(
+        allocate=lambda nbytes: Memory(1 << 30) if nbytes == 6 * 256 else pytest.fail(str(nbytes)),
+        staging=SimpleNamespace(take=lambda nbytes: left.pop(0), give=lambda page: None),
+        graphs=SimpleNamespace(sequence=lambda device, commands: made.extend(commands)),
+        context=SimpleNamespace(lost=True),
+    )
+    slots = [
+        Slot(300, False, False, True),
+        Slot(8, True, False, False),
+        Slot(4, True, False, True),
+        Slot(0, False, True, False),
+        Slot(32, False, True, True),
+    ]
+    grids = [((0, 0, 0), (3, 1, 1)), ((3, 0, 0), (1, 1, 1))]
+    found = CudaRound(device, "code", slots, [75, 2, 1, 0, 8], grids)
+    start = 1 << 30
+    places = [start + 4 * 256, start, start + 2 * 256, start + 256, start + 3 * 256]
+    assert made == [
+        Copy(start, 1 << 20, 4 * 256),
+        *(Launch("code", places, [75, 2, 1, 0, 8], base, grid) for base, grid in grids),
+        Copy(2 << 20, start + 2 * 256, 4 * 256, back=True),
+    ]
+    assert bytes(pages[0].view[: 4 * 256]) == bytes(4 * 256)
+    assert [v.nbytes for v in found.inputs] == [8, 4]
+    assert [v.nbytes for v in found.outputs] == [300, 4, 32]
+    found.inputs[1][:] = b"abcd"
+    assert bytes(pages[0].view[512:516]) == b"abcd"
+    pages[1].view[256:258] = b"xy"
+    assert bytes(found.outputs[2][:2]) == b"xy"
