@@ -72,7 +72,7 @@ def rounds(backend, monkeypatch):
         return made[-1]
 
     monkeypatch.setattr(device, "round", counted, raising=False)
-    backend.session().rounds.clear()
+    backend.session().repeated.clear()
     return made
 
 
@@ -254,7 +254,7 @@ def test_a_device_keeps_few_rounds_and_who_lost_one_gets_another(backend, rounds
         for k in range(OFTEN):
             assert bytes(pipeline.dispatch([arange(n) + k])[0]) == (2 * arange(n) + k + 1).tobytes()
     assert len(rounds) == 4
-    alive = [p.round for p in (ref() for ref in backend.session().rounds) if p is not None]
+    alive = [p.repeat.round for p in (ref() for ref in backend.session().repeated) if p is not None]
     assert alive == [rounds[2], rounds[3]]
 
 
@@ -339,23 +339,21 @@ def test_memory_of_a_round_goes_with_its_pipeline(backend, rounds):
         assert device.staging._idle_bytes >= idle
 
 
-def test_a_round_of_a_driver_is_as_many_nodes_as_it_has_launches_and_two():
-    from vyre.backends.cuda.graphs import Copy
+def test_a_round_of_cuda_is_its_launches_and_two_that_copy():
     from vyre.backends.cuda.rounds import CudaRound
     from vyre.driver.offload.device import Launch, Slot
 
     made = []
-
-    class Memory(int):
-        pass
-
     pages = [SimpleNamespace(address=k << 20, view=memoryview(bytearray(b"\xa5" * 4096))) for k in (1, 2)]
     left = list(pages)
     device = SimpleNamespace(
-        allocate=lambda nbytes: Memory(1 << 30) if nbytes == 6 * 256 else pytest.fail(str(nbytes)),
+        allocate=lambda nbytes: {6 * 256: 1 << 30}[nbytes],
         staging=SimpleNamespace(take=lambda nbytes: left.pop(0), give=lambda page: None),
         graphs=SimpleNamespace(sequence=lambda device, commands: made.extend(commands)),
         context=SimpleNamespace(lost=True),
+        mark=lambda stream: None,
+        copier="copier",
+        stream=3,
     )
     slots = [
         Slot(300, False, False, True),
@@ -364,14 +362,13 @@ def test_a_round_of_a_driver_is_as_many_nodes_as_it_has_launches_and_two():
         Slot(0, False, True, False),
         Slot(32, False, True, True),
     ]
-    grids = [((0, 0, 0), (3, 1, 1)), ((3, 0, 0), (1, 1, 1))]
-    found = CudaRound(device, "code", slots, [75, 2, 1, 0, 8], grids)
-    start = 1 << 30
+    grids, lengths, start = [((0, 0, 0), (3, 1, 1)), ((3, 0, 0), (1, 1, 1))], [75, 2, 1, 0, 8], 1 << 30
+    found = CudaRound(device, "code", slots, lengths, grids)
     places = [start + 4 * 256, start, start + 2 * 256, start + 256, start + 3 * 256]
     assert made == [
-        Copy(start, 1 << 20, 4 * 256),
-        *(Launch("code", places, [75, 2, 1, 0, 8], base, grid) for base, grid in grids),
-        Copy(2 << 20, start + 2 * 256, 4 * 256, back=True),
+        Launch("copier", (1 << 20, start), (256, 256), (0, 0, 0), (1, 1, 1)),
+        *(Launch("code", places, lengths, base, grid) for base, grid in grids),
+        Launch("copier", (start + 2 * 256, 2 << 20), (256, 256), (0, 0, 0), (1, 1, 1)),
     ]
     assert bytes(pages[0].view[: 4 * 256]) == bytes(4 * 256)
     assert [v.nbytes for v in found.inputs] == [8, 4]

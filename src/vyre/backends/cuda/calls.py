@@ -46,6 +46,9 @@ class Calls:
         self.launch_graph = function("cuGraphLaunch", 2)
         """(graph, stream)"""
         self.query_stream = function("cuStreamQuery", 1)
+        self.record = function("cuEventRecord", 2)
+        """(event, stream)"""
+        self.query_event = function("cuEventQuery", 1)
 
 
 NOTHING: Address = _ffi.NULL

@@ -21,10 +21,11 @@ from ...driver.offload.device import Built, Code, Command, Device, Launch, Memor
 from ...driver.offload.exits import skip_exit_handlers
 from ...driver.values import Dims
 from ...errors import DeviceLost, DeviceOutOfMemory, KernelCompileFailed, VyreError
-from .calls import NOTHING, Calls, Setting, address
+from .build import build
+from .calls import NOTHING, Address, Calls, Setting, address
 from .driver import NOT_READY, Context, Found, context_of, contexts, library
 from .graphs import Graphs
-from .rounds import CudaRound
+from .rounds import COPY, CudaRound
 from .staging import DIRECT_BYTES, Crew, Pinned, Staging, StopWords, address_of, copy
 from .work import FROM, LAUNCHING, TO, CudaBatch, Later, Loaded, Mark, Numbers
 
@@ -77,7 +78,7 @@ class CudaDevice(Device):
         """Held while work is stopped or its end is dealt with. Whoever enqueues may have to wait for room in the queue
         until then, so this is another lock."""
         self.closed = False
-        self._marks: dict[int, list[Any]] = {_TIMED: [], _UNTIMED: []}
+        self._marks: dict[int, list[tuple[Any, Address]]] = {_TIMED: [], _UNTIMED: []}
         self._held: deque[tuple[Mark, Sequence[Callable[[], None]]]] = deque()
         self._live: set[int] = set()
         self._retired: list[Any] = []
@@ -87,6 +88,7 @@ class CudaDevice(Device):
         self.calls = Calls(cu, context)
         self.graphs = Graphs()
         self._arrived: dict[int, int] = {}
+        self._copier: Loaded | None = None
         _await_left(context)
         with context.current():
             self.stream, self.readings, self.memory, *self.beside = (
@@ -186,6 +188,15 @@ class CudaDevice(Device):
         assert isinstance(code, Loaded)
         return CudaRound(self, code, slots, lengths, launches)
 
+    @property
+    def copier(self) -> Loaded:
+        """Copies words, of its own memory and of pinned memory of the host."""
+        with self.lock:
+            self.require_open("loading a kernel")
+            if self._copier is None:
+                self._copier = self.load(build(COPY, self.found.arch))
+            return self._copier
+
     def most_together(self, code: Code) -> int:
         assert isinstance(code, Loaded)
         return code.most_together
@@ -222,7 +233,7 @@ class CudaDevice(Device):
         with self.graphs.lock, self.lock:  # in between, a graph would be launched over memory that was freed
             if self.closed:
                 return
-            self.closed = True
+            self.closed, self._copier = True, None
             self.graphs.close()
             if self.context.lost:
                 return  # and all that was in it
@@ -277,14 +288,14 @@ class CudaDevice(Device):
     def mark(self, stream: Any, *, timed: bool = False) -> Mark:
         """A point in a stream that can be waited for."""
         kind = _TIMED if timed else _UNTIMED
-        cu, ok = self.cu, self.context.ok
         try:
             event = self._marks[kind].pop()
         except IndexError:
             with self.context.current():
-                event = ok(cu.cuEventCreate(kind), "making an event")
+                made = self.context.ok(self.cu.cuEventCreate(kind), "making an event")
+            event = made, address(made)
         found = Mark(self, event, self._marks[kind])
-        ok(cu.cuEventRecord(event, stream), "submitting work")
+        found.put(address(stream))
         return found
 
     def wait(self, mark: Mark, seconds: float | None) -> bool:
@@ -436,7 +447,7 @@ def _clear_away(
     context: Context,
     streams: list[Any],
     pool: Any,
-    marks: dict[int, list[Any]],
+    marks: dict[int, list[tuple[Any, Address]]],
     modules: list[Any],
     last: list[Mark],
 ) -> None:
@@ -450,5 +461,5 @@ def _clear_away(
             cu.cuMemPoolDestroy(pool)
             for stream in streams:
                 cu.cuStreamDestroy(stream)
-            for event in (event for events in marks.values() for event in events):
+            for event, _ in (pair for events in marks.values() for pair in events):
                 cu.cuEventDestroy(event)

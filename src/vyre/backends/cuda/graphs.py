@@ -10,12 +10,11 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ...driver.offload.device import Command, Launch, Ticket, Zero
+from ...driver.offload.device import Command, Ticket, Zero
 from .calls import Address, address
 from .work import Later, Loaded, Numbers
 
@@ -41,109 +40,61 @@ Owner: TypeAlias = Callable[[], Any]
 """Gives whoever it is, or None if that is gone."""
 
 
-class Copy(NamedTuple):
-    """Bytes from pinned memory of the host to the device, or back."""
-
-    target: int
-    source: int
-    nbytes: int
-    back: bool = False
-
-
 def _nobody() -> None:
     return None
 
 
-class _Node(ABC):
-    """A command, as the driver takes it. Of `told`, a node that is there can be told others."""
+class _Node:
+    """A command, as the driver takes it."""
 
-    ADD: ClassVar[str]
-    CHANGE: ClassVar[str]
-    kind: object
-    told: Numbered
-
-    @abstractmethod
-    def parameters(self, cu: Any) -> Any:
-        """What the driver is given."""
-
-    def where(self, device: CudaDevice) -> tuple[Any, ...]:
-        return (device.context.handle,)
-
-    def added(self, device: CudaDevice, graph: Any, after: Sequence[Any]) -> Any:
-        """The node, in a graph that is not complete yet."""
-        cu, last = device.cu, list(after[-1:])
-        made = getattr(cu, self.ADD)(graph, last, len(last), self.parameters(cu), *self.where(device))
-        return device.context.ok(made, "making a graph")
-
-    def give(self, device: CudaDevice, graph: Any, node: Any) -> None:
-        """Tell a node of a complete graph these numbers."""
-        done = getattr(device.cu, self.CHANGE)(graph, node, self.parameters(device.cu), *self.where(device))
-        device.context.ok(done, "changing a graph")
-
-
-class _Run(_Node):
-    ADD, CHANGE = "cuGraphAddKernelNode", "cuGraphExecKernelNodeSetParams"
-
-    def __init__(self, launch: Launch) -> None:
-        code, memories, lengths, base, grid = launch
+    def __init__(self, command: Command) -> None:
+        self._numbers: Numbers | None = None
+        if isinstance(command, Zero):
+            self.kind: object = None
+            start = int(command.memory) + command.offset
+            size = 1 if start % _WORD_BYTES else _WORD_BYTES  # somebody else's memory may begin anywhere
+            self.told: Numbered = start, command.nbytes // size, size
+            return
+        code, memories, lengths, base, grid = command
         assert isinstance(code, Loaded)
-        self.kind = self._code = code
+        self.kind = code
         self._numbers = Numbers(code)
         self._numbers.set(memories, lengths, base, None, code.last(grid))
         self.told = *code.blocks(grid), self._numbers.packed()
 
-    def where(self, device: CudaDevice) -> tuple[Any, ...]:
-        return ()
+    def added(self, device: CudaDevice, graph: Any, after: Sequence[Any]) -> Any:
+        """The node, in a graph that is not complete yet."""
+        cu, last = device.cu, list(after[-1:])
+        if self._numbers is None:
+            made = cu.cuGraphAddMemsetNode(graph, last, len(last), self._parameters(cu), device.context.handle)
+        else:
+            made = cu.cuGraphAddKernelNode(graph, last, len(last), self._parameters(cu))
+        return device.context.ok(made, "making a graph")
 
-    def parameters(self, cu: Any) -> Any:
-        launch, code = cu.CUDA_KERNEL_NODE_PARAMS(), self._code
+    def give(self, device: CudaDevice, graph: Any, node: Any) -> None:
+        """Tell a node of a complete graph these numbers."""
+        cu = device.cu
+        if self._numbers is None:
+            done = cu.cuGraphExecMemsetNodeSetParams(graph, node, self._parameters(cu), device.context.handle)
+        else:
+            done = cu.cuGraphExecKernelNodeSetParams(graph, node, self._parameters(cu))
+        device.context.ok(done, "changing a graph")
+
+    def _parameters(self, cu: Any) -> Any:
+        if self._numbers is None:
+            zero = cu.CUDA_MEMSET_NODE_PARAMS()
+            zero.dst, zero.width, zero.elementSize = self.told
+            zero.value, zero.height, zero.pitch = 0, 1, 0
+            return zero
+        code = self.kind
+        assert isinstance(code, Loaded)
+        launch = cu.CUDA_KERNEL_NODE_PARAMS()
         launch.func = code.function
         launch.gridDimX, launch.gridDimY, launch.gridDimZ = self.told[:3]
         launch.blockDimX, launch.blockDimY, launch.blockDimZ = code.block
         launch.sharedMemBytes = code.shared_bytes
         launch.kernelParams = self._numbers.address
         return launch
-
-
-class _Fill(_Node):
-    ADD, CHANGE = "cuGraphAddMemsetNode", "cuGraphExecMemsetNodeSetParams"
-    kind = None
-
-    def __init__(self, zero: Zero) -> None:
-        start = int(zero.memory) + zero.offset
-        size = 1 if start % _WORD_BYTES else _WORD_BYTES  # somebody else's memory may begin anywhere
-        self.told = start, zero.nbytes // size, size
-
-    def parameters(self, cu: Any) -> Any:
-        fill = cu.CUDA_MEMSET_NODE_PARAMS()
-        fill.dst, fill.width, fill.elementSize = self.told
-        fill.value, fill.height, fill.pitch = 0, 1, 0
-        return fill
-
-
-class _Move(_Node):
-    ADD, CHANGE = "cuGraphAddMemcpyNode", "cuGraphExecMemcpyNodeSetParams"
-
-    def __init__(self, copy: Copy) -> None:
-        self.kind = self._back = copy.back
-        self.told = copy.target, copy.source, copy.nbytes
-
-    def parameters(self, cu: Any) -> Any:
-        move, kinds = cu.CUDA_MEMCPY3D(), cu.CUmemorytype
-        if self._back:
-            move.srcMemoryType, move.dstMemoryType = kinds.CU_MEMORYTYPE_DEVICE, kinds.CU_MEMORYTYPE_HOST
-            move.dstHost, move.srcDevice, move.WidthInBytes = self.told
-        else:
-            move.srcMemoryType, move.dstMemoryType = kinds.CU_MEMORYTYPE_HOST, kinds.CU_MEMORYTYPE_DEVICE
-            move.dstDevice, move.srcHost, move.WidthInBytes = self.told
-        move.Height = move.Depth = 1
-        return move
-
-
-def _node(command: Command | Copy) -> _Node:
-    if isinstance(command, Copy):
-        return _Move(command)
-    return _Fill(command) if isinstance(command, Zero) else _Run(command)
 
 
 class _Graph:
@@ -193,14 +144,14 @@ class Graphs:
         self.made = self.changed = self.launched = 0
 
     def sequence(
-        self, device: CudaDevice, commands: Sequence[Command | Copy], plain: Callable[[], Ticket] | None = None
+        self, device: CudaDevice, commands: Sequence[Command], plain: Callable[[], Ticket] | None = None
     ) -> Callable[[], Ticket]:
         """Commands as a graph.
 
         `plain` does the same, and costs less than to take the graph of somebody else: it is used while there are too
         many of them, and for the first few runs.
         """
-        nodes = [_node(command) for command in commands]
+        nodes = [_Node(command) for command in commands]
         kind = tuple(node.kind for node in nodes)
         launch, stream, failed = device.calls.launch_graph, address(device.stream), device.context.failed
         later = Later(device, commands)

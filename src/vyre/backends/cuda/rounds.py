@@ -1,8 +1,10 @@
-"""A small dispatch over host memory that is repeated: three nodes of a graph, or more if it launches more.
+"""A small dispatch over host memory that is repeated: one graph, of its launches and two that copy.
 
 All buffers lie in one piece of memory: those that only come from the host, those that come and go back, and those that
 only go back. So one copy brings the first two and one fetches the last two, whatever the number of buffers. What begins
 as zeros is among those that come, where the pinned memory that they come from stays zero.
+
+Kernels copy, which reach pinned memory themselves: the device's own engines for copies begin later than a kernel ends.
 """
 
 from __future__ import annotations
@@ -11,12 +13,15 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...driver.offload.device import Launch, Round, Slot, Ticket
 from ...driver.values import Dims
 from ...errors import VyreError
-from .graphs import Copy
+from ...foundation.dtypes import u32
+from ...foundation.ir import BufLen, If, InvocationId, Load, Store
+from ...foundation.program import Program, read, write_only
+from .calls import address
 from .work import Loaded
 
 if TYPE_CHECKING:
@@ -24,9 +29,19 @@ if TYPE_CHECKING:
 
 _ALIGNED = 256
 """Where buffers begin, as those of the pool do."""
+_GROUP = 256
+_WORD_BYTES = 4
+_I = InvocationId(0)
+COPY = Program(
+    [read("x", 0, u32), write_only("out", 1, u32)],
+    (_GROUP, 1, 1),
+    [If(BufLen("out") > _I, (Store("out", _I, Load("x", _I)),))],
+)
 
 
-class CudaRound(Round):
+class CudaRound(Round, Ticket):
+    """It is its own ticket, since nobody repeats it before it has ended."""
+
     def __init__(
         self,
         device: CudaDevice,
@@ -37,31 +52,42 @@ class CudaRound(Round):
     ) -> None:
         self._device = device
         offsets: dict[int, int] = {}
-        ends = []
-        end = 0
+        ends, end = [], 0
         for share in (_only_comes, _comes_and_goes, _only_goes, _stays):
             for k, slot in enumerate(slots):
                 if share(slot):
                     offsets[k] = end
                     end += max(-(-slot.nbytes // _ALIGNED), 1) * _ALIGNED
             ends.append(end)
-        first, there, back, end = ends
+        first, there, back, _ = ends
         self._memory = memory = device.allocate(end)
         take = device.staging.take
         self._pinned = source, target = take(max(there, 1)), take(max(back - first, 1))
         source.view[:there] = bytes(there)
         places = [memory + offsets[k] for k in range(len(slots))]
-        commands: list[Launch | Copy] = [Launch(code, places, lengths, base, grid) for base, grid in launches]
+        commands = [Launch(code, places, lengths, base, grid) for base, grid in launches]
         if there:
-            commands.insert(0, Copy(int(memory), source.address, there))
+            commands.insert(0, _copy(device, source.address, memory, there))
         if back > first:
-            commands.append(Copy(target.address, memory + first, back - first, back=True))
+            commands.append(_copy(device, memory + first, target.address, back - first))
         self.inputs = [source.view[offsets[k] :][: slot.nbytes] for k, slot in enumerate(slots) if slot.filled]
         self.outputs = [target.view[offsets[k] - first :][: slot.nbytes] for k, slot in enumerate(slots) if slot.read]
-        self._go = device.graphs.sequence(device, commands)
+        self._launch = device.graphs.sequence(device, commands)
+        self._mark, self._stream = device.mark(device.stream), address(device.stream)
 
     def go(self) -> Ticket:
-        return self._go()
+        self._launch()
+        self._mark.put(self._stream)
+        return self
+
+    def done(self) -> bool:
+        return self._mark.ended()
+
+    def wait(self, seconds: float | None) -> bool:
+        return self._device.wait(self._mark, seconds)
+
+    def take(self, into: Sequence[memoryview | None]) -> list[Any]:
+        return []
 
     def __del__(self) -> None:
         """Of the device, memory is freed behind work that may still be on its way; that of the host is held as long."""
@@ -75,6 +101,11 @@ class CudaRound(Round):
                 return
             for give in gives:  # which waits for the copies
                 give()
+
+
+def _copy(device: CudaDevice, source: int, target: int, nbytes: int) -> Launch:
+    count = nbytes // _WORD_BYTES
+    return Launch(device.copier, (source, target), (count, count), (0, 0, 0), (-(-count // _GROUP), 1, 1))
 
 
 def _comes(slot: Slot) -> bool:

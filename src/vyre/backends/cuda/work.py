@@ -15,6 +15,7 @@ from ...driver.offload.device import Batch, Built, Code, Memory, Ticket
 from ...driver.values import Dims
 from ...lower.cfamily import ENTRY
 from . import vector
+from .calls import Address
 from .driver import NOT_READY
 from .staging import DIRECT_BYTES, LARGE_BYTES, Pinned, address_of, new_bytes
 
@@ -32,24 +33,32 @@ LAUNCHING = "launching a kernel"
 
 
 class Mark:
-    """A point in a stream."""
+    """A point in a stream. Its event comes back to a pool."""
 
-    __slots__ = ("_context", "_ended", "_home", "_query", "event")
+    __slots__ = ("_address", "_calls", "_context", "_ended", "_home", "event")
 
-    def __init__(self, device: CudaDevice, event: Any, home: list[Any]) -> None:
-        self.event, self._home, self._context, self._query = event, home, device.context, device.cu.cuEventQuery
+    def __init__(self, device: CudaDevice, event: tuple[Any, Address], home: list[tuple[Any, Address]]) -> None:
+        self.event, self._address = event
+        self._home, self._context, self._calls = home, device.context, device.calls
         self._ended = False
+
+    def put(self, stream: Address) -> None:
+        """At the end of what the stream has now."""
+        self._ended = False
+        code = self._calls.record(self._address, stream)
+        if code:
+            raise self._context.failed(code, "submitting work")
 
     def ended(self) -> bool:
         if not self._ended:
-            (code,) = self._query(self.event)
+            code = self._calls.query_event(self._address)
             if code and code != NOT_READY:
-                raise self._context.failed(int(code), "running a kernel")
+                raise self._context.failed(code, "running a kernel")
             self._ended = not code
         return self._ended
 
     def __del__(self) -> None:
-        self._home.append(self.event)
+        self._home.append((self.event, self._address))
 
 
 class Loaded:

@@ -58,8 +58,8 @@ class Session:
         self.device = device
         self.pool = Pool(device)
         self.residents = Residents(device, self.pool, backend)
-        self.rounds: deque[weakref.ref[Any]] = deque()
-        """Dispatches over host memory that have one, in the order in which they got it."""
+        self.repeated: deque[weakref.ref[Any]] = deque()
+        """Dispatches that have a `Round`, in the order in which they got it."""
         self.left: Ticket | None = None
         """Work that was left behind: until it ends, if ever, the device counts as lost."""
 

@@ -143,10 +143,10 @@ class Ticket(ABC):
 
 
 class Round(ABC):
-    """A small dispatch over host memory that can be repeated, by one thread at a time. Who drops it need not wait.
+    """A small dispatch over host memory that can be repeated, each time when the one before has ended.
 
     `inputs` are the slots that are filled, in memory of the host that is written before `go`, and `outputs` those that
-    are read, which hold the results when the ticket is done.
+    are read, which hold the results when the ticket is done. Who drops it need not wait.
     """
 
     inputs: Sequence[memoryview]

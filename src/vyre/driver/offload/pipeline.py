@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...errors import DeviceOutOfMemory, DispatchFailed, VyreError
 from ...foundation.program import Program
@@ -20,7 +20,7 @@ from ..plan.launch import DispatchPlan, plan_dispatch
 from ..plan.outputs import OutputSlot, replace_output_buffers_preserving_slots
 from ..repeats import Repeats
 from ..values import Dims, DispatchConfig, ResidentHandle, Resource, TimedDispatchResult
-from .device import TRAP_BYTES, Built, Code, Memory, Round, Slot, Ticket
+from .device import TRAP_BYTES, Built, Code, Device, Memory, Round, Slot, Ticket
 from .launch import Shape, Work, plain, require_no_trap, settle
 from .resident import dispatch_over
 
@@ -46,14 +46,14 @@ MAX_ROUNDS = 64
 class _Planned:
     """A dispatch over memory of the caller: the shape of its launches, and what goes to the device and comes back."""
 
-    __slots__ = ("__weakref__", "inputs", "outputs", "plan", "reads", "round", "runs", "shape", "turn", "zeros")
+    __slots__ = ("__weakref__", "inputs", "outputs", "plan", "reads", "repeat", "runs", "shape", "turn", "zeros")
 
     def __init__(self, shape: Shape, plan: DispatchPlan) -> None:
         self.shape, self.plan = shape, plan
         self.runs = 0
-        self.round: Round | None = None
+        self.repeat: _Repeat | None = None
         self.turn = threading.Lock()
-        """Held by the thread that uses the round."""
+        """Held by the thread that repeats it."""
         bound = list(enumerate(shape.bound))
         self.inputs = [(slot, b.input_index) for slot, b in bound if b.input_index is not None and b.nbytes]
         self.zeros = [
@@ -75,25 +75,41 @@ class _Planned:
         simple = shape.is_simple and bool(shape.parts) and not facts.polls and not facts.whole
         return simple and sum(b.nbytes for b in shape.bound) <= ROUND_BYTES
 
-    def prepare(self, session: Session) -> Round | None:
+    def prepare(self, session: Session) -> _Repeat | None:
         """Have the device's faster way, if there is one; who got his long ago loses it."""
-        shape = self.shape
-        assert shape.parts is not None
         with suppress(DeviceOutOfMemory):
-            self.round = session.device.round(shape.code, self.slots(), shape.lengths, shape.parts * shape.iterations)
-        if self.round is not None:
-            session.rounds.append(weakref.ref(self))
-            if len(session.rounds) > MAX_ROUNDS:
-                oldest = session.rounds.popleft()()
+            self.repeat = self._prepared(session.device)
+        if self.repeat is not None:
+            session.repeated.append(weakref.ref(self))
+            if len(session.repeated) > MAX_ROUNDS:
+                oldest = session.repeated.popleft()()
                 if oldest is not None:
-                    oldest.runs, oldest.round = 0, None
-        return self.round
+                    oldest.runs, oldest.repeat = 0, None
+        return self.repeat
 
-    def slots(self) -> list[Slot]:
-        """The buffers, and words for traps at the end."""
+    def _prepared(self, device: Device) -> _Repeat | None:
+        shape, traps = self.shape, bool(self.shape.facts.traps)
         filled, zero, read = ({row[0] for row in rows} for rows in (self.inputs, self.zeros, self.reads))
-        found = [Slot(b.nbytes, k in filled, k in zero, k in read) for k, b in enumerate(self.shape.bound)]
-        return [*found, Slot(TRAP_BYTES, False, True, True)] if self.shape.facts.traps else found
+        slots = [Slot(b.nbytes, k in filled, k in zero, k in read) for k, b in enumerate(shape.bound)]
+        if traps:
+            slots.append(Slot(TRAP_BYTES, False, True, True))
+        assert shape.parts is not None
+        made = device.round(shape.code, slots, shape.lengths, shape.parts * shape.iterations)
+        if made is None:
+            return None
+        views = iter(made.outputs)
+        results = [next(views)[start : start + n] if n else memoryview(b"") for _, start, n in self.outputs]
+        given = [(view, index) for view, (_, index) in zip(made.inputs, self.inputs, strict=True)]
+        return _Repeat(made, given, results, next(views) if traps else None)
+
+
+class _Repeat(NamedTuple):
+    """A round, and where a dispatch's inputs, by index, its outputs, and the words of its traps lie in it."""
+
+    round: Round
+    inputs: list[tuple[memoryview, int]]
+    outputs: list[memoryview]
+    traps: memoryview | None
 
 
 class OffloadPipeline(CompiledPipeline):
@@ -252,7 +268,7 @@ class OffloadPipeline(CompiledPipeline):
         with named(settled.label):
             work = self._submitted(planned, inputs, settled, begun, timed=timed)
             try:
-                return collect(planned, work.finish, out), work
+                return collect(planned, work, out), work
             finally:
                 work.release()
 
@@ -264,26 +280,32 @@ class OffloadPipeline(CompiledPipeline):
         out: Sequence[Buffer] | None,
     ) -> OutputBuffers | None:
         """A dispatch that was made often, in the device's faster way. None where there is none, or it is in use."""
-        session, turn = self.session, planned.turn
+        turn = planned.turn
         if (self.config if config is None else config).timeout is not None or not turn.acquire(blocking=False):
             return None
         try:
-            prepared = planned.round
-            if prepared is None:
+            repeat = planned.repeat
+            if repeat is None:
                 planned.runs += 1
                 if planned.runs != WORTH_A_ROUND or not planned.is_small:
                     return None
-                prepared = planned.prepare(session)
-                if prepared is None:
+                repeat = planned.prepare(self.session)
+                if repeat is None:
                     return None
-            for target, (_, index) in zip(prepared.inputs, planned.inputs, strict=True):
-                target[:] = plain(inputs[index])
+            for view, index in repeat.inputs:
+                view[:] = plain(inputs[index])
             try:
-                settle(session, prepared.go())
+                settle(self.session, repeat.round.go())
             except BaseException:
-                planned.round = None  # nobody knows what still happens to its memory
+                planned.repeat = None  # nobody knows what still happens to its memory
                 raise
-            return collect(planned, lambda into: _taken(planned, prepared, into), out)
+            if repeat.traps is not None:
+                require_no_trap(planned.shape.facts, repeat.traps)
+            if out is None:
+                return [bytearray(view) for view in repeat.outputs]
+            for view, target in zip(repeat.outputs, out, strict=True):
+                plain(target)[:] = view
+            return list(out)
         finally:
             turn.release()
 
@@ -370,16 +392,14 @@ def _lengths(inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> tuple[in
     return tuple(found)
 
 
-def collect(
-    planned: _Planned, finish: Callable[[Sequence[memoryview | None]], list[Any]], out: Sequence[Buffer] | None
-) -> OutputBuffers:
-    """The outputs that `finish` gives: new ones, or the caller's."""
+def collect(planned: _Planned, work: Work, out: Sequence[Buffer] | None) -> OutputBuffers:
+    """The outputs, once the work is done: new ones, or the caller's."""
     into: list[memoryview | None] = [None] * len(planned.reads)
     direct = out is not None and not any(isinstance(o, OutputSlot) for o in out)
     if direct:
         assert out is not None
         into = [plain(o) for o, (_, _, n) in zip(out, planned.outputs, strict=True) if n]
-    found = iter(finish(into))
+    found = iter(work.finish(into))
     if direct:
         assert out is not None
         return list(out)
@@ -389,20 +409,6 @@ def collect(
     targets = list(out)
     replace_output_buffers_preserving_slots(results, targets)
     return targets
-
-
-def _taken(planned: _Planned, prepared: Round, into: Sequence[memoryview | None]) -> list[Any]:
-    """What a round has read, unless it trapped."""
-    if planned.shape.facts.traps:
-        require_no_trap(planned.shape.facts, prepared.outputs[-1])
-    found: list[Any] = []
-    for view, (_, start, nbytes), target in zip(prepared.outputs, planned.reads, into, strict=False):
-        if target is None:
-            found.append(bytearray(view[start : start + nbytes]))
-        else:
-            target[:] = view[start : start + nbytes]
-            found.append(target)
-    return found
 
 
 class WorkPending(PendingDispatch):
@@ -441,7 +447,7 @@ class WorkPending(PendingDispatch):
                     if not ticket.wait(timeout):
                         raise TimeoutError
                     with named(self._label):
-                        self._outcome = (collect(self._planned, self._work.finish, self._out),)
+                        self._outcome = (collect(self._planned, self._work, self._out),)
                 except TimeoutError:
                     raise
                 except Exception as e:
