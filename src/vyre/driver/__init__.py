@@ -83,6 +83,7 @@ _ROOMS = {
     "error": "..errors",
     "execute": "execute",
     "fixpoint_iterations": "plan.launch",
+    "graph_capture": "offload.device",
     "grid_sync": "split",
     "guard": "guard",
     "launch": "plan.launch",
