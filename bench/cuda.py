@@ -41,6 +41,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path
 from pkgutil import extend_path
 from typing import Any
 
@@ -723,6 +724,14 @@ def peer(name: str) -> Any:
         return None
 
 
+def driver() -> str | None:
+    """The version of NVIDIA's driver, where it is told."""
+    try:
+        return Path("/sys/module/nvidia/version").read_text().strip()
+    except OSError:
+        return None
+
+
 def table(bench: Bench) -> None:
     print(f"\n{'row':<22}{'peer':<24}{'ours us':>11}{'peer us':>11}{'ratio':>8}{'95 %':>16}{'goal':>7}{'GB/s':>8}  met")
     for r in bench.rows:
@@ -761,6 +770,7 @@ def main() -> int:
         "backend": args.backend,
         "device": bench.backend.device_profile().device,
         "facts": {k: v for k, v in bench.backend.capability.extras.items() if isinstance(v, str | bool | int)},
+        "driver": driver(),
         "peers": {k: getattr(v, "__version__", None) for k, v in peers.items()},
     }
     whole = not args.rows and not args.scale and args.backend == "cuda"
