@@ -305,6 +305,25 @@ def test_a_number_that_a_call_uses_is_not_forgotten_for_another_one(name, monkey
         assert np.array_equal(line(2.0, float(b), x).numpy(), 2 * X + np.float32(b))
 
 
+def test_a_number_that_two_threads_bring_at_once_is_there_once(name, monkeypatch):
+    home, data = home_of(name), os.urandom(16)
+    assert home.constant(data) is None
+    upload, faster = home.backend.upload_resident, []
+
+    def another_thread_first(ranges):
+        monkeypatch.setattr(home.backend, "upload_resident", upload)
+        faster.append(home.constant(data))
+        upload(ranges)
+
+    monkeypatch.setattr(device_home, "MOST_CONSTANTS", 1000)  # so that none goes for it
+    monkeypatch.setattr(home.backend, "upload_resident", another_thread_first)
+    before = home.backend.metrics()["resident_bytes"]
+    kept = home.constant(data)
+    assert faster == [kept]
+    assert home.backend.metrics()["resident_bytes"] == before + 16
+    assert home.constant(data) is kept
+
+
 def test_a_mix_uploads_the_arrays_of_the_host(name):
     x = vyre.to_device(X, name)
     assert np.array_equal(saxpy(2.0, x, Y).numpy(), 2 * X + Y)

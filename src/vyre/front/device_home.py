@@ -11,9 +11,9 @@ import os
 import sys
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..driver import registry
 from ..driver.life import Phase
@@ -32,6 +32,8 @@ MOST_ADOPTED = 256
 MOST_NAMES = 256
 MOST_CONSTANTS = 64
 """Numbers that a home keeps on its device because calls repeat them."""
+
+_Key = TypeVar("_Key", bound=Hashable)
 
 
 class Home:
@@ -136,40 +138,52 @@ class Home:
         assert exchange is not None
         if not remember:
             return backend.life.stamp(backend.on_device(lambda: exchange.adopt(address, nbytes)))
-        with self._lock:
-            known = self._adopted.get(key)
-            if known is not None and self.is_live(known):
-                self._adopted.move_to_end(key)  # the call that asks has not used it yet
-                return known
+        known = self._known(self._adopted, key)
+        if known is not None:
+            return known
         made = self.adopt(address, nbytes, remember=False)
-        with self._lock:
-            self._adopted[key] = made
-            self._adopted.move_to_end(key)
-            oldest = self._adopted.popitem(last=False)[1] if len(self._adopted) > MOST_ADOPTED else None
-        if oldest is not None and self.is_live(oldest):
-            backend.free_resident(oldest)
-        return made
+        kept, spare = self._kept(self._adopted, key, made, MOST_ADOPTED)
+        if spare is not None:
+            backend.free_resident(spare)
+        return kept
 
     def constant(self, data: bytes) -> ResidentHandle | None:
         """Memory that holds these few bytes, once they have been asked for before."""
+        known = self._known(self._constants, data)
+        if known is not None:
+            return known
         with self._lock:
-            known = self._constants.get(data)
-            if known is not None and self.is_live(known):
-                self._constants.move_to_end(data)  # the call that asks has not used it yet
-                return known
             if data not in self._seen:
                 self._seen.append(data)
                 return None
         made = self.backend.allocate_resident(len(data))
         self.backend.upload_resident([(made, 0, data)])
-        with self._lock:
-            self._constants[data] = made
-            self._constants.move_to_end(data)
-            oldest = self._constants.popitem(last=False)[1] if len(self._constants) > MOST_CONSTANTS else None
-        if oldest is not None and self.is_live(oldest):
+        kept, spare = self._kept(self._constants, data, made, MOST_CONSTANTS)
+        if spare is not None:
             self.changes += 1
-            self.backend.free_resident(oldest)
-        return made
+            self.backend.free_resident(spare)
+        return kept
+
+    def _known(self, table: OrderedDict[_Key, ResidentHandle], key: _Key) -> ResidentHandle | None:
+        with self._lock:
+            known = table.get(key)
+            if known is None or not self.is_live(known):
+                return None
+            table.move_to_end(key)  # the call that asks has not used it yet
+            return known
+
+    def _kept(
+        self, table: OrderedDict[_Key, ResidentHandle], key: _Key, made: ResidentHandle, most: int
+    ) -> tuple[ResidentHandle, ResidentHandle | None]:
+        """What is remembered, and what is to be freed for it: the oldest, or this one if another thread was faster."""
+        with self._lock:
+            known = self._known(table, key)
+            if known is not None:
+                return known, made
+            table[key] = made
+            table.move_to_end(key)
+            oldest = table.popitem(last=False)[1] if len(table) > most else None
+        return made, oldest if oldest is not None and self.is_live(oldest) else None
 
 
 _lock = threading.Lock()
