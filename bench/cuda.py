@@ -16,6 +16,7 @@ fails says why, counts as not met, and the others go on; a peer that fails is le
 - flat: a million launches, and a hundred thousand dispatches from and to host memory: the median of the last hundredth
   is at most 1.1 times that of the second (or of what a peer that rested meanwhile has slowed down by), and memory grows
   by less than 1 MiB.
+- small: a kernel in workgroups of one invocation, against the same in workgroups of 256.
 - scan: u32, against torch.cumsum of the same bits as int32 with dtype=int32 (which wraps alike); by default it sums
   int32 as int64, which writes twice the bytes, and is the second peer. And f32, whose sums have the order of our text.
 - histogram: of bytes, and random ones. A peer that has no kernel for bytes is left out.
@@ -444,6 +445,19 @@ def xor(bench: Bench) -> None:
         bench.compare("xor", sample, peers, 0.97, 3 * a.nbytes)
 
 
+def small(bench: Bench) -> None:
+    """Workgroups of one invocation, against those of 256."""
+    a = words(11, bench.size(1 << 24))
+    with bench.memory() as ours:
+        x, y, z = ours.put(a), ours.room(a.nbytes), ours.room(a.nbytes)
+        one, many = (
+            bench.ours(ours.launch(kernels.orbit_of(n).program, x, place, groups=a.size // n))
+            for n, place in ((1, y), (kernels.GROUP, z))
+        )
+        require(np.array_equal(ours.get(y, np.uint32), ours.get(z, np.uint32)), "the results differ")
+        bench.compare("workgroups of 1", one, {f"workgroups of {kernels.GROUP}": lambda: many}, 0.9)
+
+
 def total(bench: Bench) -> None:
     x = np.random.default_rng(5).random(bench.size(1 << 28), np.float32)
     with bench.memory() as ours:
@@ -703,6 +717,7 @@ ROWS: dict[str, Callable[[Bench], None]] = {
     "batch": batch,
     "flat": flat,
     "xor": xor,
+    "small": small,
     "sum": total,
     "scan": scan,
     "histogram": histogram,

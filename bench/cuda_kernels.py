@@ -54,6 +54,21 @@ def flip(a: In[u32], out: Out[u32]) -> None:
         out[i] = a[i] ^ 0x5A5A5A5A
 
 
+def orbit_of(workgroup: int) -> Any:
+    """Arithmetic in a loop, in workgroups of this size, which no invocation knows of."""
+
+    @vyre.kernel(workgroup=workgroup)
+    def orbit(x: In[u32], out: Out[u32]) -> None:
+        i = gid.x
+        if i < len(out):
+            v = x[i]
+            for _ in range(256):
+                v = v * u32(1664525) + u32(1013904223)
+            out[i] = v
+
+    return orbit
+
+
 @vyre.kernel(workgroup=LAST)
 def sum_last(totals: In[f32], out: InOut[f32]) -> None:
     parts = shared(f32, 32)

@@ -263,6 +263,7 @@ def host_text(text, block):
     text = text.replace(SHARED_MEMORY, "alignas(16) static uchar shared_memory[1 << 18];")
     assert "asm" not in text
     sizes = f"#define BLOCK_X {block[0]}u\n#define BLOCK_Y {block[1]}u\n"
+    sizes += "static const struct { unsigned x; } blockDim = {BLOCK_X};\n"
     return sizes + LANGUAGE + text + ENTRY
 
 
@@ -315,7 +316,7 @@ class Code:
                 numbers = [*lengths, first, 0, 0]
                 blocks = Dim(code.blocks(groups, kernel.workgroup[0]), *grid[1:])
                 words = [ctypes.c_uint(n) for n in numbers]
-                end = [ctypes.c_uint(groups * kernel.workgroup[0] - 1)] * (code.each > 1)
+                end = [ctypes.c_uint(groups * kernel.workgroup[0] - 1)] * code.takes_last
                 values = [*pointers, *words, *more, *end]
                 args = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
                 self.library.run(args, ctypes.byref(blocks), ctypes.byref(Dim(*code.block)), not kernel.soft_flush)

@@ -374,7 +374,7 @@ def test_the_end_of_a_launch_that_may_have_to_be_stopped_is_marked_before_others
     device.stops = SimpleNamespace(take=lambda: ctypes.c_uint32(), give=lambda word: None)
     device.hold, device.prune = lambda mark, ends: None, lambda spared: None
     code = object.__new__(Loaded)
-    code.block, code.each, code.buffers, code.shared_bytes, code.function = (64, 1, 1), 1, 1, 0, 7
+    code.block, code.takes_last, code.buffers, code.shared_bytes, code.function = (64, 1, 1), False, 1, 0, 7
     code.traps, code.polls, code.whole = False, polls, whole
     code._shape, code._lanes = cuda_code(lower(add_one.program, LowerOptions(off=frozenset(("private",))))), 64
     code.numbers = Numbers(code)

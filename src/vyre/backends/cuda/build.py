@@ -34,6 +34,7 @@ def build(program: Program, arch: str, *, poll: bool = False, soft: bool = False
             "buffers": sum(not b.shared for b in kernel.buffers),
             "block": list(code.block),
             "each": code.each,
+            "joined": code.joined,
             "shared": dynamic_bytes(kernel),
         },
     )

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from ...lower.cfamily import Emitter
 from ...lower.cfamily_library import STORAGE
 from ...lower.form import Body, Buffer, Ins, Kernel, bodies, walk
+from .blocks import JoinedCuda, JoinedEmitter
 from .text import Cuda, with_words
 
 _BYTES = 16
@@ -39,9 +40,10 @@ class Run:
         return any(m.guarded for m in self.members)
 
 
-def cuda_text(kernel: Kernel) -> str:
-    """A kernel as a file. One that computes with f64 was lowered with `soft_flush`."""
-    return with_words(_Emitter(kernel).text())
+def cuda_text(kernel: Kernel, *, joined: bool = False) -> str:
+    """A kernel as a file. One that computes with f64 was lowered with `soft_flush`. For `joined` see `blocks`."""
+    emitter = _Joined(kernel, JoinedCuda(kernel)) if joined else _Emitter(kernel, Cuda(kernel))
+    return with_words(emitter.text())
 
 
 def runs_of(kernel: Kernel) -> dict[Ins, Run]:
@@ -148,8 +150,8 @@ def _multiple(item: Ins, of: list[int]) -> int:
 
 
 class _Emitter(Emitter):
-    def __init__(self, kernel: Kernel) -> None:
-        super().__init__(kernel, Cuda(kernel))
+    def __init__(self, kernel: Kernel, dialect: Cuda) -> None:
+        super().__init__(kernel, dialect)
         self.runs = runs_of(self.kernel)
 
     def define(self, item: Ins, args: Sequence[str], name: str | None) -> Iterable[str]:
@@ -208,3 +210,7 @@ class _Emitter(Emitter):
     def fits(self, run: Run, at: str) -> str:
         aligned = f"(ulong){self.buffers[run.buffer]} % sizeof({self.pack(run)}) == 0ul"
         return f"{aligned} && {at} + {len(run.members) - 1}u < {self.length(run.buffer)}" if run.guarded else aligned
+
+
+class _Joined(JoinedEmitter, _Emitter):
+    pass

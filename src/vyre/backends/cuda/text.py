@@ -9,12 +9,12 @@ One entry point, `vyre_kernel`. Its arguments, in this order:
 5. only if the kernel polls: `const volatile unsigned *`, one word that the device can read while the host changes it;
    the kernel ends soon after it is not zero
 6. only if workgroups wait for each other: `unsigned *`, one word that is zero at first; all blocks run at once
-7. only if threads do several invocations each (see `vector`): `unsigned` last_x, the number of invocations of the
+7. only if blocks are not workgroups (see `vector` and `blocks`): `unsigned` last_x, the number of invocations of the
    launch along x, less 1
 
-Elements lie in memory as hosts have them; bool is an `unsigned`, f16 and bf16 are their bits. Blocks have exactly the
-size that the kernel says. Shared memory is static unless it is too much (see `dynamic_places`). Memory that the kernel
-writes is bound once.
+Elements lie in memory as hosts have them; bool is an `unsigned`, f16 and bf16 are their bits. Other blocks have exactly
+the size that the kernel says. Shared memory is static unless it is too much (see `dynamic_places`). Memory that the
+kernel writes is bound once.
 
 Sums, products and the like of f32 are instructions of the assembler: around those of C++ the compiler drops `x * 1`,
 `x / 1` and `x + -0`, and the flush with them.

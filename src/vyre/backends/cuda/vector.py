@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from ...lower.cfamily import ENTRY, Emitter, literal
 from ...lower.cfamily_library import STORAGE
 from ...lower.form import PURE, Body, Buffer, If, Ins, Kernel, Statement, walk
+from .blocks import SIZES, TOGETHER, are_joined, last_parameter
 from .runs import cuda_text
 from .text import Cuda, with_words
 
@@ -32,30 +33,36 @@ _MOST_OF_ALL = 2880
 """Of all invocations of a thread, which are unrolled: where it takes that, accesses are narrower."""
 _MOST_BRANCHES = 64
 """More could be nested too deep for the compiler."""
-_TOGETHER = frozenset(("lane", "barrier", "subgroup"))
-"""What knows of other invocations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
     """A kernel as a file, the threads of a block, and how many invocations along x each of them does.
 
-    Where that is 1, a block is a workgroup, and there is no last_x.
+    `joined`: the threads are those of several workgroups, and any other number of them would do. Where they are not,
+    and each does one invocation, a block is a workgroup, and there is no last_x.
     """
 
     text: str
     block: tuple[int, int, int]
     each: int = 1
+    joined: bool = False
+
+    @property
+    def takes_last(self) -> bool:
+        return self.each > 1 or self.joined
 
     def blocks(self, groups: int, workgroup: int) -> int:
         """Blocks along x for so many workgroups of this size along x."""
-        return groups if self.each == 1 else -(-groups * workgroup // (self.block[0] * self.each))
+        return -(-groups * workgroup // (self.block[0] * self.each)) if self.takes_last else groups
 
 
 def cuda_code(kernel: Kernel) -> Code:
     """The kernel with wide accesses, where that is possible and of use, or as it is."""
     found = _Accesses(kernel)
     if not found.possible:
+        if are_joined(kernel):
+            return Code(cuda_text(kernel, joined=True), (SIZES[0], 1, 1), joined=True)
         return Code(cuda_text(kernel), kernel.workgroup)
     emitter = _Emitter(kernel, found)
     return Code(with_words(emitter.text()), (_THREADS, 1, 1), emitter.each)
@@ -90,7 +97,7 @@ class _Accesses:
             and self.length <= _MOST
             and sum(isinstance(i, If) for i in items) <= _MOST_BRANCHES
             and not any(b.shared for b in kernel.buffers)
-            and not any(i.op in _TOGETHER for i in items)
+            and not any(i.op in TOGETHER for i in items)
             and not any(isinstance(i, Ins) and self._is_place(i) and not self._is_own(i) for i in items)
         )
 
@@ -227,9 +234,8 @@ class _Emitter(Emitter):
             "}",
             "",
         ]
-        last = ("const uint last_x", "invocations of the launch along x, less 1")
         lines += [f'extern "C" __global__ void __launch_bounds__({_THREADS})', f"{ENTRY}("]
-        lines += [*_list([*parameters, last]), ")", "{", *(f"    {line}" for line in self.entry()), "}", ""]
+        lines += [*_list([*parameters, last_parameter()]), ")", "{", *(f"    {line}" for line in self.entry()), "}", ""]
         return "\n".join(lines)
 
     def pack(self, buffer: Buffer) -> str:

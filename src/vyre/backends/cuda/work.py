@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import cached_property, partial
+from math import prod
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from ...driver.offload.device import Batch, Built, Code, Memory, Ticket
 from ...driver.values import Dims
 from ...lower.cfamily import ENTRY
 from . import vector
+from .blocks import active_blocks, fitting
 from .calls import Address
 from .driver import NOT_READY
 from .staging import DIRECT_BYTES, LARGE_BYTES, Pinned, address_of, new_bytes
@@ -68,9 +70,7 @@ class Loaded:
         cu, ok, facts = device.cu, device.context.ok, built.facts
         x, y, z = facts.extra["block"]
         self.block: Dims = (x, y, z)
-        self._shape = vector.Code(built.source, self.block, facts.extra["each"])
         self._lanes = facts.workgroup[0]
-        self.each: int = facts.extra["each"]
         self.buffers: int = facts.extra["buffers"]
         self.shared_bytes: int = facts.extra.get("shared", 0)
         self.traps, self.polls, self.whole = bool(facts.traps), facts.polls, facts.whole
@@ -80,6 +80,11 @@ class Loaded:
         if self.shared_bytes:
             kind = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             ok(cu.cuFuncSetAttribute(self.function, kind, self.shared_bytes), "loading a kernel")
+        joined = facts.extra.get("joined", False)
+        if joined:
+            self.block = fitting(partial(active_blocks, cu, ok, self.function, 0)), 1, 1
+        self._shape = vector.Code(built.source, self.block, facts.extra["each"], joined)
+        self.takes_last = self._shape.takes_last
         self.numbers = Numbers(self)
 
     def blocks(self, grid: Dims) -> Dims:
@@ -89,14 +94,14 @@ class Loaded:
     @cached_property
     def most_together(self) -> int:
         """Blocks that run at the same time."""
-        cu, ok, (x, y, z) = self._device.cu, self._device.context.ok, self.block
-        with self._device.context.current():
-            each = cu.cuOccupancyMaxActiveBlocksPerMultiprocessor(self.function, x * y * z, self.shared_bytes)
-            return int(ok(each, "asking how many blocks run at once")) * self._device.found.multiprocessors
+        device = self._device
+        with device.context.current():
+            each = active_blocks(device.cu, device.context.ok, self.function, self.shared_bytes, prod(self.block))
+        return each * device.found.multiprocessors
 
     def last(self, grid: Dims) -> tuple[int, ...]:
-        """What a kernel whose threads do several invocations must know."""
-        return (grid[0] * self._lanes - 1,) if self.each > 1 else ()
+        """What a kernel must know whose blocks are not workgroups."""
+        return (grid[0] * self._lanes - 1,) if self.takes_last else ()
 
     def __del__(self) -> None:
         module = getattr(self, "module", None)
@@ -109,7 +114,7 @@ class Numbers:
 
     def __init__(self, code: Loaded) -> None:
         count, more = code.buffers, code.traps + code.polls + code.whole
-        pointers, words = count + more, count + 3 + (code.each > 1)
+        pointers, words = count + more, count + 3 + code.takes_last
         self._layout = Struct(f"={pointers}Q{words}I")
         self._bytes = (ctypes.c_uint64 * (pointers + -(-words // 2)))()
         start = ctypes.addressof(self._bytes)
