@@ -241,6 +241,38 @@ def test_after_a_loss_nothing_else_is_said(fake):
             context.ok((code,), "allocating memory")
 
 
+@pytest.mark.parametrize("lost, gone", [(True, []), (False, [True])])
+def test_memory_of_a_device_that_is_gone_is_not_freed_and_needs_no_lock(lost, gone):
+    device = object.__new__(CudaDevice)
+    device.context, device._gone, device._live = SimpleNamespace(lost=lost), gone, {64}
+    device.lock = threading.Lock()
+    with device.lock:  # as a thread held it that a forked process does not have
+        device.free(64)
+    assert device._live == {64}
+
+
+def test_what_a_device_has_goes_with_it_and_nothing_is_used_afterwards(fake):
+    done = []
+    cu = SimpleNamespace(**{
+        name: lambda *given, name=name: done.append((name, *given))
+        for name in ("cuModuleUnload", "cuMemFreeAsync", "cuMemPoolDestroy", "cuStreamDestroy", "cuEventDestroy")
+    })  # fmt: skip
+    fake()
+    marks, gone, live = {0: [("event", 1)], 2: []}, [], {64}
+    devices._clear_away(cu, Context(0), ["stream", "other"], "pool", marks, ["module"], [], live, gone)
+    assert gone == [True]
+    assert not live
+    assert marks == {0: [], 2: []}
+    assert done == [
+        ("cuModuleUnload", "module"),
+        ("cuMemFreeAsync", 64, "stream"),
+        ("cuMemPoolDestroy", "pool"),
+        ("cuStreamDestroy", "stream"),
+        ("cuStreamDestroy", "other"),
+        ("cuEventDestroy", "event"),
+    ]
+
+
 def test_a_context_is_retained_once_and_made_anew_after_a_loss(fake):
     cu = fake()
     first = driver.context_of(0)

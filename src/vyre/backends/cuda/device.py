@@ -15,6 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 from ...driver.offload.device import Built, Code, Command, Device, Launch, Memory, Slot, Ticket
@@ -89,6 +90,7 @@ class CudaDevice(Device):
         self.graphs = Graphs()
         self._arrived: dict[int, int] = {}
         self._copier: Loaded | None = None
+        self._gone: list[bool] = []
         _await_left(context)
         with context.current():
             self.stream, self.readings, self.memory, *self.beside = (
@@ -99,8 +101,9 @@ class CudaDevice(Device):
         self.stops = StopWords(self.staging)
         streams = [self.stream, self.readings, self.memory, *self.beside]
         weakref.finalize(
-            self, _clear_away, cu, context, streams, self._pool, self._marks, self._retired, self._last
-        ).atexit = False
+            self, _clear_away, cu, context, streams, self._pool, self._marks, self._retired, self._last, self._live,
+            self._gone,
+        ).atexit = False  # fmt: skip
         _devices.add(self)
 
     def _new_pool(self) -> Any:
@@ -142,6 +145,8 @@ class CudaDevice(Device):
         and a kernel that writes where nothing is ends all work of the process."""
 
     def free(self, address: int) -> None:
+        if self.context.lost or self.gone:
+            return  # before the lock, which in a forked process nobody may ever release
         with self.lock:
             if address in self._live:
                 self._live.remove(address)
@@ -189,13 +194,20 @@ class CudaDevice(Device):
         return CudaRound(self, code, slots, lengths, launches)
 
     @property
+    def gone(self) -> bool:
+        """Whether nobody holds it any longer, and streams and memory are no more."""
+        return bool(self._gone)
+
+    @property
     def copier(self) -> Loaded:
         """Copies words, of its own memory and of pinned memory of the host."""
-        with self.lock:
-            self.require_open("loading a kernel")
-            if self._copier is None:
-                self._copier = self.load(build(COPY, self.found.arch))
-            return self._copier
+        found = self._copier
+        if found is None:
+            found = self.load(_built_copier(self.found.arch))  # which may wait for what runs, so nothing is locked
+            with self.lock:
+                self.require_open("loading a kernel")
+                self._copier = found
+        return found
 
     def most_together(self, code: Code) -> int:
         assert isinstance(code, Loaded)
@@ -412,6 +424,11 @@ class CudaDevice(Device):
         Crew(target.nbytes).run(work)
 
 
+@cache
+def _built_copier(arch: str) -> Built:
+    return build(COPY, arch)
+
+
 def _await_left(context: Context) -> None:
     """Wait for work that was left behind: nothing can be loaded while it runs."""
     left = context.unended
@@ -450,16 +467,25 @@ def _clear_away(
     marks: dict[int, list[tuple[Any, Address]]],
     modules: list[Any],
     last: list[Mark],
+    live: set[int],
+    gone: list[bool],
 ) -> None:
-    """Nobody holds the device any longer. What still runs is left alone: the driver would wait for it."""
+    """Nobody holds the device any longer. What still runs is left alone: the driver would wait for it.
+
+    Where the collector finds it together with what uses it, the finalizers of that come after this.
+    """
     with suppress(VyreError):
         if context.lost or not all(mark.ended() for mark in last):
             return
+        gone.append(True)
         with context.current():
             for module in modules:
                 cu.cuModuleUnload(module)
+            while live:
+                cu.cuMemFreeAsync(live.pop(), streams[0])
             cu.cuMemPoolDestroy(pool)
             for stream in streams:
                 cu.cuStreamDestroy(stream)
-            for event, _ in (pair for events in marks.values() for pair in events):
-                cu.cuEventDestroy(event)
+            for events in marks.values():
+                while events:
+                    cu.cuEventDestroy(events.pop()[0])

@@ -182,8 +182,31 @@ class Graphs:
 
         return go
 
+    def own(self, device: CudaDevice, commands: Sequence[Command]) -> Callable[[], None]:
+        """Commands as a graph that nobody else takes. Who has it keeps the memory; here is no point to wait for."""
+        with self.lock:
+            graph = self._new(device, [_Node(command) for command in commands])
+        launch, stream, failed = device.calls.launch_graph, address(device.stream), device.context.failed
+
+        def go(codes: Sequence[Command] = commands) -> None:
+            with self.lock:
+                if device.closed:
+                    device.require_open(DOING)
+                result = launch(graph.address, stream)
+                self.launched += 1
+            if result:
+                raise failed(result, DOING)
+
+        return go
+
     def close(self) -> None:
         self._kinds.clear()
+
+    def _new(self, device: CudaDevice, nodes: Sequence[_Node]) -> _Graph:
+        graph = _Graph(device, nodes)
+        self._alive.add(graph)
+        self.made += 1
+        return graph
 
     def _has_room(self, kind: Kind) -> bool:
         """Whether one more of this kind takes none from anybody."""
@@ -197,9 +220,7 @@ class Graphs:
         graphs = self._kinds.setdefault(kind, [])
         graph = next((g for g in graphs if g.owner() is None), None)
         if graph is None and len(graphs) < OF_A_KIND:
-            graph = _Graph(device, nodes)
-            self._alive.add(graph)
-            self.made += 1
+            graph = self._new(device, nodes)
         else:
             graph = graph or graphs[0]  # which was taken before all others
             graphs.remove(graph)

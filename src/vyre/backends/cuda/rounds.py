@@ -22,6 +22,7 @@ from ...foundation.dtypes import u32
 from ...foundation.ir import BufLen, If, InvocationId, Load, Store
 from ...foundation.program import Program, read, write_only
 from .calls import address
+from .staging import Pinned
 from .work import Loaded
 
 if TYPE_CHECKING:
@@ -60,9 +61,11 @@ class CudaRound(Round, Ticket):
                     end += max(-(-slot.nbytes // _ALIGNED), 1) * _ALIGNED
             ends.append(end)
         first, there, back, _ = ends
-        self._memory = memory = device.allocate(end)
-        take = device.staging.take
-        self._pinned = source, target = take(max(there, 1)), take(max(back - first, 1))
+        self._pinned: list[Pinned] = []
+        self._memory = memory = device.allocate(max(end, _ALIGNED))
+        for nbytes in (there, back - first):
+            self._pinned.append(device.staging.take(max(nbytes, 1)))
+        source, target = self._pinned
         source.view[:there] = bytes(there)
         places = [memory + offsets[k] for k in range(len(slots))]
         commands = [Launch(code, places, lengths, base, grid) for base, grid in launches]
@@ -72,19 +75,25 @@ class CudaRound(Round, Ticket):
             commands.append(_copy(device, memory + first, target.address, back - first))
         self.inputs = [source.view[offsets[k] :][: slot.nbytes] for k, slot in enumerate(slots) if slot.filled]
         self.outputs = [target.view[offsets[k] - first :][: slot.nbytes] for k, slot in enumerate(slots) if slot.read]
-        self._launch = device.graphs.sequence(device, commands)
+        self._launch = device.graphs.own(device, commands)
         self._mark, self._stream = device.mark(device.stream), address(device.stream)
+        self._marked = True
 
     def go(self) -> Ticket:
+        self._marked = False
         self._launch()
         self._mark.put(self._stream)
+        self._marked = True
         return self
 
     def done(self) -> bool:
         return self._mark.ended()
 
     def wait(self, seconds: float | None) -> bool:
-        return self._device.wait(self._mark, seconds)
+        ended = self._device.wait(self._mark, seconds)
+        if ended:
+            self._device.prune()
+        return ended
 
     def take(self, into: Sequence[memoryview | None]) -> list[Any]:
         return []
@@ -92,15 +101,15 @@ class CudaRound(Round, Ticket):
     def __del__(self) -> None:
         """Of the device, memory is freed behind work that may still be on its way; that of the host is held as long."""
         device, pinned = self._device, getattr(self, "_pinned", ())
-        if not pinned or device.context.lost or sys.is_finalizing():
+        if not pinned or device.context.lost or device.gone or sys.is_finalizing():
             return
         gives = [partial(device.staging.give, each) for each in pinned]
         with suppress(VyreError):
             if not device.closed:
                 device.hold(device.mark(device.stream), gives)
-                return
-            for give in gives:  # which waits for the copies
-                give()
+            elif getattr(self, "_marked", True) and (not hasattr(self, "_mark") or self._mark.ended()):
+                for give in gives:  # else nobody knows when the device lets go of it
+                    give()
 
 
 def _copy(device: CudaDevice, source: int, target: int, nbytes: int) -> Launch:

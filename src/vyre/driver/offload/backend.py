@@ -10,7 +10,6 @@ import os
 import threading
 import weakref
 from abc import abstractmethod
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -50,6 +49,9 @@ _ABSENT = frozenset(NODE_IDS[name] for name in ("AsyncLoad", "AsyncStore", "Asyn
 OPS = (CORE_IDS | {*NODE_IDS.values(), *EXPR_IDS.values(), *LITERAL_IDS.values()}) - _ABSENT
 """What the lowering makes kernels of; the value types that a target lacks are told by `BackendCapability.types`."""
 
+MAX_ROUNDS = 64
+"""That a device keeps; who loses one may get another."""
+
 
 class Session:
     """A device in use, and what lies on it."""
@@ -58,8 +60,8 @@ class Session:
         self.device = device
         self.pool = Pool(device)
         self.residents = Residents(device, self.pool, backend)
-        self.repeated: deque[weakref.ref[Any]] = deque()
-        """Dispatches that have a `Round`, in the order in which they got it."""
+        self._repeated: list[weakref.ref[Any]] = []
+        self._lock = threading.Lock()
         self.left: Ticket | None = None
         """Work that was left behind: until it ends, if ever, the device counts as lost."""
 
@@ -74,6 +76,16 @@ class Session:
                 pass  # it failed, and so has ended
             self.left = None
         return self.device.lost()
+
+    def keep(self, planned: Any) -> None:
+        """A dispatch has got a `Round`; who got his long ago loses it."""
+        with self._lock:
+            alive = [ref for ref in self._repeated if ref() is not None]
+            alive.append(weakref.ref(planned))
+            spare, self._repeated = alive[:-MAX_ROUNDS], alive[-MAX_ROUNDS:]
+        for oldest in (ref() for ref in spare):
+            if oldest is not None:
+                oldest.lose()
 
     def close(self) -> None:
         with suppress(VyreError):  # of a device that is gone

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 import weakref
@@ -11,7 +12,7 @@ from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...errors import DeviceOutOfMemory, DispatchFailed, VyreError
+from ...errors import DeviceLost, DispatchFailed, VyreError
 from ...foundation.program import Program
 from ..contract import CompiledPipeline, OutputBuffers, PendingDispatch
 from ..execute import named
@@ -37,23 +38,23 @@ _MAX_READY = 256
 """Dispatches over resident memory that it keeps ready."""
 WORTH_A_ROUND = 8
 """Runs of a dispatch over host memory before the device is asked for a faster way."""
+_NEVER = -sys.maxsize
 ROUND_BYTES = 64 << 10
 """Memory of all its buffers, up to which there may be one: beyond, copies take longer than everything else."""
-MAX_ROUNDS = 64
-"""That a device keeps; who loses one may get another."""
 
 
 class _Planned:
     """A dispatch over memory of the caller: the shape of its launches, and what goes to the device and comes back."""
 
-    __slots__ = ("__weakref__", "inputs", "outputs", "plan", "reads", "repeat", "runs", "shape", "turn", "zeros")
+    __slots__ = ("__weakref__", "inputs", "outputs", "plan", "reads", "repeats", "round", "runs", "shape", "zeros")
 
     def __init__(self, shape: Shape, plan: DispatchPlan) -> None:
         self.shape, self.plan = shape, plan
         self.runs = 0
-        self.repeat: _Repeat | None = None
-        self.turn = threading.Lock()
-        """Held by the thread that repeats it."""
+        self.repeats: list[_Repeat] = []
+        """The faster way, unless a thread has taken it or there is none."""
+        self.round: weakref.ref[Round] | None = None
+        """That of the faster way, wherever it is."""
         bound = list(enumerate(shape.bound))
         self.inputs = [(slot, b.input_index) for slot, b in bound if b.input_index is not None and b.nbytes]
         self.zeros = [
@@ -75,17 +76,38 @@ class _Planned:
         simple = shape.is_simple and bool(shape.parts) and not facts.polls and not facts.whole
         return simple and sum(b.nbytes for b in shape.bound) <= ROUND_BYTES
 
-    def prepare(self, session: Session) -> _Repeat | None:
-        """Have the device's faster way, if there is one; who got his long ago loses it."""
-        with suppress(DeviceOutOfMemory):
-            self.repeat = self._prepared(session.device)
-        if self.repeat is not None:
-            session.repeated.append(weakref.ref(self))
-            if len(session.repeated) > MAX_ROUNDS:
-                oldest = session.repeated.popleft()()
-                if oldest is not None:
-                    oldest.runs, oldest.repeat = 0, None
-        return self.repeat
+    def take(self, session: Session) -> _Repeat | None:
+        """The device's faster way, if there is one by now and nobody uses it."""
+        try:
+            return self.repeats.pop()
+        except IndexError:
+            pass
+        if self.round is not None and self.round() is not None:
+            return None  # another thread has it
+        self.runs += 1
+        if self.runs < WORTH_A_ROUND or not self.is_small:
+            return None
+        self.runs = _NEVER
+        try:
+            made = self._prepared(session.device)
+        except DeviceLost:
+            raise
+        except VyreError:
+            return None  # the plain way may still go, and says what is wrong if not
+        if made is not None:
+            self.runs, self.round = 0, weakref.ref(made.round)
+            session.keep(self)
+        return made
+
+    def give(self, repeat: _Repeat) -> None:
+        """For the next one, unless it was lost meanwhile."""
+        if self.round is not None and self.round() is repeat.round:
+            self.repeats.append(repeat)
+
+    def lose(self) -> None:
+        """Have none, until it is worth one again."""
+        self.runs, self.round = 0, None
+        self.repeats.clear()
 
     def _prepared(self, device: Device) -> _Repeat | None:
         shape, traps = self.shape, bool(self.shape.facts.traps)
@@ -280,25 +302,18 @@ class OffloadPipeline(CompiledPipeline):
         out: Sequence[Buffer] | None,
     ) -> OutputBuffers | None:
         """A dispatch that was made often, in the device's faster way. None where there is none, or it is in use."""
-        turn = planned.turn
-        if (self.config if config is None else config).timeout is not None or not turn.acquire(blocking=False):
+        if (self.config if config is None else config).timeout is not None:
             return None
+        repeat = planned.take(self.session)
+        if repeat is None:
+            return None
+        ended = True
         try:
-            repeat = planned.repeat
-            if repeat is None:
-                planned.runs += 1
-                if planned.runs != WORTH_A_ROUND or not planned.is_small:
-                    return None
-                repeat = planned.prepare(self.session)
-                if repeat is None:
-                    return None
             for view, index in repeat.inputs:
                 view[:] = plain(inputs[index])
-            try:
-                settle(self.session, repeat.round.go())
-            except BaseException:
-                planned.repeat = None  # nobody knows what still happens to its memory
-                raise
+            ended = False  # whatever happens from here on may leave it running
+            settle(self.session, repeat.round.go())
+            ended = True
             if repeat.traps is not None:
                 require_no_trap(planned.shape.facts, repeat.traps)
             if out is None:
@@ -307,7 +322,10 @@ class OffloadPipeline(CompiledPipeline):
                 plain(target)[:] = view
             return list(out)
         finally:
-            turn.release()
+            if ended:
+                planned.give(repeat)
+            else:
+                planned.lose()
 
     def _submitted(
         self,
