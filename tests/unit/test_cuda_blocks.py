@@ -87,9 +87,10 @@ def test_invocations_that_know_of_each_other_are_not_joined(body):
     assert not code_of(*body, size=(16, 1, 1), buffers=buffers).joined
 
 
-def test_a_block_has_the_threads_with_which_most_run_at_once_and_few_are_better():
-    assert fitting(lambda size: 2048 // size) == 128
-    assert fitting(lambda size: min(8, 2048 // size)) == 256
+def test_a_block_has_the_threads_with_which_most_run_at_once():
+    assert fitting(lambda size: 2048 // size) == 256
+    assert fitting(lambda size: 900 // size) == 128
+    assert fitting(lambda size: min(4, 2048 // size)) == 512
     assert fitting(lambda size: 1 if size <= 64 else 0) == 64
     assert fitting(lambda size: 5 if size == 32 else 0) == 32
     assert all(size & (size - 1) == 0 for size in SIZES)
