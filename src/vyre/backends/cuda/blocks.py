@@ -19,7 +19,7 @@ from .text import Cuda
 ENOUGH = 64
 """Invocations of a workgroup with which a multiprocessor can be full."""
 SIZES = (256, 128, 512, 64, 32)
-"""Threads of a block that are tried, in this order: with fewer, starting blocks takes longer than a short kernel. Powers
+"""Threads of a block that are tried, in this order: starting many small blocks takes longer than a short kernel. Powers
 of two, so that no id wraps around."""
 TOGETHER = frozenset(("lane", "barrier", "subgroup"))
 """What knows of other invocations."""
