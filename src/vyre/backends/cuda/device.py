@@ -34,7 +34,7 @@ SPIN_S = 0.002
 """How long a wait looks again and again before it begins to sleep; most launches are over by then."""
 _SLEEP_S = 0.0002
 _GLANCE_S = 0.00002
-_LEFT_S = 1.0
+_LEFT_S = 5.0
 """How long a new device waits for work that was left behind on the one before."""
 BESIDE = 4
 """Streams for work that nobody waits for right away."""
