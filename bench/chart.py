@@ -23,7 +23,7 @@ TITLES = {
     "batch of 32": "32 launches, time of the host",
     "batch of 32, wait": "32 launches and wait",
     "xor": "u32 xor, 256 M",
-    "workgroups of 1": "256 turns, 16 M, workgroups of 1",
+    "workgroups of 1": "a loop, workgroups of 1",
     "sum": "f32 sum, 256 M",
     "scan": "u32 prefix sum, 256 M",
     "scan, f32": "f32 prefix sum, 256 M",
