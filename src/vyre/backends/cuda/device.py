@@ -15,7 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 from ...driver.offload.device import Built, Code, Command, Device, Launch, Memory, Slot, Ticket
@@ -424,7 +424,7 @@ class CudaDevice(Device):
         Crew(target.nbytes).run(work)
 
 
-@cache
+@lru_cache(maxsize=4)
 def _built_copier(arch: str) -> Built:
     return build(COPY, arch)
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _ALIGNED = 256
 """Where buffers begin, as those of the pool do."""
+_ORDER = ((True, False), (True, True), (False, True), (False, False))
+"""Whether a buffer comes from the host, and whether it goes back."""
 _GROUP = 256
 _WORD_BYTES = 4
 _I = InvocationId(0)
@@ -54,9 +56,9 @@ class CudaRound(Round, Ticket):
         self._device = device
         offsets: dict[int, int] = {}
         ends, end = [], 0
-        for share in (_only_comes, _comes_and_goes, _only_goes, _stays):
+        for way in _ORDER:
             for k, slot in enumerate(slots):
-                if share(slot):
+                if (slot.filled or slot.zero, slot.read) == way:
                     offsets[k] = end
                     end += max(-(-slot.nbytes // _ALIGNED), 1) * _ALIGNED
             ends.append(end)
@@ -115,23 +117,3 @@ class CudaRound(Round, Ticket):
 def _copy(device: CudaDevice, source: int, target: int, nbytes: int) -> Launch:
     count = nbytes // _WORD_BYTES
     return Launch(device.copier, (source, target), (count, count), (0, 0, 0), (-(-count // _GROUP), 1, 1))
-
-
-def _comes(slot: Slot) -> bool:
-    return slot.filled or slot.zero
-
-
-def _only_comes(slot: Slot) -> bool:
-    return _comes(slot) and not slot.read
-
-
-def _comes_and_goes(slot: Slot) -> bool:
-    return _comes(slot) and slot.read
-
-
-def _only_goes(slot: Slot) -> bool:
-    return slot.read and not _comes(slot)
-
-
-def _stays(slot: Slot) -> bool:
-    return not slot.read and not _comes(slot)
