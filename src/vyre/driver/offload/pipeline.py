@@ -85,9 +85,11 @@ class _Planned:
         if self.round is not None and self.round() is not None:
             return None  # another thread has it
         self.runs += 1
-        if self.runs < WORTH_A_ROUND or not self.is_small:
+        if self.runs < WORTH_A_ROUND:
             return None
         self.runs = _NEVER
+        if not self.is_small:
+            return None
         try:
             made = self._prepared(session.device)
         except DeviceLost:
