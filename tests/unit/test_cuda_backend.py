@@ -251,6 +251,27 @@ def test_memory_of_a_device_that_is_gone_is_not_freed_and_needs_no_lock(lost, go
     assert device._live == {64}
 
 
+def test_the_kernel_that_copies_is_loaded_once_and_locks_nobody_out(monkeypatch):
+    device, free = object.__new__(CudaDevice), []
+    device.lock, device.closed, device._copier, device.found = threading.RLock(), False, None, FOUND
+
+    def another():
+        free.append(device.lock.acquire(timeout=5))
+        if free[-1]:
+            device.lock.release()
+
+    def load(self, built):
+        other = threading.Thread(target=another)
+        other.start()
+        other.join()
+        return built
+
+    monkeypatch.setattr(devices, "_built_copier", lambda arch: f"copier for {arch}")
+    monkeypatch.setattr(CudaDevice, "load", load)
+    assert device.copier == device.copier == f"copier for {FOUND.arch}"
+    assert free == [True]
+
+
 def test_what_a_device_has_goes_with_it_and_nothing_is_used_afterwards(fake):
     done = []
     cu = SimpleNamespace(**{

@@ -191,6 +191,9 @@ def test_large_dispatches_and_those_with_a_deadline_get_none(backend, rounds):
     for _ in range(OFTEN):
         backend.dispatch(ADD, [words(1), words(2)], config)
     assert not rounds
+    for _ in range(OFTEN):
+        pipeline.dispatch([x[1:], x[1:]])
+    assert len(rounds) == 1
 
 
 def test_memory_that_cannot_be_written_is_refused_after_a_round_too(backend, rounds):
@@ -281,7 +284,8 @@ def test_a_round_that_is_lost_while_it_is_used_is_not_used_again(backend, rounds
 
 
 @pytest.mark.parametrize("error", [DeviceOutOfMemory, DispatchFailed, KernelCompileFailed])
-def test_without_a_round_the_plain_way_is_taken(backend, monkeypatch, error):
+def test_without_a_round_the_plain_way_is_taken(backend, monkeypatch, caplog, error):
+    caplog.set_level("INFO", "vyre.offload")
     asked = []
 
     def fails(*about):
@@ -293,6 +297,7 @@ def test_without_a_round_the_plain_way_is_taken(backend, monkeypatch, error):
     for _ in range(3 * OFTEN):
         assert bytes(pipeline.dispatch([arange(11)])[0]) == (2 * arange(11) + 1).tobytes()
     assert asked == [1]
+    assert [r.getMessage() for r in caplog.records] == ["a small dispatch stays slow: there is none. Fix: none"]
 
 
 def test_a_device_that_is_lost_while_a_round_is_made_says_so(backend, monkeypatch):
@@ -382,9 +387,8 @@ def test_random_programs_mean_the_same_in_rounds(backend, rounds):
     assert ran > 5
 
 
+@pytest.mark.parametrize("backend", ["cuda"], indirect=True)
 def test_memory_of_a_round_goes_with_its_pipeline(backend, rounds):
-    if backend.id != "cuda":
-        pytest.skip("its rounds are of this file")
     device = backend.session().device
     live, idle = len(device._live), device.staging._idle_bytes
     for _ in range(3):
@@ -475,6 +479,19 @@ def test_pinned_memory_of_a_round_comes_back_when_the_device_has_let_go_of_it(st
     assert made == done
 
 
+def test_who_waits_for_a_round_lets_go_of_what_others_held():
+    made = []
+    device = fake_device(
+        made,
+        graphs=SimpleNamespace(own=lambda device, commands: lambda: made.append("launch")),
+        wait=lambda mark, seconds: made.append("wait") or True,
+        prune=lambda: made.append("prune"),
+    )
+    ticket = CudaRound(device, "code", SLOTS, [1], []).go()
+    assert ticket.wait(None)
+    assert made[:1] + made[-2:] == ["launch", "wait", "prune"]
+
+
 def test_a_round_that_was_interrupted_before_its_point_was_set_keeps_its_pinned_memory():
     made = []
 
@@ -507,9 +524,8 @@ def test_a_round_that_finds_no_pinned_memory_leaves_none_behind():
     assert made == ["take", "give"]
 
 
+@pytest.mark.parametrize("backend", ["cuda"], indirect=True)
 def test_rounds_of_many_lengths_keep_their_graphs(backend, rounds):
-    if backend.id != "cuda":
-        pytest.skip("has no graphs")
     pipeline = compiled(backend, bump.program)
     for n in range(1, 9):
         for _ in range(OFTEN):

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...driver.offload.device import Launch, Round, Slot, Ticket
 from ...driver.values import Dims
@@ -23,7 +23,7 @@ from ...foundation.ir import BufLen, If, InvocationId, Load, Store
 from ...foundation.program import Program, read, write_only
 from .calls import address
 from .staging import Pinned
-from .work import Loaded
+from .work import Loaded, Sent
 
 if TYPE_CHECKING:
     from .device import CudaDevice
@@ -42,9 +42,7 @@ COPY = Program(
 )
 
 
-class CudaRound(Round, Ticket):
-    """It is its own ticket, since nobody repeats it before it has ended."""
-
+class CudaRound(Round):
     def __init__(
         self,
         device: CudaDevice,
@@ -79,6 +77,7 @@ class CudaRound(Round, Ticket):
         self.outputs = [target.view[offsets[k] - first :][: slot.nbytes] for k, slot in enumerate(slots) if slot.read]
         self._launch = device.graphs.own(device, commands)
         self._mark, self._stream = device.mark(device.stream), address(device.stream)
+        self._sent = Sent(device, self._mark)  # the same each time, since nobody repeats it before it has ended
         self._marked = True
 
     def go(self) -> Ticket:
@@ -86,19 +85,7 @@ class CudaRound(Round, Ticket):
         self._launch()
         self._mark.put(self._stream)
         self._marked = True
-        return self
-
-    def done(self) -> bool:
-        return self._mark.ended()
-
-    def wait(self, seconds: float | None) -> bool:
-        ended = self._device.wait(self._mark, seconds)
-        if ended:
-            self._device.prune()
-        return ended
-
-    def take(self, into: Sequence[memoryview | None]) -> list[Any]:
-        return []
+        return self._sent
 
     def __del__(self) -> None:
         """Of the device, memory is freed behind work that may still be on its way; that of the host is held as long."""

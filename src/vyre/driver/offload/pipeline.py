@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 import time
@@ -94,8 +95,9 @@ class _Planned:
             made = self._prepared(session.device)
         except DeviceLost:
             raise
-        except VyreError:
-            return None  # the plain way may still go, and says what is wrong if not
+        except VyreError as e:  # the plain way may still go, and says what is wrong if not
+            logging.getLogger("vyre.offload").info("a small dispatch stays slow: %s", e)
+            return None
         if made is not None:
             self.runs, self.round = 0, weakref.ref(made.round)
             session.keep(self)
