@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import tempfile
 from contextlib import chdir
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from vyre.driver import settings_files
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a script that starts tests in the background ignores it
 os.environ["XDG_CONFIG_HOME"] = os.devnull  # no file of the user lies below; processes that a test starts have it too
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):  # they would each compile the package, which takes a second
     os.environ["PYTHONPYCACHEPREFIX"] = str(Path(__file__).parents[1] / "build" / "bytecode")

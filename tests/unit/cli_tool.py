@@ -9,6 +9,7 @@ import sys
 import types
 import typing
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,17 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield tmp_path
     for name in [name for name in sys.modules if name.startswith("vyre_file_")]:
         del sys.modules[name]
+
+
+@contextmanager
+def started(words: list[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """A process with pipes for what it says, which does not outlive the block."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(words, **(pipes | options)) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def command(*words: str | Path, cwd: Path, timeout: float = 60, **environ: str) -> subprocess.CompletedProcess[str]:

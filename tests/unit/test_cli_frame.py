@@ -20,7 +20,7 @@ from vyre.cli import app, output
 from vyre.errors import ArgumentTypeError, BackendUnavailable
 
 from .cli_plugins import Plugins, shared_cache
-from .cli_tool import command, inside, misfits, parsed, refused
+from .cli_tool import command, inside, misfits, parsed, refused, started
 
 CODE = "import sys; from vyre.cli.app import main; code = main({words!r}); {then}; sys.exit(code)"
 
@@ -223,15 +223,13 @@ def test_an_interrupt_is_reported_in_one_line(planted, capsys):
 def test_ctrl_c_ends_a_command_that_waits_for_a_backend(tmp_path):
     plugins = Plugins(tmp_path)
     plugins.add("hangs", "import pathlib, time; pathlib.Path('began').touch(); time.sleep(60)")
-    running = subprocess.Popen(
-        [sys.executable, "-m", "vyre", "doctor", "hangs"],
-        cwd=tmp_path, env=plugins.whole_environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    until = time.monotonic() + 30
-    while not (tmp_path / "began").exists() and time.monotonic() < until:
-        time.sleep(0.02)
-    running.send_signal(signal.SIGINT)
-    out, err = running.communicate(timeout=30)
+    words = [sys.executable, "-m", "vyre", "doctor", "hangs"]
+    with started(words, cwd=tmp_path, env=plugins.whole_environ) as running:
+        while not (tmp_path / "began").exists():
+            assert running.poll() is None
+            time.sleep(0.02)
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=60)
     assert (running.returncode, out, err) == (130, "", "interrupted\n")
 
 

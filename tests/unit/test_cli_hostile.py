@@ -19,7 +19,7 @@ from vyre.driver import registry
 from vyre.driver.contract import BackendRegistration
 
 from .cli_plugins import Plugins
-from .cli_tool import SAXPY, command, document, inside, parsed, refused
+from .cli_tool import SAXPY, command, document, inside, parsed, refused, started
 
 F32 = np.float32
 RUN = ("run", "saxpy.py", "-i", "alpha=1", "-b", "reference")
@@ -253,10 +253,10 @@ def test_a_size_is_not_ignored_where_a_file_is_measured(capsys):
 def test_an_interrupted_command_still_prints_one_document(files):
     (files / "slow.py").write_text("import sys, time\nprint('asleep', flush=True)\ntime.sleep(60)\n")
     words = [sys.executable, "-m", "vyre", "ir", "slow.py", "--json"]
-    running = subprocess.Popen(words, cwd=files, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert running.stderr.readline() == "asleep\n"
-    running.send_signal(signal.SIGINT)
-    out, err = running.communicate(timeout=30)
+    with started(words, cwd=files) as running:
+        assert running.stderr.readline() == "asleep\n"
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=60)
     assert (running.returncode, err) == (130, "interrupted\n")
     failure = parsed(out, ErrorDocument)["error"]
     assert (failure["name"], failure["message"]) == ("KeyboardInterrupt", "interrupted")

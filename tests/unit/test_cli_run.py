@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 
@@ -15,7 +14,7 @@ from vyre.cli.run import Document
 from vyre.foundation.blake3 import blake3
 
 from . import cli_tool
-from .cli_tool import SAXPY, command, document, inside, misfits, parsed, refused
+from .cli_tool import SAXPY, command, document, inside, misfits, parsed, refused, started
 
 BACKENDS = [b.id for b in vyre.registered_backends_by_precedence() if b.unavailable() is None]
 F32 = np.float32
@@ -46,22 +45,12 @@ def test_a_wrong_word_is_refused_from_the_shell_without_a_traceback(files):
 
 def test_ctrl_c_ends_a_run_that_is_inside_native_code(files):
     words = ["run", "kernels.py:spin", "-i", "n=4000000", "--sizes", "out=64", "-b", "cpu", "-o", "out=out.npy"]
-    running = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            f"from vyre.cli import app; print('up', flush=True); raise SystemExit(app.main({words}))",
-        ],
-        cwd=files,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert running.stdout is not None
-    running.stdout.readline()
-    time.sleep(1.5)  # whether it compiles or runs by then, the answer is the same
-    running.send_signal(signal.SIGINT)
-    _, said = running.communicate(timeout=30)
+    code = f"from vyre.cli import app; print('up', flush=True); raise SystemExit(app.main({words}))"
+    with started([sys.executable, "-c", code], cwd=files) as running:
+        running.stdout.readline()
+        time.sleep(1.5)  # whether it compiles or runs by then, the answer is the same
+        running.send_signal(signal.SIGINT)
+        _, said = running.communicate(timeout=60)
     assert (running.returncode, said) == (130, "interrupted\n")
     assert [name for name in os.listdir(files) if "out" in name] == []
 
@@ -358,10 +347,11 @@ def test_what_is_no_plain_file_is_written_to_and_never_replaced(capsys, files):
     (files / "real.bin").chmod(0o640)
     (files / "link.bin").symlink_to("real.bin")
     os.mkfifo(files / "pipe.bin")
-    reader = subprocess.Popen(["cat", "pipe.bin"], cwd=files, stdout=subprocess.PIPE)
-    for name in ("link.bin", "pipe.bin"):
-        assert inside("run", "saxpy.py", *GOOD, "-o", f"out={name}") == 0
-    assert reader.communicate(timeout=30)[0] == np.full(4, 2, F32).tobytes() == (files / "real.bin").read_bytes()
+    with started(["cat", "pipe.bin"], cwd=files, text=False) as reader:
+        for name in ("link.bin", "pipe.bin"):
+            assert inside("run", "saxpy.py", *GOOD, "-o", f"out={name}") == 0
+        piped = reader.communicate(timeout=60)[0]
+    assert piped == np.full(4, 2, F32).tobytes() == (files / "real.bin").read_bytes()
     assert (files / "link.bin").is_symlink()
     assert (files / "pipe.bin").is_fifo()
     assert (files / "real.bin").stat().st_mode & 0o777 == 0o640

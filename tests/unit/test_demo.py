@@ -20,6 +20,7 @@ from vyre.driver.contract import BackendRegistration
 from vyre.driver.registry import isolated
 from vyre.errors import DispatchFailed
 
+from .cli_tool import started
 from .device_backends import REQUIRED
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -444,7 +445,7 @@ def test_no_colour_is_used_where_none_is_wanted(tmp_path):
 
 def test_ctrl_c_ends_it_without_a_traceback(tmp_path):
     command = [sys.executable, "-u", str(SCRIPT), "--backend", "reference", "--output", str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+    with started(command) as running:
         while "backend" not in running.stdout.readline():  # the heads of the table: the work begins
             assert running.poll() is None
         running.send_signal(signal.SIGINT)

@@ -55,7 +55,7 @@ def run_page(page, folder, capsys):
     """Run the Python blocks of a page, in one scope, and its commands; yields what each block printed.
 
     A Python block with a title is a file of that name, for the commands. A text block that follows a Python block
-    directly is what it prints.
+    directly is what it prints. A block that needs a device that is not here prints nothing.
     """
     scope: dict[str, object] = {"__name__": "page"}
     printed = None
@@ -68,6 +68,7 @@ def run_page(page, folder, capsys):
             (folder / options["title"]).write_text(text, "utf-8")
         elif language == "python":
             if "needs" in options and not all(map(is_there, options["needs"].split(","))):
+                yield ""
                 continue
             linecache.cache[name] = (len(text), None, text.splitlines(True), name)  # kernels read their source
             exec(compile(text, name, "exec"), scope)
