@@ -58,6 +58,9 @@ class Dialect(ABC):
     careful = False
     """Whether lanes that have met at a barrier must end at one place, and must not be seen to make the same turns of a
     loop that they may not come to: PoCL puts barriers into such loops, and then mixes lanes up."""
+    hides_numbers = False
+    """Whether f32 numbers that come from constants or integers must not be known to the compiler, because it computes
+    with tiny ones by rules of its own, or takes the flush away with a step that it finds to do nothing."""
     subgroups: Subgroups | None = None
     """Where there is none, lanes exchange values through shared memory."""
 
@@ -187,6 +190,7 @@ class Emitter(Printer):
         self.leave = "goto done;" if self.careful else "return;"
         self.sure = _sure_loops(self.kernel) if self.careful else frozenset()
         """Loops that every lane comes to."""
+        self.hides_numbers = dialect.hides_numbers and not kernel.soft_flush
         self.known = FUNCTIONS | dialect.functions()
 
     # -- the file
@@ -281,6 +285,9 @@ class Emitter(Printer):
             x, y, z = sizes
             parts = [t for t, n in (("lid_x", x), (f"lid_y * {x}u", y), (f"lid_z * {x * y}u", z)) if n > 1]
             found.append(f"const uint lid = {' + '.join(parts) or '0u'};")
+        if "one" in words:
+            unknown = "0x3f800000u + ((base_y & base_z) >> 31)"
+            found.append(f"const float one = as_float({unknown}); // 1, which the compiler does not know")
         if "none" in words:
             found.append("const uint none = lid >> 31; // 0, which the compiler does not know")
         if "lane" in words:
@@ -317,10 +324,15 @@ class Emitter(Printer):
     def truth(self, dtype: str, text: str) -> str:
         return text if dtype == "bool" else f"({text} != 0)"
 
+    def number(self, text: str) -> str:
+        """An f32 that was made of a constant or of integers, as one that comes out of arithmetic, which flushes it."""
+        return f"({text} * one)" if self.hides_numbers else text
+
     def value(self, item: Ins, args: Sequence[str]) -> str:
         op, t = item.op, item.dtype
         if op == "const":
-            return literal(t, item.attr)
+            text = literal(t, item.attr)
+            return self.number(text) if t == "f32" and item.attr & 0x7FFFFFFF else text
         if op in ("gid", "wid", "lid"):
             return f"{op}_{_AXES[item.attr]}"
         if op == "lane":
@@ -339,6 +351,8 @@ class Emitter(Printer):
             return self.call(f"{op}_{t}", *args)
         if op in _INFIX:
             return f"({args[0]} {_INFIX[op]} {args[1]})"
+        if op == "flush" and self.hides_numbers:
+            return self.number(args[0])
         if op in _LIBRARY:
             return self.call(f"{op}_{t}", *args)
         match op:
@@ -358,7 +372,8 @@ class Emitter(Printer):
             case "convert" if source in FLOATS and t not in FLOATS:
                 return self.call(f"{t}_of_{source}", *args)
             case "convert":
-                return f"({TYPES[t]}){args[0]}"
+                found = f"({TYPES[t]}){args[0]}"
+                return self.number(found) if t == "f32" else found
             case "bitcast":
                 return f"as_{TYPES[t]}({self.bare(args[0])})"
             case "round_f16" | "round_bf16":
@@ -410,8 +425,9 @@ class Emitter(Printer):
 
     def loaded(self, buffer: Buffer, place: str) -> str:
         """What an element in memory is in a register."""
-        half = buffer.element.name in ("f16", "bf16")
-        return self.call(f"load_{buffer.element.name}", place) if half else place
+        element = buffer.element.name
+        found = self.call(f"load_{element}", place) if element in ("f16", "bf16") else place
+        return self.number(found) if element == "f16" else found
 
     def stored(self, buffer: Buffer, value: str) -> str:
         """What a value in a register is in memory."""

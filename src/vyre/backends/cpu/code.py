@@ -6,7 +6,7 @@ scalar for each vector, a row (lane k of a vector holds base + k; only the base 
 
 from __future__ import annotations
 
-from ...lower.form import Buffer, Ins, Kernel, Local
+from ...lower.form import Buffer, Kernel, Local
 from .instr import TYPES, Writer, literal, ty, vec
 from .phases import Phases
 from .shape import EACH, ROW, SAME, WIDE, Shape, Val
@@ -92,16 +92,6 @@ class Code:
         if self.kernel.soft_flush or not bits & 0x7FFFFFFF:
             return literal("f32", bits)
         return self._read("f32", bits)
-
-    def unknown(self, ins: Ins, val: Val) -> Val:
-        """An integer that becomes an f32, so that it is not a constant either, whatever branches say about it."""
-        if self.kernel.soft_flush or ins.op == "load":
-            return val
-        width = self.width if val.kind in (WIDE, ROW) else 1
-        word = ty("u32", width)
-        zero = self.splat(self._read("u32", 0), "i32") if width > 1 else self._read("u32", 0)
-        parts = self.wide(val, "u32") if width > 1 else val.parts
-        return Val(WIDE if width > 1 else val.kind, tuple(self.w.new(f"xor {word} {x}, {zero}") for x in parts))
 
     def unknown_mask(self, mask: str) -> str:
         """A mask that the compiler cannot know: where it knows that one lane is left, it stores a whole word for a

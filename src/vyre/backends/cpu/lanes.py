@@ -624,7 +624,8 @@ class Lanes(Code):
             case "const":
                 return Val(SAME, (self.number(ins.attr) if ins.dtype == "f32" else literal(ins.dtype, ins.attr),))
             case "load":
-                return access.load(self, ins)
+                found = access.load(self, ins)
+                return self.number_of(found) if ins.attr.element.name == "f16" else found
             case "atomic":
                 return access.atomic(self, ins)
             case "get":
@@ -640,8 +641,21 @@ class Lanes(Code):
             case "lane":
                 return self._subgroup_lane()
         vals = [self.value(a) for a in ins.args]
-        if ins.op == "bitcast" and ins.dtype == "f32":
-            vals = [self.unknown(ins.args[0], vals[0])]
+        if ins.op == "flush" and not self.kernel.soft_flush:
+            return self.number_of(vals[0])
+        if ins.op == "convert" and ins.dtype == "f32":
+            return self.number_of(self._pure(ins, vals))
+        return self._pure(ins, vals)
+
+    def number_of(self, val: Val) -> Val:
+        """An f32 that was made of integers, as one that comes out of arithmetic: the product with a 1 that the compiler
+        does not know. The machine flushes it, and whatever is known of the integers, nothing is of the product."""
+        if self.kernel.soft_flush:
+            return val
+        x = Ins("get", "f32")
+        return self._pure(Ins("mul", "f32", (x, x)), [val, Val(SAME, (self.number(0x3F800000),))])
+
+    def _pure(self, ins: Ins, vals: list[Val]) -> Val:
         kinds = {val.kind for val in vals}
         if kinds == {SAME}:
             return Val(SAME, (pure(self.w, ins, [val.parts[0] for val in vals], 1),))

@@ -67,6 +67,7 @@ def opencl_text(kernel: Kernel, mode: Mode) -> str:
 
 class _OpenCL(Dialect):
     careful = True
+    hides_numbers = True
 
     def opening(self, kernel: Kernel) -> list[str]:
         found = ["#pragma OPENCL FP_CONTRACT OFF"]
@@ -118,6 +119,7 @@ class _Ptx(_OpenCL):
     """The compiler keeps subnormals in some steps and joins others; inside `asm` it does neither."""
 
     careful = False
+    hides_numbers = False
 
     def __init__(self, kernel: Kernel) -> None:
         self.flush = "" if kernel.soft_flush else ".ftz"

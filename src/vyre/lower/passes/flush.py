@@ -1,17 +1,22 @@
 """Flushes that the next step makes anyway: a machine that flushes reads subnormal operands of arithmetic as zero.
 
-Only where an optimiser behind us cannot take that step away. Such tools know that x * 1 is x and say nothing about
-subnormals, so the other operand must never turn out to be neutral: not on the path where a load is out of bounds and
-gives zero, nor in the first turn of a loop. Where steps are `firm`, nobody takes them away.
+Only where no compiler behind us can take that step away. Compilers know that x * 1 is x, that comparing bits with zero
+is an integer test, that the root of x is zero where x is; and say nothing about subnormals. So a flush goes only where
+an element of memory, of which a compiler knows nothing, is added, multiplied or divided, and the other operand never
+turns out to be neutral: not on the path where a load is out of bounds and gives zero, nor in the first turn of a loop.
+Everything else stays: before comparisons and roots, and after a `bitcast`, of whose bits a compiler may know a lot.
+
+Where arithmetic is `firm`, no compiler takes it away. Comparisons are never firm.
 """
 
 from __future__ import annotations
 
-from ..evaluate import READS_AS_ZERO, bits_of, function_of, value_of
+from ..evaluate import bits_of, function_of, value_of
 from ..form import FLOATS, Ins, Kernel, Local, bodies, walk
 
-_COMPARE = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
-_STEPS = frozenset(("add", "sub", "mul", "div", "fma", "sqrt", "flush", "quiet", "neg", "abs"))
+_ARITHMETIC = frozenset(("add", "sub", "mul", "div", "fma"))
+_FIRM = _ARITHMETIC | {"sqrt", "native"}
+_STEPS = _FIRM - {"native"} | {"flush", "quiet", "neg", "abs"}
 _MINUS_ZERO = frozenset((1 << 31,))
 _ZEROS = frozenset((0, 1 << 31))
 _ONES = frozenset((0x3F800000, 0xBF800000))
@@ -31,10 +36,13 @@ def flush(kernel: Kernel) -> None:
     if not users:
         return
     constants = _Constants(kernel)
-    firm = kernel.firm
 
     def is_made(user: Ins, x: Ins) -> bool:
-        return (firm and user.op in READS_AS_ZERO) or _makes_it_anyway(user, x, constants)
+        if user.op == "convert" and user.dtype not in FLOATS:
+            return True  # too small to be anything but 0
+        if kernel.firm:
+            return user.op in _FIRM
+        return user.op in _ARITHMETIC and _is_element(x.args[0]) and not _may_vanish(user, x, constants)
 
     gone = {x: x.args[0] for x, by in users.items() if all(is_made(user, x) for user in by)}
     unvisited = [kernel.body] if gone else []
@@ -48,13 +56,18 @@ def flush(kernel: Kernel) -> None:
                 item.args = tuple([gone.get(a, a) for a in item.args])
 
 
+def _is_element(x: Ins) -> bool:
+    """Whether x is an f32 as it lies in memory: other elements are made into numbers by integer steps."""
+    return x.op == "load" and x.attr.element.name == "f32"
+
+
 class _Constants:
     """Which constants a float could be found to be."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.found: dict[Ins, int | None] = {}  # the only one, given that loads out of bounds are zero; None: none
         self.sets: dict[Local, list[Ins]] = {}
-        self.asking: set[tuple[Ins, frozenset[int]]] = set()
+        self.asking: set[tuple[Ins, frozenset[int] | None]] = set()
         found = self.found
         for item in walk(kernel.body):
             if not isinstance(item, Ins):
@@ -63,7 +76,7 @@ class _Constants:
                 self.sets.setdefault(item.attr, []).append(item.args[0])
             elif item.dtype != "f32":
                 continue
-            elif item.op == "load":
+            elif _is_element(item):
                 found[item] = 0 if item.guarded else None
             elif item.op == "const":
                 found[item] = item.attr
@@ -75,10 +88,11 @@ class _Constants:
                     values = [value_of("f32", bits) for bits in operands if bits is not None]
                     found[item] = bits_of("f32", function_of(item, False)(*values))
 
-    def may_be(self, x: Ins, values: frozenset[int], depth: int = 0) -> bool:
-        """Whether x could be found to be one of these constants."""
+    def may_be(self, x: Ins, values: frozenset[int] | None = None, depth: int = 0) -> bool:
+        """Whether x could be found to be one of these constants; without them, any."""
         if x in self.found:
-            return self.found[x] in values
+            known = self.found[x]
+            return known is not None if values is None else known in values
         key = x, values
         if key in self.asking:
             return False  # a local is what it is set to elsewhere
@@ -95,32 +109,26 @@ class _Constants:
             self.asking.discard(key)
 
 
-def _makes_it_anyway(user: Ins, x: Ins, constants: _Constants) -> bool:
-    """Whether `user` reads a subnormal x as zero, and will still be there."""
-    if user.op == "native":
-        return True
-    if user.op not in READS_AS_ZERO:
-        return user.op == "convert" and user.dtype not in FLOATS  # too small to be anything but 0
-    if user.op in _COMPARE or user.op == "sqrt":
-        return True
+def _may_vanish(user: Ins, x: Ins, constants: _Constants) -> bool:
+    """Whether a compiler could find that a step gives its operand x, or -x. It never knows that x is not -0."""
     may_be = constants.may_be
     if user.op == "fma":
         a, b, c = user.args
-        return not (
+        return (
             (x is a and may_be(b, _ONES) and may_be(c, _ZEROS))
             or (x is b and may_be(a, _ONES) and may_be(c, _ZEROS))
-            or (x is c and ((may_be(a, _ONES) and may_be(b, _ZEROS)) or (may_be(b, _ONES) and may_be(a, _ZEROS))))
+            or (x is c and may_be(a) and may_be(b))
         )
     a, b = user.args
     if a is b:
-        return True
+        return False
     other = b if x is a else a
     match user.op:
         case "mul":
-            return not may_be(other, _ONES)
+            return may_be(other, _ONES)
         case "div":
-            return x is b or not may_be(b, _ONES)
+            return x is a and may_be(b, _ONES)
         case "sub":
-            return not may_be(other, _ZEROS if x is a else _MINUS_ZERO)
+            return may_be(other, _ZEROS if x is a else _MINUS_ZERO)
         case _:
-            return not may_be(other, _MINUS_ZERO)
+            return may_be(other, _MINUS_ZERO)
