@@ -556,6 +556,9 @@ class _Maker:
             found += [unary(op, (f32,)) for op in UnaryOp if op.transcendental]
         if t == f32:
             found += [lambda d: Fma(self.expr(f32, d), self.expr(f32, d), self.expr(f32, d))] * 2
+            found += [self.tiny] * 2
+        if t in FLOATS:
+            found += [lambda d: self.unchanged(t, d)] * 2
         found += [lambda d: Select(self.condition(d), self.expr(t, d), self.expr(t, d))] * 2
         sources = [s for s in self.types if can_cast(s, t)]
         found += [lambda d: Cast(t, self.expr(rng.choice(sources), d))] * 3
@@ -564,10 +567,33 @@ class _Maker:
             found += [lambda d: Bitcast(t, self.expr(rng.choice(same_bits), d))] * 2
         return found
 
+    def tiny(self, depth: int) -> Expr:
+        """An f32 made of a word that is computed here, which is mostly a subnormal or next to one."""
+        word, rng = self.expr(u32, depth), self.rng
+        options = (
+            lambda: word & rng.choice((1, 0xFF, 0x7FFFFF, 0x807FFFFF, 0x00FFFFFF)),
+            lambda: word >> rng.choice((9, 9, 8, 20)),
+            lambda: (word & 0x80000001) ^ rng.choice(edge_bits(f32)),
+            lambda: Cast(u32, Cast(rng.choice((u8, u16)), word)),
+        )
+        return Bitcast(f32, rng.choice(options)())
+
+    def unchanged(self, t: DataType, depth: int) -> Expr:
+        """A float after a step that gives the same number, except that it flushes."""
+        x, rng = self.expr(t, depth), self.rng
+        op, neutral = rng.choice((
+            (BinaryOp.ADD, 0.0), (BinaryOp.ADD, -0.0), (BinaryOp.SUB, 0.0), (BinaryOp.MUL, 1.0), (BinaryOp.DIV, 1.0),
+        ))  # fmt: skip
+        if t == f32 and rng.random() < 0.2:
+            return rng.choice((lambda: Fma(x, lit(1.0), lit(-0.0)), lambda: Fma(lit(0.0), lit(-0.0), x)))()
+        return BinOp(op, x, lit(neutral, t))
+
     def comparison(self, depth: int) -> Expr:
-        t = self.rng.choice(self.types)
+        t, rng = self.rng.choice(self.types), self.rng
         ops = [op for op in BinaryOp if op.rule == "compare" and (t != bool_ or op in (BinaryOp.EQ, BinaryOp.NE))]
-        return BinOp(self.rng.choice(ops), self.expr(t, depth), self.expr(t, depth))
+        zero = t in FLOATS and rng.random() < 0.3
+        other = lit(rng.choice((0.0, -0.0)), t) if zero else self.expr(t, depth)
+        return BinOp(rng.choice(ops), self.expr(t, depth), other)
 
     def logic(self, depth: int) -> Expr:
         return BinOp(self.rng.choice((BinaryOp.AND, BinaryOp.OR)), self.condition(depth), self.condition(depth))

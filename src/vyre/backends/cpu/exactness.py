@@ -18,9 +18,10 @@ def run_probe(built: Built) -> bytes:
     """The output of the probe's program, computed on this thread."""
     code, facts = load(built.image), built.facts
     out = bytearray(output_bytes())
-    launch = Launch(4, facts.scratch_bytes)
-    for slot, data in enumerate((*probe_inputs(), out)):
-        launch.buffers[slot] = ffi.from_buffer(data)
+    memory = [ffi.from_buffer(data) for data in (*probe_inputs(), out)]  # a pointer alone keeps nothing
+    launch = Launch(len(memory), facts.scratch_bytes)
+    for slot, data in enumerate(memory):
+        launch.buffers[slot] = data
     launch.aim(ffi.new("int64_t[]", [len(TRIPLES)] * 3 + [len(out) // 4]), (GROUPS, 1, 1), GROUPS)
     launch.shared[NEXT] = 0
     code.run(launch.shared, launch.first)

@@ -17,7 +17,6 @@ from ..form import FLOATS, Ins, Kernel, Local, bodies, walk
 _ARITHMETIC = frozenset(("add", "sub", "mul", "div", "fma"))
 _FIRM = _ARITHMETIC | {"sqrt", "native"}
 _STEPS = _FIRM - {"native"} | {"flush", "quiet", "neg", "abs"}
-_MINUS_ZERO = frozenset((1 << 31,))
 _ZEROS = frozenset((0, 1 << 31))
 _ONES = frozenset((0x3F800000, 0xBF800000))
 _DEPTH = 8
@@ -100,17 +99,13 @@ class _Constants:
             return True
         self.asking.add(key)
         try:
-            if x.op == "get":
-                return any(self.may_be(v, values, depth + 1) for v in self.sets[x.attr])
-            if x.op == "add" and values == _MINUS_ZERO:  # -0 is the sum of nothing but -0 and -0
-                return all(self.may_be(a, values, depth + 1) for a in x.args)
-            return True
+            return x.op != "get" or any(self.may_be(v, values, depth + 1) for v in self.sets[x.attr])
         finally:
             self.asking.discard(key)
 
 
 def _may_vanish(user: Ins, x: Ins, constants: _Constants) -> bool:
-    """Whether a compiler could find that a step gives its operand x, or -x. It never knows that x is not -0."""
+    """Whether a compiler could find that a step gives its operand x, or -x, or does so for one that is not zero."""
     may_be = constants.may_be
     if user.op == "fma":
         a, b, c = user.args
@@ -120,15 +115,6 @@ def _may_vanish(user: Ins, x: Ins, constants: _Constants) -> bool:
             or (x is c and may_be(a) and may_be(b))
         )
     a, b = user.args
-    if a is b:
+    if a is b or (user.op == "div" and x is b):
         return False
-    other = b if x is a else a
-    match user.op:
-        case "mul":
-            return may_be(other, _ONES)
-        case "div":
-            return x is a and may_be(b, _ONES)
-        case "sub":
-            return may_be(other, _ZEROS if x is a else _MINUS_ZERO)
-        case _:
-            return may_be(other, _MINUS_ZERO)
+    return may_be(b if x is a else a, _ZEROS if user.op in ("add", "sub") else _ONES)
