@@ -13,6 +13,7 @@ from ..ir import (
     BinOp,
     Bitcast,
     Cast,
+    Expr,
     Fma,
     Lit,
     Select,
@@ -91,7 +92,9 @@ class CallCompiler(ExpressionCompiler):
             fix = f"say so: {t}(f32({show(arg)}))"
             raise self.fail(node, f"from {value.dtype} to {t} the value would be rounded twice", fix)
         expr = value.expr
-        for step in steps:
+        for k, step in enumerate(steps):
+            if k and step.is_narrow and value.dtype.is_float:  # a word by now, which would wrap
+                expr = _clamped(expr, step)
             expr = Cast(step, expr)
         return Typed(expr, t)
 
@@ -248,6 +251,13 @@ def rounds_twice(source: DataType, target: DataType) -> bool:
     if target.name == "bf16":
         return source.name in ("f64", "u32", "i32")
     return target.name == "f16" and source.name == "f64"
+
+
+def _clamped(word: Expr, t: DataType) -> Expr:
+    """A word that came from a float, at most as far out as `t` reaches."""
+    low, high = t.limits
+    below = BinOp(BinaryOp.MIN, word, lit(high, i32 if low else u32))
+    return BinOp(BinaryOp.MAX, below, lit(low, i32)) if low else below
 
 
 def _middle(t: DataType) -> DataType | None:
