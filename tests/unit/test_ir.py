@@ -1,8 +1,11 @@
 """Programs are frozen values: structure decides equality, and depth never matters."""
 
 import copy
+import math
 import pickle
+from fractions import Fraction
 
+import numpy as np
 import pytest
 
 from vyre.errors import IRTypeError, IRValueError
@@ -197,6 +200,35 @@ def test_wrong_operands_are_refused_with_a_fix(build, fix):
     with pytest.raises(IRTypeError, match="Fix: ") as caught:
         build()
     assert fix in str(caught.value)
+
+
+JUNK = ["x", "1", b"1", [], [1.0], (), {}, None, 1j, object(), len, np.zeros(3), np.zeros(1), np.array(3), np.str_("1")]
+
+
+@pytest.mark.parametrize("dtype", [t for t in SIMPLE.values() if t.live], ids=str)
+def test_a_type_called_with_what_is_no_number_says_so(dtype):
+    for junk in JUNK:
+        with pytest.raises(IRTypeError, match=f"a {type(junk).__name__} is not a number of type {dtype.name}.*Fix: write"):
+            dtype(junk)
+    for number in (np.int8(1), np.float32(1.0) if dtype.is_float else np.uint64(1), np.bool_(True), Fraction(1)):
+        if dtype.is_float or not isinstance(number, Fraction):
+            assert dtype(number) == dtype(1)
+    with pytest.raises(IRTypeError, match="a Fraction is not a number"):
+        dtype(Fraction(10**400))
+    if dtype.name == "bool":
+        return
+    with pytest.raises(IRValueError, match="does not fit.*Fix: use a"):
+        dtype(-(10**400))
+    if dtype.is_int:
+        for number in (math.nan, math.inf, 1.5, np.float32(1.0)):
+            with pytest.raises(IRTypeError, match="literal.*Fix: write an integer"):
+                dtype(number)
+
+
+def test_a_literal_of_no_number_is_refused_without_a_type_too():
+    for junk in JUNK:
+        with pytest.raises(IRTypeError, match="is not a number. Fix: write an integer or a float"):
+            lit(junk)
 
 
 @pytest.mark.parametrize("value, dtype", [(-1, u32), (1 << 32, u32), (1 << 31, i32), (256, u8), (1 << 64, u64)])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import struct
+from numbers import Integral, Real
 from typing import NoReturn
 
 from ..errors import IRTypeError, IRValueError
@@ -15,6 +16,9 @@ from .arith import f32_to_bits, round_bf16, round_f16
 from .dtypes import DataType, bool_, f16, f32, f64, i32, u32
 from .ops import AtomicOp, BinaryOp, CollectiveOp, OpaqueOp, Ordering, ReduceOp, UnaryOp
 from .value import Value, field
+
+NUMPY_BOOLS = (("numpy", "bool"), ("numpy", "bool_"))
+"""NumPy's own bool registers as no kind of number."""
 
 # ---- expressions ----------------------------------------------------------------------------------------------------
 
@@ -481,14 +485,17 @@ def lit(value: int | float | bool, dtype: DataType | None = None) -> Expr:
     Negative zero becomes `-(0.0)` and an f32 subnormal becomes zero of its sign, because the wire form has neither;
     narrow types become a cast of a word.
     """
+    number = plain_number(value)
+    if number is None:
+        kind = "" if dtype is None else f" of type {dtype.name}"
+        raise IRTypeError(f"a {type(value).__name__} is not a number{kind}", fix="write an integer or a float")
+    value = number
     if dtype is None:
         dtype = bool_ if isinstance(value, bool) else f32 if isinstance(value, float) else u32 if value >= 0 else i32
     if dtype.is_float:
         return _float_lit(value, dtype)
     if not isinstance(value, int):
-        raise IRTypeError(
-            f"{value!r} is not a {dtype.name} literal", fix=f"write an integer, or cast with {dtype.name}(...)"
-        )
+        raise IRTypeError(f"{value!r} is not a {dtype.name} literal", fix="write an integer")
     if dtype.name == "bool":
         return Lit(bool_, int(bool(value)))
     if not dtype.is_int:
@@ -501,6 +508,20 @@ def lit(value: int | float | bool, dtype: DataType | None = None) -> Expr:
     if dtype.is_narrow:
         return Cast(dtype, lit(int(value), i32 if dtype.is_signed else u32))
     return Lit(dtype, int(value) & (1 << (dtype.bits or 0)) - 1)
+
+
+def plain_number(value: object) -> int | float | bool | None:
+    """A number of Python's own types, also for one of NumPy's or another library's; None for what is no number."""
+    if isinstance(value, bool) or (type(value).__module__, type(value).__name__) in NUMPY_BOOLS:
+        return bool(value)
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        try:
+            return float(value)
+        except OverflowError:  # a fraction
+            return None
+    return None
 
 
 def _float_lit(value: int | float | bool, dtype: DataType) -> Expr:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import math
 from abc import abstractmethod
+from functools import reduce
 from types import BuiltinFunctionType, FunctionType
 
 from .. import lang
-from ..dtypes import DataType, bool_, can_cast, f32, i32, u32
+from ..arith import binary
+from ..dtypes import DataType, bool_, can_cast, f32, f64, i32, u32
 from ..ir import (
     BinOp,
     Bitcast,
@@ -125,9 +127,9 @@ class CallCompiler(ExpressionCompiler):
     def _extreme(self, op: BinaryOp, node: ast.Call) -> Scalar:
         nodes = self.arguments(node, op.text, "a, b") if len(node.args) < 2 or node.keywords else node.args
         values = self.scalars(*nodes)
-        known = [v.value for v in values if isinstance(v, Const)]
+        known = [v.value for v in values if isinstance(v, Const) and not isinstance(v.value, bool)]
         if len(known) == len(values):
-            return Const(min(known) if op is BinaryOp.MIN else max(known))
+            return self._known_extreme(op, known, node)
         (first, *rest), t = self.alike(values, list(nodes), node, f"{op.text}()")
         self.refuse_narrow(t, node, nodes[0], f"{op.text}()")
         result = Typed(first, t)
@@ -136,6 +138,15 @@ class CallCompiler(ExpressionCompiler):
             if k % LONG_CHAIN == 0 and k < len(rest):
                 result = self.keep(result)
         return result
+
+    def _known_extreme(self, op: BinaryOp, numbers: list[int | float], node: ast.Call) -> Const:
+        """Of numbers known while compiling. Floats go through the operator: Python loses NaN and the sign of zero."""
+        if all(isinstance(n, int) for n in numbers):
+            return Const(min(numbers) if op is BinaryOp.MIN else max(numbers))
+        try:
+            return Const(reduce(binary(op, f64), map(float, numbers)))
+        except OverflowError:
+            raise self.fail(node, f"{op.text}() of floats and a whole number beyond them", "use smaller numbers") from None
 
     def _intrinsic(self, fn: Intrinsic, node: ast.Call) -> Result:
         args = self.arguments(node, fn.name, fn.signature, optional=fn.name == "trap")
@@ -150,9 +161,9 @@ class CallCompiler(ExpressionCompiler):
                     return self._shift(op, a, b, node, args[0], args[1])
                 (left, right), t = self.alike([a, b], args, node, f"{fn.name}()")
                 return self.checked(BinOp(op, left, right), (t, t), node, left=args[0], right=args[1])
-            case ReduceOp() as reduce:
+            case ReduceOp() as each:
                 value = self.typed(self.scalar(args[0]), args[0])
-                return self.checked(SubgroupReduce(reduce, value.expr), (value.dtype,), node, value=args[0])
+                return self.checked(SubgroupReduce(each, value.expr), (value.dtype,), node, value=args[0])
             case AtomicOp() as atomic:
                 return self._atomic(fn, atomic, args, node)
         return self._special(fn, args, node)

@@ -418,6 +418,10 @@ class ExpressionCompiler(ABC):
         width = int(a).bit_length() if whole else 0
         if (symbol == "<<" and b > MAX_FOLDED_BITS) or (symbol == "**" and width * b > MAX_FOLDED_BITS):
             raise self.fail(node, f"the value of `{symbol}` is too large", f"keep it below 2 ** {MAX_FOLDED_BITS}")
+        if not whole and symbol in ("//", "%"):
+            raise self.fail(
+                node, f"`{symbol}` does not divide floats", "write /" if symbol == "//" else "compute it before the kernel"
+            )
         if whole and symbol in ("//", "%") and b and (a < 0) != (b < 0) and a % b:
             raise self.fail(
                 node,

@@ -5,14 +5,13 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Callable
-from numbers import Integral, Real
 from types import ModuleType
 from typing import NamedTuple
 
 from ..arith import round_bf16, round_f16, round_f32
 from ..build import Buffer
 from ..dtypes import DataType, bool_, f32, i32, u32
-from ..ir import Expr, Node, Span
+from ..ir import Expr, Node, Span, plain_number
 from ..lang import Ids, Intrinsic, element_type
 from .source import FunctionSource, Place
 from .words import REFUSED_EXPRESSIONS
@@ -68,8 +67,6 @@ Scalar = Const | Typed
 Result = Const | Typed | Buffer | Outside | Nothing
 Binding = Local | Const | Buffer
 
-NUMPY_BOOLS = (("numpy", "bool"), ("numpy", "bool_"))
-"""NumPy's own bool registers as no kind of number."""
 ROUND: dict[str, Callable[[float], float]] = {"f16": round_f16, "bf16": round_bf16, "f32": round_f32, "f64": float}
 
 
@@ -135,16 +132,8 @@ def float_fits(number: Number, t: DataType) -> bool:
 
 def outside_value(found: object, name: str) -> Result:
     """What something of the surrounding program is to a kernel."""
-    if isinstance(found, bool) or (type(found).__module__, type(found).__name__) in NUMPY_BOOLS:
-        return Const(bool(found))
-    if isinstance(found, Integral):
-        return Const(int(found))
-    if isinstance(found, Real):
-        try:
-            return Const(float(found))
-        except OverflowError:  # a fraction
-            pass
-    return Outside(found, name)
+    number = plain_number(found)
+    return Outside(found, name) if number is None else Const(number)
 
 
 def refusal(node: ast.expr) -> tuple[str, str]:
