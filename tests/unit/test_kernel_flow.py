@@ -255,6 +255,71 @@ def test_a_helper_with_a_hundred_early_returns():
     )
 
 
+RETURNS = {
+    "in the first turn": """
+for i in static_range(3):
+    out[i] = x[0] + 1
+    return
+out[7] = 9""",
+    "in a turn that is known": """
+for i in static_range(5):
+    if i == 2:
+        return
+    out[i] = x[0] + i
+out[7] = 9""",
+    "in no turn": """
+for i in static_range(0):
+    return
+out[7] = x[0]""",
+    "of two loops": """
+for i in static_range(2):
+    out[i] = 3
+    for j in static_range(2):
+        out[2 + j] = x[0]
+        return
+    out[6] = 1
+out[7] = 9""",
+    "behind jumps": """
+for i in static_range(4):
+    if x[0] == i:
+        continue
+    if x[0] == i + 3:
+        break
+    out[i] = 5
+    return
+out[7] = 9""",
+    "on both sides": """
+for i in static_range(3):
+    out[i] = 4
+    if x[0] > 2:
+        return
+    else:
+        out[4] = i
+        return
+out[7] = 9""",
+    "on one side": """
+for i in static_range(3):
+    out[i] = 4
+    if x[0] > i:
+        return
+    out[i + 3] = 2
+out[7] = 9""",
+    "inside a branch and a loop": """
+for k in range(x[0]):
+    if k == 2:
+        for i in static_range(3):
+            out[i] = k
+            return
+    out[5] = k + 1
+out[7] = 9""",
+}
+
+
+@pytest.mark.parametrize("text", RETURNS.values(), ids=RETURNS)
+def test_a_kernel_returns_from_an_unrolled_loop(text):
+    agrees_with_python(text, *range(6))
+
+
 # ---- long flat code -------------------------------------------------------------------------------------------------
 
 

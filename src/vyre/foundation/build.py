@@ -177,6 +177,11 @@ class Builder:
         """End the invocation."""
         self.append(Return(span=self.span))
 
+    @property
+    def returned(self) -> bool:
+        """Whether the open block has ended in a return, behind which no statement may stand."""
+        return bool(self._blocks[-1]) and isinstance(self._blocks[-1][-1], Return)
+
     def trap(self, tag: str, address: Operand = 0) -> None:
         """Stop the whole dispatch with an error that carries the tag and the address."""
         self.append(Trap(lift(address), tag, span=self.span))

@@ -111,6 +111,8 @@ class LoopCompiler(HelperCompiler):
             with self._while_set(go), self._iteration(node, go) as names:
                 names[target.id] = Const(number)
                 self.block(node.body)
+            if self.b.returned:
+                return
 
     def _while_set(self, go: Var | None) -> AbstractContextManager[None]:
         """The block of one turn: the loop is over once its flag is clear."""

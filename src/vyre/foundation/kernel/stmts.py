@@ -49,7 +49,7 @@ class StatementCompiler(LoopCompiler):
                 self._if(node, condition, unvisited)
             else:
                 self.statement(node)
-            if isinstance(node, ast.Return | ast.Break | ast.Continue):
+            if isinstance(node, ast.Return | ast.Break | ast.Continue) or self.b.returned:
                 return True  # Python accepts dead code; the IR does not
             flags = self.loops[-1] if self.loops else None
             if unvisited and flags and flags.guard is not None and jumps(node):
