@@ -7,7 +7,7 @@ accesses are not tested, and an access that is not tested must be in bounds.
 
 import random
 import struct
-from itertools import product
+from itertools import count, product
 
 from vyre.backends.reference.memory import Memory
 from vyre.foundation import arith
@@ -214,7 +214,8 @@ class Dispatch:
                 if (yield from self.run_body(item.then if env[item.condition] else item.orelse, env)):
                     return True
             elif isinstance(item, Loop):
-                for k in range(env[item.start], env[item.stop]):
+                assert not item.endless or item.live is not None
+                for k in count() if item.endless else range(env[item.start], env[item.stop]):
                     if item.live is not None and not env[item.live]:
                         break
                     env[item] = k

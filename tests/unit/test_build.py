@@ -135,10 +135,11 @@ def test_blocks_nest():
     with b.while_flag() as go:
         b.assign(go, False)
     yes, no = Lit(bool_, 1), Lit(bool_, 0)
+    turns = Loop("turn", lit(0), lit(0xFFFFFFFF), (If(Var("go"), (Assign("go", no),)),))
     assert body(b) == (
         If(yes, (If(no, (Barrier(),), (Return(),)),)),
         Let("go", yes),
-        Loop("turn", lit(0), lit(0xFFFFFFFF), (If(Var("go"), (Assign("go", no),)),)),
+        Loop("again", lit(0), lit(0xFFFFFFFF), (If(Var("go"), (turns,)),)),
     )
 
 

@@ -41,7 +41,7 @@ from .program import Access, BufferDecl, Program, output
 from .value import Value
 
 FOREVER = 0xFFFFFFFF
-"""Trips of a loop that only its own flag ends."""
+"""Trips of each of the two loops that only their flag ends: more than 2**63 turns, which take centuries."""
 
 
 class Buffer(Value):
@@ -227,9 +227,12 @@ class Builder:
 
     @contextmanager
     def while_flag(self, name: str = "go") -> Iterator[Var]:
-        """A loop that runs while a local flag is true: every engine leaves it when the body clears the flag."""
+        """A loop that runs while a local flag is true: every engine leaves it when the body clears the flag.
+
+        A loop of the IR ends after its trips, whatever the flag says, so one runs inside another.
+        """
         flag = self.let(name, Lit(bool_, 1))
-        with self.loop("turn", 0, FOREVER), self.if_(flag):
+        with self.loop("again", 0, FOREVER), self.if_(flag), self.loop("turn", 0, FOREVER), self.if_(flag):
             yield flag
 
     def _open(self) -> list[Node]:

@@ -532,14 +532,17 @@ class Emitter(Printer):
     # -- control flow
 
     def loop_head(self, loop: Loop, name: str, start: str, stop: str) -> str:
-        test = f"{name} < {stop}"
-        if self.careful and loop not in self.sure and loop not in self.meeting:
-            test = f"{name} < {stop} + none"
+        careful = self.careful and loop not in self.sure and loop not in self.meeting
+        if loop.endless:
+            tests = ["none == 0u"] * careful
+        else:
+            tests = [f"{name} < {stop} + none" if careful else f"{name} < {stop}"]
         if loop.live is not None:
-            test += f" && {self.truth(loop.live.dtype, self.locals[loop.live])}"
+            tests.append(self.truth(loop.live.dtype, self.locals[loop.live]))
         if self.meets and self.ends_early:
-            test += " && !stopped"
-        return f"for (uint {name} = {start}; {test}; ++{name}) {{"
+            tests.append("!stopped")
+        test = " && ".join(tests)
+        return f"while ({test}) {{" if loop.endless else f"for (uint {name} = {start}; {test}; ++{name}) {{"
 
     def before(self, item: If | Loop) -> Iterable[str]:
         return self.agree() if item in self.meeting and self.ends_early else ()

@@ -155,7 +155,7 @@ class Loop:
     """The counter (an `index` instruction of this loop) runs from `start` below `stop`, both u32.
 
     With `live`, a local of bool or u32, the loop ends as soon as that is false or 0: every iteration begins with
-    the test.
+    the test. With `endless`, nothing else ends it: the counter is not used, and there is no `stop` to reach.
     """
 
     start: Ins
@@ -163,6 +163,7 @@ class Loop:
     body: Body = field(default_factory=list)
     live: Local | None = None
     uniform: bool = False
+    endless: bool = False
     op = "loop"
 
 
@@ -268,7 +269,8 @@ def show(kernel: Kernel) -> str:
         elif isinstance(item, Loop):
             live = f" while {item.live.name}" if item.live else ""
             label = name(item)  # type: ignore[arg-type]
-            lines.append(f"{indent}loop{' uniform' * item.uniform} {label} {name(item.start)}..{name(item.stop)}{live}")
+            bounds = "endless" if item.endless else f"{name(item.start)}..{name(item.stop)}"
+            lines.append(f"{indent}loop{' uniform' * item.uniform} {label} {bounds}{live}")
         else:
             to = f"{name(item)} = " if item.dtype else ""
             at = "" if item.attr is None else f"[{attr(item.attr)}]"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..errors import ArgumentValueError
 
-PASSES = ("fold", "licm", "cse", "dce", "cover", "flush", "private")
+PASSES = ("fold", "licm", "cse", "dce", "endless", "cover", "flush", "private")
 """Improvements by name, in the order in which they run; each can be switched off and no byte changes."""
 
 

@@ -563,7 +563,9 @@ class Lanes(Code):
         """Whether an iteration begins, and for which lanes."""
         w = self.w
         scalar: str | None = None
-        if index.kind == stop.kind == SAME:
+        if loop.endless:
+            pass
+        elif index.kind == stop.kind == SAME:
             scalar = w.new(f"icmp ult i64 {index.parts[0]}, {stop.parts[0]}")
         else:
             a, b = self.wide(index, "u32"), self.wide(stop, "u32")

@@ -291,8 +291,10 @@ class _Wgsl(Printer):
     def loop_head(self, loop: Loop, name: str, start: str, stop: str) -> str:
         # a loop in which lanes go together ends by itself; what it computes may say where they meet
         apart = not loop.uniform and not _meets(loop.body, "barrier", "subgroup")
-        more = " && !stopped" if self.stops and apart else ""
-        return f"for (var {name} = {start}; {name} < {stop}{more}; {name}++) {{"
+        tests = ["!stopped"] if self.stops and apart else []
+        if loop.endless:
+            return f"for (; {''.join(tests)};) {{"
+        return f"for (var {name} = {start}; {' && '.join([f'{name} < {stop}', *tests])}; {name}++) {{"
 
     def truth(self, dtype: str, text: str) -> str:
         return text if dtype == "bool" else f"({text} != 0u)"

@@ -2,8 +2,9 @@
 
 The IR has neither `while` nor `break`. `while c: body` becomes
 
-    go = true; loop { if go { go = c; if go { body } } }
+    go = true; loop { if go { loop { if go { go = c; if go { body } } } } }
 
+where each loop has as many turns as a loop can have: together they never run out, and one would within a minute.
 `break` clears `go`, `continue` clears a flag of the iteration, and what follows either in its block is guarded by the
 flag. Every engine leaves a loop whose whole body is `if go`.
 """

@@ -8,6 +8,7 @@ from ..form import Kernel
 from .cover import cover
 from .cse import cse
 from .dce import dce
+from .endless import endless
 from .flush import flush
 from .fold import fold
 from .licm import licm
@@ -18,6 +19,7 @@ RUN: dict[str, Callable[[Kernel], None]] = {
     "licm": licm,
     "cse": cse,
     "dce": dce,
+    "endless": endless,
     "cover": cover,
     "flush": flush,
     "private": private,
