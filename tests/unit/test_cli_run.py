@@ -168,6 +168,16 @@ def test_narrow_and_odd_types_are_made_as_declared(capsys):
     assert (h2["element"], h2["head"]) == ("bf16", h["head"])
 
 
+def test_the_number_in_a_file_is_the_number_of_the_call(capsys, files):
+    """Where the declared type is bfloat16, a file has its bits."""
+    text = "import vyre\nfrom vyre import *\n@vyre.kernel\ndef one(v: bf16, out: Out[bf16, 1]):\n    out[gid.x] = v\n"
+    (files / "one.py").write_text(text)
+    (files / "v.bin").write_bytes(np.uint16([0x3FC0]).tobytes())
+    for given, value in (("v.bin", 1.5), ("ones:1", 1.0), ("1.5", 1.5)):
+        found = document(capsys, Document, "run", "one.py", "-i", f"v={given}", "-b", "reference")
+        assert [row["head"] for row in (*found["inputs"], *found["outputs"])] == [[value], [value]]
+
+
 def test_infinities_and_nan_survive_json(capsys, files):
     np.save(files / "x.npy", np.array([np.inf, -np.inf, np.nan], F32))
     found = document(

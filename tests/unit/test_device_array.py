@@ -416,8 +416,10 @@ def test_arguments_are_checked_as_those_of_the_host_are(name):
     read_only.flags.writeable = False
     with pytest.raises(ArgumentValueError, match="out receives a result and is read-only"):
         saxpy(2.0, x, x, out=read_only)
-    bits = bump(vyre.to_device(np.float32([1.0]), name))  # four bytes may be read as words
-    assert bits.numpy().view(np.uint32)[0] == 0x3F800001
+    for other in (np.float32([1.0]), np.int32([1])):
+        with pytest.raises(ArgumentTypeError, match=rf"holds {other.dtype} .* declares u32.*Fix: pass a device array"):
+            bump(vyre.to_device(other, name))
+    assert bump(vyre.to_device(np.float32([1.0]).view(np.uint32), name)).numpy()[0] == 0x3F800001
 
 
 def test_the_device_of_the_arguments_runs_the_call(name):
@@ -676,6 +678,25 @@ def test_bits_of_bfloat_are_lent_as_such():
     assert d.dtype == np.uint16
     assert dlpack.read(d.__dlpack__()).type == (dlpack.BFLOAT, 16)
 
+    @vyre.kernel
+    def bits(x: In[u16], out: Out[u32]):
+        if gid.x < len(out):
+            out[gid.x] = u32(x[gid.x])
+
+    with pytest.raises(
+        ArgumentTypeError, match=r"x holds bfloat16 .* declares u16.*Fix: pass a device array of uint16"
+    ):
+        bits(d)
+    assert bits(vyre.to_device(d.numpy(), "cpu")).numpy()[1] == 0x3F80
+
+    @vyre.kernel
+    def wider(x: In[bf16], out: Out[f32]):
+        if gid.x < len(out):
+            out[gid.x] = f32(x[gid.x])
+
+    for carried in (d, vyre.to_device(d.numpy(), "cpu")):
+        assert np.array_equal(wider(carried).numpy()[:200], X[:200])
+
 
 # ---- other libraries, on a device that is made up --------------------------------------------------------------------
 
@@ -885,7 +906,7 @@ def test_what_cannot_be_shared_is_refused(elsewhere):
     def flags(x: In[f32], out: Out[bool_]):
         out[gid.x] = x[gid.x] > 1.0
 
-    with pytest.raises(ArgumentValueError, match=r"holds bools of one byte\. Fix: pass an array of uint32"):
+    with pytest.raises(ArgumentValueError, match=r"holds bools of one byte\. Fix: pass an array of vyre.to_device"):
         flags(x, out=Foreign(np.zeros(1000, np.bool_)))
     many = np.zeros((2,) * 9, np.float32).T
     with pytest.raises(ArgumentValueError, match=r"not contiguous and has 9 axes.*Fix: pass a contiguous copy of x"):

@@ -31,6 +31,7 @@ from vyre import (
     u64,
     wg,
 )
+from vyre.front.arrays import ARRAY_DTYPES
 
 
 @vyre.kernel(workgroup=64)
@@ -200,9 +201,52 @@ def test_buffer_protocol_objects_are_inputs():
     assert copy_words(memoryview(np.array([5], np.uint32))).tolist() == [5]
 
 
-def test_words_may_be_the_bits_of_floats():
-    assert copy_words(np.array([1.0], np.float32)).tolist() == [0x3F800000]
-    assert copy_words(np.array([-1], np.int32)).tolist() == [0xFFFFFFFF]
+ELEMENTS = [vyre.u8, vyre.u16, u32, u64, vyre.i8, vyre.i16, i32, vyre.i64, f16, bf16, f32, f64, vyre.bool_]
+
+
+@pytest.mark.parametrize("element", ELEMENTS, ids=str)
+def test_an_array_is_taken_for_its_own_element_type_and_no_other(element):
+    @vyre.kernel(workgroup=4)
+    def same(x: In[element], out: Out[element]):
+        if gid.x < len(out):
+            out[gid.x] = x[gid.x]
+
+    right = ARRAY_DTYPES[element.name]
+    for dtype in {*ARRAY_DTYPES.values(), np.dtype("c8"), np.dtype("M8[s]"), np.dtype("S4"), np.dtype("V4")}:
+        x = np.zeros(2, dtype)
+        if dtype == right:
+            assert np.array_equal(same(x, out=np.ones(2, dtype)), x)
+            continue
+        for call in (lambda x=x: same(x), lambda x=x: same(np.zeros(2, right), out=x)):
+            with pytest.raises(vyre.ArgumentTypeError) as e:
+                call()
+            assert f"holds {dtype} and the kernel declares {element.name}" in str(e.value)
+
+
+def test_the_bits_of_other_elements_are_taken_where_the_caller_says_so():
+    with pytest.raises(
+        TypeError, match=r"x holds float32 .* u32.*Fix: x.astype\(np.uint32\) for .*, x.view\(np.uint32\)"
+    ):
+        copy_words(np.float32([1.0]))
+    with pytest.raises(TypeError, match=r"x holds >f4 .*Fix: x.astype\(np.uint32\)$"):
+        copy_words(np.array([1.0], ">f4"))
+    with pytest.raises(TypeError, match="x holds float32"):
+        copy_words(array.array("f", [1.0]))
+    assert copy_words(np.float32([1.0]).view(np.uint32)).tolist() == [0x3F800000]
+    assert copy_words(np.int32([-1]).view(np.uint32)).tolist() == [0xFFFFFFFF]
+
+
+def test_bfloat_arrays_are_their_bits():
+    @vyre.kernel(workgroup=4)
+    def widen(x: In[bf16], out: Out[f32]):
+        if gid.x < len(out):
+            out[gid.x] = f32(x[gid.x])
+
+    assert widen(np.uint16([0x3F80])).tolist() == [1.0]
+    for dtype, fix in (("f4", "astype(ml_dtypes.bfloat16).view(np.uint16)"), ("i2", "Fix: x.view(np.uint16)")):
+        with pytest.raises(TypeError) as e:
+            widen(np.ones(1, dtype))
+        assert fix in str(e.value)
 
 
 def test_the_shape_of_the_inputs_is_the_shape_of_the_output():

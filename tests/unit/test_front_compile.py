@@ -629,7 +629,7 @@ def test_words_go_through_a_raw_program_unchanged():
         (out,) = run(REFERENCE, echo_four.program, [FOUR])
         assert out.dtype == np.uint32
         assert np.array_equal(out, FOUR)
-    (floats,) = dispatch_f32(REFERENCE, echo_four.program, [np.array([1, 2, 3, 4], np.float32)])
+    (floats,) = dispatch_f32(REFERENCE, echo_four.program, [np.array([1, 2, 3, 4], np.float32).view(np.uint32)])
     assert floats.tolist() == [1, 2, 3, 4]
     (halves,) = dispatch_array(REFERENCE, echo_four.program, [FOUR], np.uint16)
     assert halves[:2].tolist() == [0x0304, 0x0102]
@@ -655,8 +655,15 @@ def test_given_outputs_are_filled_and_returned():
     assert dispatch_array(REFERENCE, program, [np.array([True, False])], None, config, out=[flags])[0] is flags
     assert flags.tolist() == [False, True]
     both = FOUR.copy()
-    assert dispatch_f32(REFERENCE, echo_four.program, [both], out=[both])[0] is both
+    assert dispatch_array(REFERENCE, echo_four.program, [both], out=[both])[0] is both
     assert np.array_equal(both, FOUR)
+    floats = np.zeros(4, np.float32)
+    assert dispatch_f32(REFERENCE, echo_four.program, [FOUR], out=[floats])[0] is floats
+    assert np.array_equal(floats.view(np.uint32), FOUR)
+    with pytest.raises(
+        vyre.ArgumentTypeError, match=r"out\[0\] holds float32 and its output is read as uint32.*Fix: pass"
+    ):
+        dispatch_array(REFERENCE, echo_four.program, [FOUR], out=[floats])
     with pytest.raises(
         vyre.ArgumentTypeError, match=r"out\[0\] receives a result and is a list.*Fix: pass a NumPy array"
     ):
@@ -669,9 +676,18 @@ def test_strided_and_foreign_endian_arrays_give_the_same_answer():
         assert np.array_equal(dispatch_array(REFERENCE, echo_four.program, [other])[0], FOUR)
 
 
-def test_arrays_of_objects_are_refused():
-    with pytest.raises(vyre.ArgumentTypeError, match=r"arrays\[0\] holds object.*Fix: pass an array of numbers"):
-        dispatch_array(REFERENCE, echo_four.program, [np.array([object()])])
+def test_arrays_of_other_elements_are_refused():
+    for dtype in (object, np.float32, np.int32, np.uint8):
+        with pytest.raises(
+            vyre.ArgumentTypeError, match=r"arrays\[0\] holds .* declares u32.*Fix: arrays\[0\]\.astype"
+        ):
+            dispatch_array(REFERENCE, echo_four.program, [np.zeros(4, dtype)])
+    for data in (FOUR.tobytes(), bytearray(FOUR.tobytes()), memoryview(FOUR.tobytes())):  # which have no type
+        assert np.array_equal(dispatch_array(REFERENCE, echo_four.program, [data])[0], FOUR)
+    with pytest.raises(vyre.VyreError, match="input"):
+        dispatch_array(REFERENCE, echo_four.program, [FOUR, FOUR])
+    with pytest.raises(vyre.ArgumentTypeError, match=r"a str is not a type of elements.*Fix: pass np\.float32"):
+        dispatch_array(REFERENCE, echo_four.program, [FOUR], "no such")
     with pytest.raises(vyre.ArgumentTypeError, match=r"arrays\[0\] is a list.*Fix: np\.array"):
         dispatch_array(REFERENCE, echo_four.program, [[1, 2]])
 

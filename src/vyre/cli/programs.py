@@ -346,6 +346,8 @@ def _input(param: Param, text: str, seed_by_default: int) -> Input:
                 fix=f"write a number: --input {name}=2",
             )
         value = value.reshape(())
+        if param.element.name == "bf16" and value.dtype == "uint16":
+            value = (value.astype("uint32") << 16).view("float32")  # its bits, where a number is wanted
     return Input(name, value, origin)
 
 

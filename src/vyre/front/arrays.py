@@ -80,17 +80,41 @@ def _unreadable(name: str, cause: Exception) -> ArgumentTypeError:
 
 
 def check_dtype(name: str, dtype: np.dtype[Any], element: DataType, fix: str = "") -> None:
-    """Equal to the declared type, or four bytes read as u32 words."""
+    """Exactly the declared type, in either byte order: what a caller means by other elements only a caller can say."""
+    if dtype.newbyteorder("=") != ARRAY_DTYPES[element.name]:
+        raise ArgumentTypeError(
+            f"{name} holds {dtype} and the kernel declares {element.name}",
+            fix=fix or _conversion(name, dtype, element),
+            argument=name,
+        )
+
+
+def _conversion(name: str, dtype: np.dtype[Any], element: DataType) -> str:
+    """How a caller says which elements are meant: these values, or, where there are as many bits, these bits."""
     wanted = ARRAY_DTYPES[element.name]
-    if dtype.newbyteorder("=") == wanted:
-        return
-    if element.name == "u32" and dtype.kind in "iuf" and dtype.itemsize == 4:
-        return
-    raise ArgumentTypeError(
-        f"{name} holds {dtype} and the kernel declares {element.name}",
-        fix=fix or f"{name}.astype({'bool' if wanted.kind == 'b' else f'np.{wanted.name}'})",
-        argument=name,
-    )
+    bits = f"{name}.view(np.{wanted.name})"
+    if element.name == "bf16":
+        are_bits = dtype.itemsize == 2 and dtype.kind != "f"
+        return bits if are_bits else f"{name}.astype(ml_dtypes.bfloat16).view(np.uint16)"
+    values = f"{name}.astype({'bool' if wanted.kind == 'b' else f'np.{wanted.name}'})"
+    if dtype.itemsize != wanted.itemsize or dtype.kind not in "iuf" or wanted.kind == "b" or not dtype.isnative:
+        return values
+    return f"{values} for its values, {bits} for its bits"
+
+
+def element_dtype(dtype: Any) -> np.dtype[Any]:
+    """The dtype that a caller names, or that carries the element type that a caller names."""
+    if isinstance(dtype, DataType) and dtype.name in ARRAY_DTYPES:
+        return ARRAY_DTYPES[dtype.name]
+    try:
+        found: np.dtype[Any] = np.dtype(dtype)
+    except (TypeError, ValueError, SyntaxError, RecursionError) as e:  # a text is parsed
+        raise ArgumentTypeError(
+            f"a {type(dtype).__name__} is not a type of elements", fix="pass np.float32, or vyre.f32"
+        ) from e
+    if found.hasobject:
+        raise ArgumentTypeError(f"{found} holds objects of Python", fix="pass np.float32, or vyre.f32")
+    return found
 
 
 def is_plain(array: Array) -> bool:

@@ -10,9 +10,8 @@ import numpy as np
 
 from ..driver.values import U32_MAX, ResidentReadRange
 from ..errors import ArgumentTypeError, ArgumentValueError, UnsupportedFeature, VyreError
-from ..foundation.dtypes import DataType
 from . import dlpack
-from .arrays import ARRAY_DTYPES, HOST_DEVICES, WORD, Array, to_input, view
+from .arrays import ARRAY_DTYPES, HOST_DEVICES, WORD, Array, element_dtype, to_input, view
 from .device_home import Home, Memory, home_of, home_of_device, settle
 
 if TYPE_CHECKING:
@@ -325,7 +324,7 @@ def adopt(
     if writes and (is_bool or not plain):
         raise ArgumentValueError(
             f"{name} receives a result and {'holds bools of one byte' if is_bool else 'is not contiguous'}",
-            fix=f"pass an array of uint32 for {name}" if is_bool else f"pass a contiguous copy of {name}",
+            fix=f"pass an array of vyre.to_device() for {name}" if is_bool else f"pass a contiguous copy of {name}",
         )
     if found.address % dtype.itemsize:
         raise ArgumentValueError(f"{name} is not aligned to its elements", fix=f"pass a copy of {name}")
@@ -450,7 +449,7 @@ def empty(shape: int | tuple[int, ...], dtype: Any, *, pinned_for: str | None = 
     from .bind import shape as checked
 
     sizes = checked("shape", shape)
-    kind = ARRAY_DTYPES[dtype.name] if isinstance(dtype, DataType) and dtype.name in ARRAY_DTYPES else _dtype(dtype)
+    kind = element_dtype(dtype)
     if pinned_for is None:
         return np.empty(sizes, kind)
     if not isinstance(pinned_for, str):
@@ -461,14 +460,4 @@ def empty(shape: int | tuple[int, ...], dtype: Any, *, pinned_for: str | None = 
     if pinned is None:
         return np.empty(sizes, kind)
     found: Array = np.frombuffer(pinned, kind).reshape(sizes)  # type: ignore[call-overload]
-    return found
-
-
-def _dtype(dtype: Any) -> np.dtype[Any]:
-    try:
-        found: np.dtype[Any] = np.dtype(dtype)
-    except TypeError as e:
-        raise ArgumentTypeError(f"{dtype!r} is not a type of elements", fix="pass np.float32, or vyre.f32") from e
-    if found.hasobject:
-        raise ArgumentTypeError(f"{found} holds objects of Python", fix="pass np.float32, or vyre.f32")
     return found

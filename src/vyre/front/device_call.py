@@ -19,7 +19,7 @@ from ..driver.contract import PendingDispatch
 from ..driver.pipeline.compiler import pipelines_of
 from ..driver.plan.binding import BindingPlan, BindingRole
 from ..driver.values import HostResource, ResidentHandle, ResidentReadRange, Resource
-from ..errors import ArgumentValueError, CooperativeResidencyExceeded, UnsupportedFeature
+from ..errors import ArgumentTypeError, ArgumentValueError, CooperativeResidencyExceeded, UnsupportedFeature
 from ..foundation.kernel import Param
 from .arrays import ARRAY_DTYPES, Array, check_dtype, from_bytes, to_input
 from .bind import CallPlan, Form, Options, OutputPlan, check_array
@@ -106,7 +106,7 @@ class DeviceCall(Call):
                     first = p.name, home
                 elif first[1] is not home:
                     raise _apart(first, p.name, home)
-                signature += (value.dtype, value.shape)
+                signature += (value.dtype, value.shape, value._is_bfloat)
             else:
                 signature += (value.dtype, value.shape, value.flags.c_contiguous)
         assert first is not None
@@ -396,7 +396,12 @@ def _checked(param: Param, value: DeviceBuffer | Array) -> Any:
         return check_array(param, value)
     assert param.element is not None
     wanted = ARRAY_DTYPES[param.element.name]
-    check_dtype(param.name, value.dtype, param.element, f"pass a device array of {wanted.name}")
+    fix = f"pass a device array of {wanted.name}"
+    if value._is_bfloat and param.element.name != "bf16":
+        raise ArgumentTypeError(
+            f"{param.name} holds bfloat16 and the kernel declares {param.element.name}", fix=fix, argument=param.name
+        )
+    check_dtype(param.name, value.dtype, param.element, fix)
     if param.count and value.size != param.count:
         raise ArgumentValueError(
             f"{param.name} has {value.size} elements and the kernel declares {param.count}",

@@ -9,10 +9,21 @@ import numpy as np
 
 from ..driver.values import DEFAULT_CONFIG, DispatchConfig
 from ..errors import ArgumentTypeError, InvalidProgram
-from .arrays import ARRAY_DTYPES, WORD, Array, check_writable, destination, from_bytes, to_input, view
+from .arrays import (
+    WORD,
+    Array,
+    as_array,
+    check_writable,
+    destination,
+    element_dtype,
+    from_bytes,
+    to_input,
+    view,
+)
 
 if TYPE_CHECKING:
     from ..driver.stream import Executable
+    from ..foundation.dtypes import DataType
     from ..foundation.program import Program
 
 
@@ -33,18 +44,18 @@ class TypedDispatchExt:
     ) -> list[Array]:
         """Dispatch a program on arrays in slot order, and read its outputs as flat arrays.
 
-        `dtype` reads every output as that type instead of the declared one. `out` receives the results, shaped as it
-        is, and is returned as a list.
+        Inputs have the declared types; plain bytes may hold any. `dtype` reads every output as that type instead of the
+        declared one. `out` receives the results, shaped as it is and of those types, and is returned as a list.
         """
-        inputs = [_input(k, value) for k, value in enumerate(arrays)]
+        elements = [decl.element for decl in program.host_inputs]
+        inputs = [_input(k, x, elements[k] if k < len(elements) else None) for k, x in enumerate(arrays)]
         config = DEFAULT_CONFIG if config is None else config
+        asked = None if dtype is None else element_dtype(dtype)
+        dtypes = [element_dtype(decl.element) if asked is None else asked for decl in program.host_outputs]
         if out is None:
             results = self.dispatch(program, inputs, config)
-            return [
-                _read(k, data, ARRAY_DTYPES[decl.element.name] if dtype is None else np.dtype(dtype))
-                for k, (data, decl) in enumerate(zip(results, program.host_outputs, strict=True))
-            ]
-        targets = [check_writable(f"out[{k}]", array) for k, array in enumerate(out)]
+            return [_read(k, data, d) for k, (data, d) in enumerate(zip(results, dtypes, strict=True))]
+        targets = [_target(k, array, dtypes[k] if k < len(dtypes) else None) for k, array in enumerate(out)]
         staged = [destination(target, inputs) for target in targets]
         self.dispatch(program, inputs, config, out=staged)
         for target, data in zip(targets, staged, strict=True):
@@ -75,14 +86,22 @@ class TypedDispatchExt:
         return dispatch_array(self, program, arrays, np.float32, config, out=out)
 
 
-def _input(position: int, value: Any) -> Any:
-    array = view(f"arrays[{position}]", value)
-    if array.dtype.kind not in "biuf":
+def _input(position: int, value: Any, element: DataType | None) -> Any:
+    """`element` is None for more inputs than the program has, which the dispatch refuses."""
+    name = f"arrays[{position}]"
+    if element is None or isinstance(value, bytes | bytearray) or (type(value) is memoryview and value.format == "B"):
+        return to_input(view(name, value))
+    return to_input(as_array(name, value, element))
+
+
+def _target(position: int, array: Any, dtype: np.dtype[Any] | None) -> Array:
+    target = check_writable(f"out[{position}]", array)
+    if dtype is not None and target.dtype != dtype:
         raise ArgumentTypeError(
-            f"arrays[{position}] holds {array.dtype}, which programs have no element type for",
-            fix="pass an array of numbers or bools",
+            f"out[{position}] holds {target.dtype} and its output is read as {dtype}",
+            fix=f"pass an array of {dtype}, or name the dtype",
         )
-    return to_input(array)
+    return target
 
 
 def _read(position: int, data: Any, dtype: np.dtype[Any]) -> Array:
