@@ -53,7 +53,7 @@ def test_origin_says_who_set_what_and_which_files_there_are(folder):
     assert rows["strict"][1:3] == ["no", "VYRE_STRICT"]
     assert rows["shadow"][1:3] == ["0", "default"]
     assert f"project's file: {folder / 'project' / 'vyre.toml'}\n" in done.stdout
-    assert "config.toml (not there)" in done.stdout
+    assert "config.toml (not used)" in done.stdout
     (folder / "project" / "vyre.toml").unlink()
     assert "project's file: none\n" in run(folder, "show", "--origin").stdout
 
@@ -92,8 +92,7 @@ def test_the_users_file_is_read(folder):
     "words, env, file, text",
     [
         (["show"], {"VYRE_STRICT": "perhaps"}, "", "VYRE_STRICT='perhaps' is neither yes nor no"),
-        (["show"], {}, "bakend = 'cpu'", "has no setting 'bakend'"),
-        (["show", "--json"], {}, "strict = ", "is not TOML"),
+        (["show", "--json"], {"VYRE_STRICT": "2"}, "strict = true", "VYRE_STRICT='2' is neither yes nor no"),
         (["shw"], {}, "", "no such command 'shw'"),
         (["show", "--orign"], {}, "", "no such option"),
     ],
@@ -109,6 +108,24 @@ def test_a_mistake_is_said_with_a_fix_and_no_traceback(folder, words, env, file,
         assert text in json.loads(done.stdout)["error"]["message"]
     else:
         assert done.stdout == ""
+
+
+def test_a_file_that_is_not_obeyed_is_said_once_with_a_fix(folder):
+    file = folder / "project" / "vyre.toml"
+    others = [] if os.name == "nt" else [("others", None)]
+    for text, used in (("bakend = 'cpu'\ncpu_threads = 2", str(file)), ("strict = ", str(file)), *others):
+        file.write_text("strict = true" if text == "others" else text)
+        file.chmod(0o646 if text == "others" else 0o644)
+        done = run(folder, "show", "--origin")
+        assert done.returncode == 0
+        assert done.stderr.count(str(file)) == done.stderr.count("Fix: ") == 1
+        assert f"project's file: {used or 'none'}\n" in done.stdout
+        done = run(folder, "show", "--json")
+        document = json.loads(done.stdout)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert [list(row) for row in document["problems"]] == [list(get_type_hints(command.ProblemRow))]
+        assert (document["problems"][0]["path"], document["files"][0]["path"]) == (str(file), used)
+        assert {row["origin"] for row in document["settings"]} == {"default", *([str(file)] if "cpu" in text else [])}
 
 
 def test_a_variable_that_no_setting_has_is_noted(folder):

@@ -142,9 +142,10 @@ def test_a_wrong_setting_is_named(tmp_path):
     (tmp_path / "vyre.toml").write_text("strict = 'perhaps'\n")
     done = command("doctor", "cpu", "--json", cwd=tmp_path, VYRE_CACHE_DIR=str(shared_cache(tmp_path)))
     found = parsed(done.stdout, doctor.Document)
-    (finding,) = [f for f in found["findings"] if f["name"] == "settings"]
-    assert (done.returncode, finding["verdict"]) == (1, "fail")
+    fine, finding = [f for f in found["findings"] if f["name"] == "settings"]
+    assert (done.returncode, fine["verdict"], finding["verdict"], done.stderr) == (0, "ok", "warn", "")
     assert "vyre.toml" in finding["detail"]
+    assert finding["fix"] == "give it true or false, without quotes"
 
 
 def test_settings_are_those_of_backends_too_and_a_misspelt_one_is_said(tmp_path):

@@ -36,9 +36,18 @@ class FileRow(TypedDict):
     used: bool
 
 
+class ProblemRow(TypedDict):
+    """Why a file, or a line of it, is not obeyed."""
+
+    path: str
+    message: str
+    fix: str
+
+
 class Document(TypedDict):
     settings: list[SettingRow]
     files: list[FileRow]
+    problems: list[ProblemRow]
     unknown_variables: list[str]  # VYRE_... that no setting has
 
 
@@ -64,7 +73,9 @@ def show(
     print_table(("setting", "value", *(["origin"] if origin else []), "variable"), found, styles)
     for row in document["files"] if origin else []:
         path = row["path"] or "none"
-        print(f"{row['whose']}'s file: {path}{'' if row['used'] or not row['path'] else ' (not there)'}")
+        print(f"{row['whose']}'s file: {path}{'' if row['used'] or not row['path'] else ' (not used)'}")
+    for problem in document["problems"]:
+        print(f"{problem['message']}. Fix: {problem['fix']}", file=sys.stderr)
     for variable in document["unknown_variables"]:
         close = get_close_matches(variable, [row["variable"] for row in document["settings"]], 1)
         hint = f"; did you mean {close[0]}?" if close else ""
@@ -72,19 +83,20 @@ def show(
 
 
 def collect() -> Document:
-    from ..driver.settings import project_file
+    from ..driver.settings import files as read_files
     from ..driver.settings_files import user_path
     from ..front.config import config as settings
 
+    found = read_files()  # before the others look, which would log what is told here
     rows = [_row(setting) for setting in settings.show()]
-    project, user = project_file(), user_path()
     files = [
-        FileRow(whose="project", path=project, used=project is not None),
-        FileRow(whose="user", path=user, used=os.path.isfile(user)),
+        FileRow(whose="project", path=found.project, used=found.project is not None),
+        FileRow(whose="user", path=user_path(), used=found.user is not None),
     ]
+    problems = [ProblemRow(path=p.path, message=p.message, fix=p.fix) for p in found.problems]
     known = {row["variable"] for row in rows}
     unknown = sorted(name for name in os.environ if name.startswith("VYRE_") and name not in known)
-    return Document(settings=rows, files=files, unknown_variables=unknown)
+    return Document(settings=rows, files=files, problems=problems, unknown_variables=unknown)
 
 
 def _row(setting: Setting) -> SettingRow:

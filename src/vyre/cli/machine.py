@@ -54,14 +54,14 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def settings() -> list[Check]:
-    """Those that are set. A mistake in a file or a variable stops everything that reads it, and is raised here.
+    """Those that are set. A mistake in a variable stops everything that reads it, and is raised here.
 
     Of the backends only those are loaded that a variable belongs to, as any of them may crash.
     """
     from ..driver import settings as known
 
     knobs = {knob.variable: knob for knob in known.TABLE.values()}
-    strange = []
+    strange = [Check("settings", "warn", problem.message, problem.fix) for problem in known.files().problems]
     for variable in sorted(name for name in os.environ if name.startswith("VYRE_") and name not in knobs):
         knob = known.find_knob(variable.removeprefix("VYRE_").lower())
         if knob is None:

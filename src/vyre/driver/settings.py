@@ -3,7 +3,8 @@
 An argument of a call wins over `with vyre.config(...)`, that over an environment variable, that over the project's file
 (`vyre.toml`, or `[tool.vyre]` of `pyproject.toml`), that over the user's file, and that over the default. Arguments,
 `config()` and variables are read at every call; files when one is first needed, and again once they have changed, which
-is looked for at most once in `LOOK_EVERY_S` seconds, so that a warm call stays cheap.
+is looked for at most once in `LOOK_EVERY_S` seconds, so that a warm call stays cheap. A mistake in an argument or a
+variable is an error; one in a file is logged once, and what it spoils is not set.
 
 A backend declares knobs of its own in its registration; their names begin with its id: `cpu_threads`.
 """
@@ -18,7 +19,7 @@ from contextvars import ContextVar
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from ..errors import ArgumentTypeError, ArgumentValueError, VyreError
-from .settings_files import UNREAD, Files, look
+from .settings_files import UNREAD, Files, Problem, look
 
 T = TypeVar("T")
 LOOK_EVERY_S = 1.0
@@ -200,8 +201,6 @@ class Knob(Generic[T]):
         if _clock() >= _next_look:
             refresh()
         files = _files  # another thread may find others meanwhile
-        if files.error is not None:
-            raise files.error.again()
         if (found := files.values.get(self.name)) is not None:
             return Setting(self, found, files.paths[self.name])
         return Setting(self, self.default, DEFAULT)
@@ -222,7 +221,7 @@ class Knob(Generic[T]):
             return text
         if _clock() >= _next_look:
             refresh()
-        return _found.get(self.name, _mistake)
+        return _found.get(self.name)
 
     def parse(self, given: object, label: str, spelt: str, *, is_text: bool = True) -> T:
         """The value that was meant; `label` says in an error what was given and where, `spelt` is the knob's name."""
@@ -383,26 +382,37 @@ def leave(values: Mapping[str, Any]) -> None:
         enter(later)
 
 
-def project_file() -> str | None:
-    """The project's file that is in use."""
-    refresh()
-    return _files.project
-
-
 _clock = time.monotonic
 _next_look = 0.0
 _files: Files = UNREAD
-_found, _mistake = _files.values, _files.error  # by themselves, for the warm path
+_found = _files.values  # by itself, for the warm path
+_told: dict[Problem, object] = {}
 _backends = 0
 """Which backends there were when the files were read: a name in a file may be a knob of one that came later."""
 _this_thread = threading.local()
 
 
 def refresh() -> None:
-    """Look at the files now. There is no lock: threads that need the first look at once each take it."""
-    global _files, _found, _mistake, _next_look, _backends
+    """Look at the files now, and log what is wrong with them."""
+    for problem in _look():
+        if _is_new(problem):
+            import logging
+
+            logging.getLogger("vyre.settings").warning("%s", problem)
+
+
+def files() -> Files:
+    """The files that are obeyed, and what is wrong with them. The caller tells that, so it is not logged."""
+    for problem in _look():
+        _is_new(problem)
+    return _files
+
+
+def _look() -> tuple[Problem, ...]:
+    """What is wrong with the files, looked at now. There is no lock: threads that need the first look each take it."""
+    global _files, _found, _next_look, _backends
     if getattr(_this_thread, "looks", False):
-        return  # a backend, loaded for the knob that a file names, asks for a setting
+        return ()  # a backend, loaded for the knob that a file names, asks for a setting
     from .registry import generation
 
     _this_thread.looks = True
@@ -411,10 +421,16 @@ def refresh() -> None:
             _next_look = _clock() + LOOK_EVERY_S  # meanwhile the others go on with what is known
         backends = generation()
         files = look(_files if backends == _backends else UNREAD, _from_file)
-        _files, _found, _mistake, _backends = files, files.values, files.error, backends
+        _files, _found, _backends = files, files.values, backends
         _next_look = _clock() + LOOK_EVERY_S
     finally:
         _this_thread.looks = False
+    return files.problems
+
+
+def _is_new(problem: Problem) -> bool:
+    mark = object()
+    return _told.setdefault(problem, mark) is mark
 
 
 def _from_file(name: str, value: object, path: str) -> object:
@@ -429,5 +445,5 @@ def _from_file(name: str, value: object, path: str) -> object:
 def _shown(value: object) -> str:
     try:
         return repr(value)
-    except ValueError:  # an int with more digits than Python will write
+    except (ValueError, RecursionError):  # an int with more digits than Python will write, or tables in tables
         return f"(a number of {value.bit_length()} bits)" if isinstance(value, int) else f"(a {type(value).__name__})"

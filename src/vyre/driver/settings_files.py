@@ -3,6 +3,10 @@
 The project's file is the first one met on the way up from the current folder: `vyre.toml`, else a `pyproject.toml` with
 a table `[tool.vyre]`. The way ends at the root of a repository (a folder with `.git`) or of the file system. The user's
 file is `vyre/config.toml` in the platform's folder for settings.
+
+A file is obeyed only if it belongs to this user or to root and nobody else can write to it: on the way up there may be
+folders where anyone can put one. What is wrong with a file never stops a call. It is told once, and the call goes on
+with what the other files say, or with the defaults.
 """
 
 from __future__ import annotations
@@ -25,29 +29,34 @@ _MAY_BE_OURS = re.compile(rb"""tool["']?\s*(\.\s*["']?vyre|\]|=)""")
 
 Parse: TypeAlias = Callable[[str, object, str], Any]
 """Name, value and path -> the value as its knob wants it."""
-_Seen: TypeAlias = tuple[str, int, int, int, int]
-"""A file with its identity, the times when its content and its permissions changed, and its size."""
+_Seen: TypeAlias = tuple[str, int, int, int, int, int]
+"""A file with its identity, the times when its content and its permissions changed, its permissions and its size."""
+
+
+class Problem(NamedTuple):
+    """Why a file, or one setting of it, is not obeyed."""
+
+    path: str
+    message: str
+    fix: str
+
+    def __str__(self) -> str:
+        return f"{self.message}. Fix: {self.fix}"
 
 
 class Files(NamedTuple):
-    """What the files set, each with the path of its file; or what is wrong with one of them."""
+    """What the files set, each with the path of its file; which of them are obeyed, and what is wrong with them."""
 
     state: tuple[_Seen, ...] | None = None
     values: Mapping[str, Any] = {}
     paths: Mapping[str, str] = {}
     project: str | None = None
-    error: Mistake | None = None
+    user: str | None = None
+    problems: tuple[Problem, ...] = ()
 
 
-class Mistake:
-    """An error that is raised anew for everyone who needs the files."""
-
-    def __init__(self, error: VyreError) -> None:
-        self._made = type(error), error.message, error.fix, error.context
-
-    def again(self) -> VyreError:
-        cls, message, fix, context = self._made
-        return cls(message, fix=fix, **context)
+class _PassedBy(ArgumentValueError):
+    """A file that counts as if it were not there: a project's file further up may be obeyed."""
 
 
 UNREAD = Files()
@@ -62,18 +71,27 @@ def look(before: Files, parse: Parse) -> Files:
     there = [path for path, *_ in state]
     values: dict[str, Any] = {}
     paths: dict[str, str] = {}
-    found: str | None = None
-    try:
-        if user in there:
-            _add(_table(user), user, parse, values, paths)
-        for path in there:
-            if path != user and (table := _table(path)) is not None:
-                _add(table, path, parse, values, paths)
-                found = path
-                break
-    except VyreError as e:
-        return Files(state, error=Mistake(e))
-    return Files(state, values, paths, found)
+    problems: list[Problem] = []
+    obeyed: dict[bool, str] = {}
+    for path in sorted(there, key=lambda path: path != user):
+        try:
+            if (table := _table(path)) is None:
+                continue
+        except VyreError as e:
+            problems.append(Problem(path, e.message, e.fix))
+            if isinstance(e, _PassedBy):
+                continue
+            table = {}
+        for name, value in table.items():
+            try:
+                values[name] = parse(name, value, path)
+                paths[name] = path
+            except VyreError as e:
+                problems.append(Problem(path, e.message, e.fix))
+        obeyed[path == user] = path
+        if path != user:
+            break
+    return Files(state, values, paths, obeyed.get(False), obeyed.get(True), tuple(problems))
 
 
 def project_candidates() -> list[str]:
@@ -111,7 +129,7 @@ def _seen(path: str) -> _Seen | None:
         return None
     if not stat.S_ISREG(info.st_mode):
         return None
-    return path, info.st_ino, info.st_mtime_ns, info.st_ctime_ns, info.st_size
+    return path, info.st_ino, info.st_mtime_ns, info.st_ctime_ns, info.st_mode, info.st_size
 
 
 def _table(path: str) -> Mapping[str, Any] | None:
@@ -119,13 +137,14 @@ def _table(path: str) -> Mapping[str, Any] | None:
     shared = os.path.basename(path) == SHARED_FILE
     try:
         with open(path, "rb") as file:
+            others = _others(os.fstat(file.fileno()))
             blob = file.read(MAX_BYTES + 1)
     except OSError as e:
-        raise ArgumentValueError(
-            f"{path} cannot be read: {e.strerror}", fix="let this user read it, or remove it"
-        ) from e
+        raise _PassedBy(f"{path} cannot be read: {e.strerror}", fix="let this user read it, or remove it") from e
     if shared and _MAY_BE_OURS.search(blob) is None:
         return None  # as most are; reading TOML takes some milliseconds
+    if others is not None:
+        raise _PassedBy(f"{path} {others}, so its settings are not obeyed", fix=_MAKE_IT_YOURS)
     if len(blob) > MAX_BYTES:
         raise ArgumentValueError(f"{path} is longer than {MAX_BYTES} bytes", fix="keep only settings in it")
     import tomllib
@@ -142,9 +161,15 @@ def _table(path: str) -> Mapping[str, Any] | None:
     return table  # type: ignore[no-any-return]
 
 
-def _add(
-    table: Mapping[str, Any] | None, path: str, parse: Parse, values: dict[str, Any], paths: dict[str, str]
-) -> None:
-    for name, value in (table or {}).items():
-        values[name] = parse(name, value, path)
-        paths[name] = path
+_MAKE_IT_YOURS = "let it belong to this user and be written by no other (chmod go-w), or remove it"
+
+
+def _others(info: os.stat_result) -> str | None:
+    """Who else may have written a file, or None. A group is others, unless it is the one that the user's files get."""
+    if os.name == "nt":
+        return None  # mode bits say nothing there
+    if info.st_uid not in (os.geteuid(), 0):
+        return "belongs to another user"
+    if info.st_mode & stat.S_IWOTH or (info.st_mode & stat.S_IWGRP and info.st_gid != os.getegid()):
+        return "can be written by others"
+    return None
