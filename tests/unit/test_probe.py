@@ -1,15 +1,20 @@
 """What a probe learned: kept for one key and one day, in a private place, and never in the way."""
 
 import json
+import math
 import os
 import time
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from vyre.driver import probe
 from vyre.driver.contract import DeviceInfo
 from vyre.driver.probe import Probe
+
+from .damage import damaged
 
 SOFT = (DeviceInfo(0, "soft raster", emulated=True),)
 
@@ -33,8 +38,14 @@ def test_only_the_user_can_read_the_memory(remembered):
     assert [p.name for p in remembered.parent.iterdir()] == ["soft.json"]
 
 
+def entry_of(file):
+    entry = json.loads(file.read_text())
+    del entry["check"]
+    return entry
+
+
 def changed(**fields):
-    return lambda entry: json.dumps(entry | fields)
+    return lambda entry: probe.sealed(entry | fields).decode()
 
 
 @pytest.mark.parametrize(
@@ -45,9 +56,11 @@ def changed(**fields):
         lambda e: "[]",
         lambda e: "null",
         lambda e: "[" * 30_000,
-        lambda e: json.dumps(e)[:-9],
-        lambda e: json.dumps(e) + " " * probe.MAX_BYTES,
-        lambda e: json.dumps({"schema": probe.SCHEMA}),
+        lambda e: json.dumps(e),
+        lambda e: json.dumps(e | {"check": "00000000"}),
+        lambda e: probe.sealed(e)[:-9].decode(),
+        lambda e: probe.sealed(e).decode() + " " * probe.MAX_BYTES,
+        lambda e: probe.sealed({"schema": probe.SCHEMA}).decode(),
         changed(schema=0),
         changed(backend="hard"),
         changed(key="other"),
@@ -59,13 +72,63 @@ def changed(**fields):
         changed(written=0),
         changed(written="yesterday"),
         changed(written=time.time() + 3600),
+        changed(written=10**400),
+        changed(written=math.nan),
     ],
 )
 def test_a_damaged_old_or_foreign_file_is_as_good_as_none(remembered, damage):
-    remembered.write_text(damage(json.loads(remembered.read_text())))
+    remembered.write_text(damage(entry_of(remembered)))
     assert probe.recall("soft", "k") is None
     probe.remember("soft", "k", Probe("because"))
     assert probe.recall("soft", "k") == Probe("because")
+
+
+@pytest.fixture
+def written(remembered):
+    return remembered.read_bytes()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.data())
+def test_any_other_byte_anywhere_makes_a_file_as_good_as_none(remembered, written, data):
+    blob = bytearray(written)
+    at = data.draw(st.integers(0, len(blob) - 1))
+    kept = data.draw(st.sampled_from(["changed", "cut", "more"]))
+    blob[at] ^= data.draw(st.integers(1, 255))
+    remembered.write_bytes({"changed": blob, "cut": blob[:at], "more": blob + blob[at:]}[kept])
+    assert probe.recall("soft", "k") is None
+
+
+def test_no_field_of_a_file_stops_anything_whatever_it_holds(remembered):
+    """Also where the check holds, as in a file of a version that writes other things."""
+    real = entry_of(remembered)
+    for path, value, entry in damaged(real):
+        remembered.write_bytes(probe.sealed(entry))
+        found = probe.recall("soft", "k")
+        if found is not None:  # what is there could have been written
+            assert path[0] in ("unavailable", "devices") or entry == real, (path, value)
+            assert found.unavailable is None or type(found.unavailable) is str
+            assert all((type(d.index), type(d.name), type(d.emulated)) == (int, str, bool) for d in found.devices)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes here")
+@pytest.mark.parametrize("make", [os.mkdir, getattr(os, "mkfifo", None), lambda place: os.symlink(place, place)])
+def test_what_is_no_file_is_as_good_as_none(remembered, make):
+    remembered.unlink()
+    make(remembered)
+    assert probe.recall("soft", "k") is None
+    probe.remember("soft", "k", Probe("because"))
+    assert probe.recall("soft", "k") in (None, Probe("because"))
+    probe.forget("soft")
+    assert [p.name for p in remembered.parent.iterdir()] in ([], ["soft.json"])
+
+
+def test_a_file_that_cannot_be_read_is_as_good_as_none(remembered, monkeypatch):
+    def denied(*args):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", denied)
+    assert probe.recall("soft", "k") is None
 
 
 def test_bytes_that_are_no_text_are_as_good_as_none(remembered):

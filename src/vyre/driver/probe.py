@@ -1,7 +1,7 @@
 """What did a backend's probe learn last time? Remembered on disk, so that choosing need not load every device library.
 
-One small file per backend under the cache directory. A file that is damaged, old, too large, of another version or in a
-directory that others can write to is as good as none: nothing here ever fails.
+One small file per backend under the cache directory, which ends in a check of its bytes. A file that is damaged, old,
+too large, of another version or in a directory that others can write to is as good as none: nothing here ever fails.
 """
 
 from __future__ import annotations
@@ -50,12 +50,15 @@ def recall(backend: str, key: str) -> Probe | None:
     try:
         if (folder := _folder()) is None:
             return None
-        with (folder / f"{backend}.json").open("rb") as file:
-            blob = file.read(MAX_BYTES + 1)
-        if len(blob) > MAX_BYTES:
+        file = folder / f"{backend}.json"
+        if not file.is_file():
+            return None  # to open a pipe would wait for its other end
+        with file.open("rb") as opened:
+            blob = opened.read(MAX_BYTES + 1)
+        if len(blob) > MAX_BYTES or (entry := _opened(blob)) is None:
             return None
-        return _decode(json.loads(blob), backend, key)
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return _decode(entry, backend, key)
+    except Exception:  # a file can hold anything
         return None
 
 
@@ -72,7 +75,7 @@ def remember(backend: str, key: str, probe: Probe) -> None:
     import tempfile  # 3 ms that only those pay who learn something
 
     try:
-        blob = json.dumps(entry).encode()
+        blob = sealed(entry)
         if len(blob) > MAX_BYTES or (folder := _folder(create=True)) is None:
             return
         handle, name = tempfile.mkstemp(dir=folder, prefix=f".{backend}.")
@@ -133,6 +136,26 @@ def _ours(folder: Path) -> bool:
     if os.name == "nt":
         return True  # mode bits say nothing there
     return info.st_uid == os.getuid() and not info.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+_SEAL = b', "check": "%08x"}'
+
+
+def sealed(entry: dict[str, Any]) -> bytes:
+    """The bytes of a file with this entry."""
+    import zlib
+
+    blob = json.dumps(entry).encode().removesuffix(b"}")
+    return blob + _SEAL % zlib.crc32(blob)
+
+
+def _opened(blob: bytes) -> Any:
+    """The entry of a file, if its bytes are those that were written."""
+    import zlib
+
+    length = len(_SEAL % 0)
+    entry, seal = blob[:-length], blob[-length:]
+    return json.loads(entry + b"}") if seal == _SEAL % zlib.crc32(entry) else None
 
 
 def _decode(entry: Any, backend: str, key: str) -> Probe | None:

@@ -41,16 +41,24 @@ def exactness_of(device: Any, run: Callable[[OpenCLDevice, Built], bytes] | None
     """
     key = identity(device)
     name = f"opencl-exactness-{hashlib.blake2b(key.encode(), digest_size=8).hexdigest()}"
-    known = recall(name, key)
+    recalled = recall(name, key)
+    known = None if recalled is None else _told(recalled)
     if known is None:
-        found = probe(device, run or run_probe)
-        facts = tuple(DeviceInfo(k, fact) for k, fact in enumerate((found.mode or "", "f64" if found.float64 else "")))
-        known = Probe(found.why_not, facts)
-        remember(name, key, known)
+        known = probe(device, run or run_probe)
+        facts = (known.mode or "", "f64" if known.float64 else "")
+        remember(name, key, Probe(known.why_not, tuple(DeviceInfo(k, fact) for k, fact in enumerate(facts))))
+    return known
+
+
+def _told(known: Probe) -> Exactness | None:
+    """What a record says, if it is one of ours."""
     if known.unavailable is not None:
         return Exactness(None, why_not=known.unavailable)
-    mode, float64 = (fact.name for fact in known.devices)
-    return Exactness(Mode(mode), float64 == "f64")
+    try:
+        mode, float64 = (fact.name for fact in known.devices)
+        return Exactness(Mode(mode), float64 == "f64")
+    except ValueError:
+        return None
 
 
 def identity(device: Any) -> str:

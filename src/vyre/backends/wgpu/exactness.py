@@ -100,9 +100,17 @@ def _recalled(place: str, key: str) -> Record | None:
         return _known.get(key)
     try:
         found = json.loads(known.unavailable or "")
-        return Record(**found | {"traits": Traits(**found["traits"])})
-    except (ValueError, TypeError, KeyError):
+        record = Record(**found | {"traits": Traits(**found["traits"])})
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None  # written by something else
+    flags, limit = (*asdict(record.traits).values(), record.shared_is_zeroed), record.loop_limit
+    is_ours = (
+        asdict(record) == found  # and no field is missing
+        and all(type(flag) is bool for flag in flags)
+        and type(record.why_not) in (str, type(None))
+        and (limit is None or (type(limit) is int and 0 <= limit <= TURNS))
+    )
+    return record if is_ours else None
 
 
 def base_traits(info: Any) -> Traits:
