@@ -31,9 +31,10 @@ def folder(tmp_path, monkeypatch):
     return tmp_path / "probes"
 
 
-def every_damage(folder, ask, right, may_be=lambda path, value: False):
+def every_damage(folder, monkeypatch, module, ask, right, may_be=lambda path, value: False):
     """Ask with every field of the only file damaged, as if it had been written so; then with no such file at all."""
     assert ask() == right
+    monkeypatch.setattr(module, "remember", lambda *args: None)  # which takes most of the time
     (file,) = folder.iterdir()
     real = json.loads(file.read_bytes())
     del real["check"]
@@ -55,7 +56,7 @@ def test_the_processor(folder, monkeypatch):
     host = SimpleNamespace(x86=True, compiler="c", triple="t", name="n", features="f")
     monkeypatch.setattr(cpu, "build", lambda *args: None)
     monkeypatch.setattr(cpu, "differing", lambda output: ())
-    every_damage(folder, lambda: cpu.why_not_hardware(host, lambda built: b""), None, says_why_not)
+    every_damage(folder, monkeypatch, cpu, lambda: cpu.why_not_hardware(host, lambda built: b""), None, says_why_not)
 
 
 @pytest.mark.parametrize("name", ["cuda", "opencl"])
@@ -67,6 +68,8 @@ def test_devices_with_modes(folder, monkeypatch, name):
     monkeypatch.setattr(module, "probe", lambda device, run: right)
     every_damage(
         folder,
+        monkeypatch,
+        module,
         lambda: module.exactness_of(None),
         right,
         lambda path, value: says_why_not(path, value) or path == ("devices", 1, "name"),  # which says that f64 is exact
@@ -88,7 +91,7 @@ def test_adapters(folder, monkeypatch):
         module._known.clear()
         return module.record_of(adapter)
 
-    file, real = every_damage(folder, ask, right)
+    file, real = every_damage(folder, monkeypatch, module, ask, right)
     fitting = {"why_not": str, "loop_limit": int}
     for path, value, record in damaged(asdict(right)):
         file.write_bytes(probe.sealed(real | {"unavailable": json.dumps(record)}))
