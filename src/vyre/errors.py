@@ -29,8 +29,28 @@ from enum import IntEnum, StrEnum
 
 TYPE_CHECKING = False  # importing typing would cost more than the rest of this module
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any, ClassVar, Self
+
+
+MOST_LETTERS = 1000
+"""Of what a value of others is shown with."""
+
+
+def shown(value: object, write: Callable[[object], str] = repr) -> str:
+    """Any value as a text of bounded length; never an error, whatever its own code does."""
+    try:
+        text = write(value)
+        return text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]}... ({len(text)} letters)"
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # an int with more digits than Python will write, say
+        return f"(a number of {value.bit_length()} bits)" if type(value) is int else f"(a {type(value).__name__})"
+
+
+def told(error: BaseException) -> str:
+    """What an exception of others says: its class and its words."""
+    return f"{type(error).__name__}: {shown(error, str)}".removesuffix(": ")
 
 
 class ErrorCode(IntEnum):
@@ -83,7 +103,7 @@ class VyreError(Exception):
 
     def _headline(self) -> str:
         """The text without the fix."""
-        where = "".join(f" [{key}={value!r}]" for key, value in sorted(self.context.items()))
+        where = "".join(f" [{key}={_written(value)}]" for key, value in sorted(self.context.items()))
         return f"{self.message}{where}"
 
     def diagnostic(self) -> Diagnostic:
@@ -103,6 +123,14 @@ class VyreError(Exception):
 
     def _identity(self) -> tuple[object, ...]:
         return type(self), self.message, self.fix, self.context
+
+
+def _written(value: object) -> str:
+    """A value of the context, as long as it is."""
+    try:
+        return repr(value)
+    except Exception:
+        return shown(value)
 
 
 def _rebuild(cls: type[VyreError], message: str, fix: str, context: dict[str, object]) -> VyreError:

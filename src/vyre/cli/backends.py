@@ -67,7 +67,7 @@ def collect() -> Document:
 def _row(listing: BackendListing, found: Probe | None) -> BackendRow:
     row = _disabled(listing.id, listing.problem())
     row["precedence"], row["package"] = listing.precedence, listing.provider
-    if found is not None:
+    if found is not None and not row["disabled"]:  # it may be disabled since, by what it answered
         row["kind"], row["why_not"] = listing.registration.kind, found.unavailable
         row["available"] = found.unavailable is None
         row["devices"], row["emulated"] = [device.name for device in found.devices], found.emulated

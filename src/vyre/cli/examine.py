@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..driver.checks import Check, sound
-from ..errors import VyreError
+from ..errors import VyreError, told
 
 if TYPE_CHECKING:
     from ..driver.guard import GuardedBackend
@@ -53,7 +53,6 @@ def _line_to_parent() -> Callable[[dict[str, Any]], None]:
 
 def examine(name: str, begin: Callable[[str], None]) -> Iterator[Check]:
     """What can be said of a backend, step by step. Whatever a step raises becomes a finding."""
-    from ..driver.listing import PLUGIN_ERRORS
     from ..driver.registry import acquire
 
     begin("record")
@@ -69,8 +68,10 @@ def examine(name: str, begin: Callable[[str], None]) -> Iterator[Check]:
             yield each
     except VyreError as e:  # a setting that it reads, say
         yield Check("checks", "fail", e.message, e.fix)
-    except PLUGIN_ERRORS as e:
-        yield Check("checks", "fail", f"they stopped: {type(e).__name__}: {e}", REPORT)
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as e:
+        yield Check("checks", "fail", f"they stopped: {told(e)}", REPORT)
     begin("available")
     verdict = available(listing)
     if verdict.detail in {each.detail for each in found}:
@@ -90,8 +91,10 @@ def examine(name: str, begin: Callable[[str], None]) -> Iterator[Check]:
         backend.shutdown()
     except VyreError as e:
         yield Check("dispatch", "fail", e.message, e.fix)
-    except PLUGIN_ERRORS as e:
-        yield Check("dispatch", "fail", f"{type(e).__name__}: {e}", REPORT)
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as e:
+        yield Check("dispatch", "fail", told(e), REPORT)
 
 
 def _listing(name: str) -> BackendListing:

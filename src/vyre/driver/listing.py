@@ -1,7 +1,8 @@
 """One backend by its name: what the name says costs nothing, everything else loads the record behind it.
 
 The contract is imported where a record is met: listing names does without, and that halves its time. Whatever the code
-of a backend raises is a failure of that backend alone; so is `sys.exit()`, which would end the process of the user.
+of a backend raises or answers is a failure of that backend alone; so is `sys.exit()`, which would end the process of
+the user. Ctrl-C is no failure of a backend, and passes.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BackendUnavailable, VyreError
+from ..errors import BackendUnavailable, VyreError, shown, told
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution
@@ -20,7 +22,8 @@ if TYPE_CHECKING:
     from .contract import BackendRegistration, DeviceInfo, VyreBackend
     from .probe import Probe
 
-PLUGIN_ERRORS = (Exception, SystemExit)
+MOST_DEVICES = 1 << 12
+MOST_INDEX = 1 << 31
 KINDS = ("device", "host", "oracle", "distributed")
 
 
@@ -59,11 +62,12 @@ class BackendListing:
         if self._record is None and self._problem is None:
             try:
                 record = self._load()
-            except PLUGIN_ERRORS as e:
-                self._problem = f"loading its record failed: {type(e).__name__}: {e}"
-            else:
                 self._problem = self._disagreement(record)
                 self._record = record if self._problem is None else None
+            except KeyboardInterrupt:
+                raise
+            except BaseException as e:
+                self._problem = f"loading its record failed: {told(e)}"
         return self._problem
 
     def _disagreement(self, record: object) -> str | None:
@@ -73,13 +77,33 @@ class BackendListing:
             return f"its entry point leads to {type(record).__name__}, not to a BackendRegistration"
         if (record.id, record.precedence) != (self.id, self.precedence):
             return (
-                f"it is listed as {self.id}.{self.precedence} and its record says {record.id}.{record.precedence}; "
-                "the two must agree"
+                f"it is listed as {self.id}.{self.precedence} and its record says "
+                f"{shown(record.id, str)}.{shown(record.precedence, str)}; the two must agree"
             )
-        for name in (knob.name for knob in record.knobs):
-            if not name.startswith(f"{self.id}_"):
-                return f"the name of its knob {name!r} does not begin with {self.id}_"
-        return None if record.kind in KINDS else f"its kind {record.kind!r} is not one of: {', '.join(KINDS)}"
+        for name in ("open", "unavailable", "devices", "probe_key", "emit", "checks"):
+            member: object = getattr(record, name)
+            if not callable(member) and not (member is None and name not in ("open", "unavailable")):
+                return f"its {name} is {shown(member)}, which cannot be called"
+        dispatches: object = record.dispatches
+        if type(dispatches) is not bool:
+            return f"its dispatches is {shown(dispatches)}, neither True nor False"
+        if record.kind not in KINDS:
+            return f"its kind {shown(record.kind)} is not one of: {', '.join(KINDS)}"
+        return self._wrong_knob(record.knobs)
+
+    def _wrong_knob(self, knobs: object) -> str | None:
+        from .settings import Kind, Knob
+
+        if not isinstance(knobs, tuple | list):
+            return f"its knobs are {shown(knobs)}, not a tuple"
+        for knob in knobs:
+            if not isinstance(knob, Knob) or not isinstance(knob.kind, Kind):
+                return f"its knob {shown(knob)} is not a Knob with a kind"
+            if not all(isinstance(text, str) for text in (knob.name, knob.meaning, knob.read, knob.without)):
+                return f"its knob {shown(knob)} is not described by texts"
+            if not knob.name.startswith(f"{self.id}_"):
+                return f"the name of its knob {shown(knob.name)} does not begin with {self.id}_"
+        return None
 
     def unavailable(self) -> str | None:
         """Why it would not open, or None. Asks the backend, not our memory of it."""
@@ -87,11 +111,13 @@ class BackendListing:
             return problem
         try:
             why: object = self.registration.unavailable()
-        except PLUGIN_ERRORS as e:
-            return f"asking it failed: {type(e).__name__}: {e}"
+        except KeyboardInterrupt:
+            raise
+        except BaseException as e:
+            return f"asking it failed: {told(e)}"
         if why is None or (isinstance(why, str) and why):
-            return why
-        self._problem = f"its unavailable() answers {why!r}, which is neither a reason nor None"
+            return None if why is None else shown(why, str.__str__)
+        self._problem = f"its unavailable() answers {shown(why)}, which is neither a reason nor None"
         return self._problem
 
     def devices(self) -> tuple[DeviceInfo, ...]:
@@ -102,15 +128,22 @@ class BackendListing:
         if record.devices is None:
             return (DeviceInfo(0, self.id),)
         try:
-            found: tuple[object, ...] = tuple(record.devices())
-        except PLUGIN_ERRORS as e:
+            found: list[object] = list(islice(record.devices(), MOST_DEVICES))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as e:
             raise self.refused(f"backend {self.id} cannot name its devices", e) from e
-        known = tuple(d for d in found if isinstance(d, DeviceInfo) and type(d.index) is int and type(d.name) is str)
-        if len(known) < len(found):
-            wrong = next(d for d in found if d not in known)
-            self._problem = f"its devices() names {wrong!r}, which is not a DeviceInfo with an index and a name"
-            raise unusable(self.id, self._problem)
-        return known
+        known: list[DeviceInfo] = []
+        for d in found:
+            if (
+                type(d) is not DeviceInfo
+                or (type(d.index), type(d.name), type(d.emulated)) != (int, str, bool)
+                or not 0 <= d.index < MOST_INDEX
+            ):
+                self._problem = f"its devices() names {shown(d)}, which is not a DeviceInfo with an index and a name"
+                raise unusable(self.id, self._problem)
+            known.append(d)
+        return tuple(known)
 
     def open(self, device: str | int | None = None) -> VyreBackend:
         """The backend on a device: its index, part of its name, or None for the best."""
@@ -125,13 +158,14 @@ class BackendListing:
         device_args = () if wanted is None or record.devices is None else (wanted.index,)
         try:
             backend = self._checked(record.open(*device_args))
-        except VyreError:
+        except (VyreError, KeyboardInterrupt):
             raise
-        except PLUGIN_ERRORS as e:
+        except BaseException as e:
             raise self.refused(f"backend {self.id} did not open", e) from e
-        if wanted is not None and device_args and getattr(backend, "device", None) == "":
-            with suppress(AttributeError):  # a backend may compute it
-                backend.device = wanted.name
+        if wanted is not None and device_args:
+            with suppress(Exception):  # a backend may compute it
+                if backend.device == "":
+                    backend.device = wanted.name
         return backend
 
     def _checked(self, opened: object) -> VyreBackend:
@@ -139,7 +173,7 @@ class BackendListing:
 
         if isinstance(opened, VyreBackend) and opened.id == self.id:
             return opened
-        what = f"the backend {opened.id!r}" if isinstance(opened, VyreBackend) else type(opened).__name__
+        what = f"the backend {shown(opened.id)}" if isinstance(opened, VyreBackend) else type(opened).__name__
         raise BackendUnavailable(
             f"opening backend {self.id} gave {what}",
             fix="correct open() in its registration: it returns a VyreBackend with that id",
@@ -148,14 +182,14 @@ class BackendListing:
 
     def refused(self, what: str, cause: BaseException) -> BackendUnavailable:
         return BackendUnavailable(
-            f"{what}: {type(cause).__name__}: {cause}",
+            f"{what}: {told(cause)}",
             fix=f"report it to the author of the backend ({self.provider}), or use another",
             backend=self.id,
         )
 
     def find(self, device: str | int) -> DeviceInfo:
         """The device with this index, this name, or the only one whose name holds this text."""
-        known, text = self.devices(), str(device)
+        known, text = self.devices(), shown(device, str)
         if text.isdecimal():  # never part of a name: device 9 is not the board called 4090
             found = [d for d in known if d.index == int(text)]
         else:
@@ -179,7 +213,9 @@ class BackendListing:
         record = self.registration
         try:
             key = None if record.probe_key is None else f"{_version()}; {self.provider}; {record.probe_key()}"
-        except PLUGIN_ERRORS:
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
             key = None  # a backend that cannot say what its answer depends on is asked every time
         found = None if key is None else probe.recall(self.id, key)
         if found is None:

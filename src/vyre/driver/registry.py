@@ -13,7 +13,7 @@ import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -25,6 +25,7 @@ from ..errors import (
     DeadlineExceeded,
     InvalidProgram,
     VyreError,
+    shown,
 )
 from . import settings
 from .listing import BackendListing, package_label, package_name, unusable
@@ -194,20 +195,25 @@ def backend_precedence(id: str) -> int:
     """Lower is asked first; the highest u32 for an unknown id."""
     from .contract import PRECEDENCE_UNKNOWN
 
-    listing = _current.table().by_id.get(id)
+    listing = _by_id(id)
     return PRECEDENCE_UNKNOWN if listing is None else listing.precedence
 
 
 def backend_dispatches(id: str) -> bool:
     """Whether it runs programs (and not only emits them); False for an unknown or broken id."""
-    listing = _current.table().by_id.get(id)
+    listing = _by_id(id)
     return listing is not None and listing.problem() is None and listing.registration.dispatches
 
 
 def backend_registration(id: str) -> BackendRegistration | None:
     """The record of an id, None when unknown; a disabled one raises."""
-    table = _current.table()
-    return None if id not in table.by_id and id not in table.disabled else _listing(id).registration
+    return None if _by_id(id) is None and id not in _current.table().disabled else _listing(id).registration
+
+
+def _by_id(id: str) -> BackendListing | None:
+    if not isinstance(id, str):
+        raise ArgumentTypeError(f"{shown(id)} is not the id of a backend", fix='pass its id: "cpu"')
+    return _current.table().by_id.get(id)
 
 
 def devices(id: str) -> tuple[DeviceInfo, ...]:
@@ -238,7 +244,7 @@ def register(registration: BackendRegistration) -> None:
 
 def _check_record(registration: object) -> None:
     """A record that can be sorted among others; whether the rest of it is sound is seen when it is used."""
-    from .contract import BackendRegistration
+    from .contract import PRECEDENCE_UNKNOWN, BackendRegistration
 
     if not isinstance(registration, BackendRegistration):
         raise ArgumentTypeError(
@@ -251,6 +257,10 @@ def _check_record(registration: object) -> None:
         raise ArgumentTypeError(
             f"the precedence of backend {registration.id} is a {precedence.__name__}",
             fix="pass a whole number: precedence=500",
+        )
+    if abs(registration.precedence) > PRECEDENCE_UNKNOWN:
+        raise ArgumentValueError(
+            f"the precedence of backend {registration.id} has more than 32 bits", fix="pass one like the others: 500"
         )
 
 
@@ -314,10 +324,8 @@ class Selection(NamedTuple):
 
 def acquire(name: str) -> GuardedBackend:
     """Open the backend `id` or `id:device`: this one or an error."""
-    from .guard import guarded
-
     id, device = _split(name)
-    return guarded(_listing(id).open(device))
+    return _opened(_listing(id), device)
 
 
 def acquire_preferred_dispatch_backend(
@@ -481,41 +489,53 @@ def _select_listed(listed: settings.Setting, program: Program | None, strict: bo
 
 
 def _open_for(listing: BackendListing, device: str | None, program: Program | None) -> GuardedBackend:
-    from .guard import guarded
-
-    backend = guarded(listing.open(device))
+    backend = _opened(listing, device)
     if program is not None:
         from .admission import admit  # the validator comes with it
 
         try:
             admit(program, backend)
         except VyreError:
-            backend.shutdown()
+            with suppress(Exception):
+                backend.shutdown()
             raise
-        except (Exception, SystemExit) as e:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as e:
             raise listing.refused(f"backend {listing.id} cannot say what it runs", e) from e
     return backend
 
 
+def _opened(listing: BackendListing, device: str | None) -> GuardedBackend:
+    from .guard import guarded
+
+    backend = listing.open(device)
+    try:
+        return guarded(backend)
+    except (VyreError, KeyboardInterrupt):
+        raise
+    except BaseException as e:
+        raise listing.refused(f"backend {listing.id} cannot say what it can do", e) from e
+
+
 def _split(name: str) -> tuple[str, str | None]:
     if not isinstance(name, str):
-        raise ArgumentTypeError(f"{name!r} is not the name of a backend", fix='pass "id" or "id:device"')
+        raise ArgumentTypeError(f"{shown(name)} is not the name of a backend", fix='pass "id" or "id:device"')
     id, colon, device = name.partition(":")
     if not id.strip() or (colon and not device.strip()):
         raise ArgumentValueError(
-            f"{name!r} is not the name of a backend", fix=f'use "id" or "id:device" with one of: {_names()}'
+            f"{shown(name)} is not the name of a backend", fix=f'use "id" or "id:device" with one of: {_names()}'
         )
     return id.strip(), device.strip() or None
 
 
 def _listing(id: str) -> BackendListing:
-    table = _current.table()
-    if found := table.by_id.get(id):
+    if found := _by_id(id):
         return found
-    if why := table.disabled.get(id):
+    if why := _current.table().disabled.get(id):
         raise unusable(id, why)
     raise BackendUnavailable(
-        f"backend {id!r} is not linked: no installed package provides it",
+        f"backend {shown(id)} is not linked: no installed package provides it",
         fix=f"use one of: {_names()}; or install the package that provides it",
         backend=id,
     )

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
-from ..errors import ArgumentTypeError, ArgumentValueError, VyreError
+from ..errors import ArgumentTypeError, ArgumentValueError, VyreError, shown
 from .settings_files import UNREAD, Files, Problem, look
 
 T = TypeVar("T")
@@ -353,7 +353,7 @@ def checked(given: Mapping[str, Any]) -> dict[str, Any]:
         knob = find_knob(name)
         if knob is None:
             unknown(name, CONFIG, ArgumentTypeError)
-        label = f"config({name}={_shown(value)})"
+        label = f"config({name}={shown(value)})"
         values[name] = knob.default if value is None else knob.parse(value, label, name, is_text=False)
     return values
 
@@ -439,11 +439,4 @@ def _from_file(name: str, value: object, path: str) -> object:
         unknown(name, path)
     if knob.kind is FOLDER and isinstance(value, str) and value:
         value = os.path.join(os.path.dirname(path), os.path.expanduser(value))
-    return knob.parse(value, f"{name}={_shown(value)} in {path}", name, is_text=False)
-
-
-def _shown(value: object) -> str:
-    try:
-        return repr(value)
-    except (ValueError, RecursionError):  # an int with more digits than Python will write, or tables in tables
-        return f"(a number of {value.bit_length()} bits)" if isinstance(value, int) else f"(a {type(value).__name__})"
+    return knob.parse(value, f"{name}={shown(value)} in {path}", name, is_text=False)
