@@ -55,6 +55,22 @@ def test_nothing_is_dispatched(backend, capsys):
     assert dispatched == []
 
 
+@pytest.mark.parametrize(
+    "grid, found",
+    [("16", "proved"), ("16,1,1", "proved"), ("16,2", "unproved"), ("16,1,2", "unproved"), ("0", "proved")],
+)
+def test_a_grid_is_proved_or_not(grid, found, capsys):
+    """Every row computes the same elements."""
+    told = document(capsys, Plan, "explain", "saxpy.py", *GIVEN, "-b", "cpu", "--grid", grid)
+    assert told["determinism"] == found
+    reason = next(d["reason"] for d in told["plan"]["decisions"] if d["what"] == "determinism")
+    assert reason == {
+        "16": "for grids with one workgroup along y and z",
+        "16,1,1": "for grids with one workgroup along y and z",
+        "0": "nothing runs",
+    }.get(grid, "store and store of two invocations may meet in 'out'")
+
+
 def test_without_a_backend_the_others_are_told(capsys, monkeypatch):
     monkeypatch.delenv("VYRE_BACKEND", raising=False)
     found = document(capsys, Plan, "explain", "saxpy.py", *GIVEN)

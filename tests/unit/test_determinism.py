@@ -1,12 +1,13 @@
 """A proof of determinism is never wrong, and the kernels people write get one."""
 
 import pytest
-from hypothesis import HealthCheck, assume, event, given, settings
+from hypothesis import HealthCheck, assume, event, example, given, settings
 from hypothesis import strategies as st
 
 from vyre.backends.reference import Schedule, run
 from vyre.conform.strategies import valid_programs
-from vyre.foundation.determinism import Determinism, determinism, linear
+from vyre.driver.plan.grid import why_workgroup_is_fixed
+from vyre.foundation.determinism import Determinism, determinism
 from vyre.foundation.dtypes import f32, i32, u8, u32
 from vyre.foundation.ir import (
     AllReduce,
@@ -34,13 +35,17 @@ from vyre.foundation.ir import (
     WorkgroupId,
     lit,
 )
+from vyre.foundation.linear import linear
 from vyre.foundation.ops import AtomicOp, BinaryOp, CollectiveOp, Ordering, UnaryOp
 from vyre.foundation.program import Program, read, read_write, uniform, workgroup
 from vyre.foundation.validate import Capabilities, validate
 from vyre.foundation.visit import rewrite
 
 G, L, W = InvocationId(0), LocalId(0), WorkgroupId(0)
-GY = InvocationId(1)
+GY, GZ = InvocationId(1), InvocationId(2)
+WIDE = 1 << 32
+ONE_LAYER = "proved for grids with one workgroup along z"
+ONE_ROW = "proved for grids with one workgroup along y and z"
 SYNC = Barrier(Ordering.GRID_SYNC)
 ONE = lit(1)
 BUFFERS = (
@@ -158,8 +163,6 @@ UNPROVED = {
     "a place behind a variable": program(Let("i", G), Assign("i", lit(0)), store(Var("i"))),
     "an overlapping stride": program(store(G * 2), store(G * 2 + 2)),
     "a loop one too long": program(Loop("k", lit(0), lit(5), (store(G * 4 + Var("k")),))),
-    "rows without a guard": program(store(GY * 600 + G), size=(16, 16, 1)),
-    "rows behind a loose guard": program(If(G < 601, (store(GY * 600 + G),)), size=(16, 16, 1)),
     "rows of unknown width": program(If(Load("n", lit(0)) > G, (store(GY * Load("n", lit(0)) + G),)), size=(16, 16, 1)),
     "one column of two axes": program(store(G), size=(16, 16, 1)),
     "half the id": program(store(G >> 1)),
@@ -175,7 +178,6 @@ UNPROVED = {
     "a barrier in a loop that may not run": program(
         store(L, x(G), "tile"), Loop("k", lit(0), Load("n", lit(0)), (Barrier(),)), store(G, tile(L + 1))
     ),
-    "a signed guard": program(If(Cast(i32, G) < lit(600, i32), (store(GY * 600 + G),)), size=(16, 16, 1)),
     "a trap": program(Trap(G, "why")),
     "an asynchronous copy": program(AsyncLoad("x", "tile", lit(0), lit(4), "t"), AsyncWait("t")),
     "a collective": program(AllReduce("out", CollectiveOp.SUM, 0)),
@@ -183,11 +185,61 @@ UNPROVED = {
 }
 
 
+SOME = {
+    "a copy": (PROVED["a copy"], ONE_ROW, (WIDE, 1, 1)),
+    "the value of another axis": (program(store(G, GY)), ONE_ROW, (WIDE, 1, 1)),
+    "an id that is 0": (program(store(G, LocalId(1))), ONE_ROW, (WIDE, 1, 1)),
+    "behind one guard of two": (program(If(GY.eq(0), (store(G),))), ONE_LAYER, (WIDE, WIDE, 1)),
+    "behind both": (program(If(BinOp(BinaryOp.AND, GY.eq(0), lit(1) > GZ), (store(G),))), "proved", (WIDE, WIDE, WIDE)),
+    "column": (program(store(GY), size=(1, 9, 1)), "proved for grids with one workgroup along x and z", (1, WIDE, 1)),
+    "depth": (program(store(GZ), size=(1, 1, 4)), "proved for grids with one workgroup along x and y", (1, 1, WIDE)),
+    "a stride": (
+        PROVED["a stride by shift"],
+        "proved for grids with at most 2**30 invocations along x, one workgroup along y and z",
+        (1 << 30, 1, 1),
+    ),
+    "rows of a workgroup": (
+        program(store(G * 2 + LocalId(1)), size=(4, 2, 1)),
+        "proved for grids with at most 2**30 invocations along x, one workgroup along y and z",
+        (1 << 30, 2, 1),
+    ),
+    "rows of known width": (
+        PROVED["rows of known width"],
+        "proved for grids with at most 2**22 invocations along x and y, one workgroup along z",
+        (1 << 22, 1 << 22, 1),
+    ),
+    "rows of known width and height": (
+        PROVED["rows behind two guards"],
+        ONE_LAYER,
+        (WIDE, WIDE, 1),
+    ),
+    **{
+        what: (
+            program(If(guard, (store(GY * 600 + G),)), size=(16, 16, 1)),
+            "proved for grids with at most 2**24 invocations along y, one workgroup along x and z",
+            (16, 1 << 24, 1),
+        )
+        for what, guard in {
+            "rows without a guard": BufLen("out") > 0,
+            "rows behind a loose guard": G < 601,
+            "rows behind a signed guard": Cast(i32, G) < lit(600, i32),
+        }.items()
+    },
+    "no access": (program(size=(1, 1, 1)), "proved", (WIDE, WIDE, WIDE)),
+    "one place for all": (program(store(lit(0)), size=(1, 1, 1)), "unproved", (0, 0, 0)),
+    "half of the ids": (program(store(BinOp(BinaryOp.BIT_AND, G, lit(63)))), "unproved", (0, 0, 0)),
+    "every second id alike": (program(store(G * (1 << 31))), "unproved", (0, 0, 0)),
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("what", PROVED)
 def test_deterministic_kernels_are_proved(what):
-    found = determinism(PROVED[what])
-    assert (found.verdict, found.reasons) == ("proved", ())
-    assert PROVED[what].determinism == "proved"
+    """For as many axes as their workgroup has."""
+    p = PROVED[what]
+    found = determinism(p)
+    assert found.covers((1 << 20, 1 << 20 if p.workgroup_size[1] > 1 else 1, 1))
+    assert p.determinism == found.verdict
+    assert found.verdict.startswith("proved")
 
 
 @pytest.mark.parametrize("what", UNPROVED)
@@ -197,6 +249,39 @@ def test_other_kernels_are_not(what):
     assert what == "not a valid program" or "not valid" not in found.reasons[0]
     assert not found.covers((1, 1, 1))
     assert UNPROVED[what].determinism == "unproved"
+
+
+@pytest.mark.parametrize("what", SOME)
+def test_a_verdict_names_the_grids_that_it_holds_for(what):
+    p, verdict, extent = SOME[what]
+    found = determinism(p)
+    assert (found.verdict, found.extent) == (verdict, extent)
+    assert bool(found.reasons) == (verdict != "proved")
+    assert all(r.startswith("on other grids, ") == (verdict != "unproved") for r in found.reasons)
+
+
+def test_a_row_that_is_repeated_is_no_longer_proved():
+    """Sixteen invocations read, change and write one element, and each order gives other bytes."""
+    p = program(store(G, out(G) * 3 + 1), size=(4, 1, 1))
+    assert p.determinism == ONE_ROW
+    assert determinism(p, (2, 1, 1)).verdict == "proved"
+    for grid in ((2, 16, 1), (2, 1, 16)):
+        assert determinism(p, grid) == Determinism(
+            "unproved",
+            tuple(
+                f"{one} and {two} of two invocations may meet in 'out'"
+                for one, two in (("load", "store"), ("store", "store"))
+            ),
+        )
+        seen = run(p, [bytes(32), bytes(4), bytes(4), bytes(4)], grid=grid, detect_races=True)
+        assert {race.buffer for race in seen.races} == {"out"}
+
+
+def test_a_workgroup_of_another_size_has_another_proof():
+    p = program(store(G))
+    assert determinism(p, (2, 1, 1)).verdict == "proved"
+    assert determinism(p, (2, 1, 1), (8, 1, 1)).verdict == "proved"
+    assert determinism(p, (2, 1, 1), (8, 8, 1)).verdict == "unproved"
 
 
 def test_reasons_name_the_buffer_and_both_accesses():
@@ -218,25 +303,9 @@ def test_a_proof_covers_what_does_not_wrap():
     assert not strided.covers((256, 2, 1))
 
 
-@pytest.mark.parametrize(
-    "body, size, extent",
-    [
-        ([store(G)], (4, 1, 1), (1 << 32, 1, 1)),
-        ([store(G * 2 + LocalId(1))], (4, 2, 1), None),  # the axis y of a workgroup that is not flat may repeat
-        ([store(G, LocalId(1))], (4, 1, 1), (1 << 32, 1, 1)),  # which is 0
-        ([store(G, GY)], (4, 1, 1), None),
-        ([store(lit(0))], (1, 1, 1), None),
-        ([], (1, 1, 1), (1 << 32, 1, 1)),
-    ],
-)
-def test_which_axes_may_have_many_workgroups(body, size, extent):
-    found = determinism(program(*body, size=size))
-    assert found == (Determinism("proved", (), extent) if extent else found.replace(verdict="unproved"))
-
-
 def test_a_known_grid_proves_more():
     p = program(store(GY * 512 + G))
-    assert determinism(p).verdict == "unproved"
+    assert determinism(p).verdict == ONE_ROW
     assert determinism(p, (2, 9, 1)) == Determinism("proved", (), (512, 9, 1))
     assert determinism(p, (3, 9, 1)).verdict == "unproved"
     assert determinism(program(store(lit(0)), size=(1, 1, 1)), (1, 1, 1)).verdict == "proved"
@@ -289,7 +358,7 @@ def test_equal_values_have_equal_forms():
 
 def test_a_long_chain_of_lets_needs_no_stack():
     lets = [Let("x0", G)] + [Let(f"x{i}", Var(f"x{i - 1}") + 1) for i in range(1, 3000)]
-    assert determinism(program(*lets, store(Var("x2999")))).verdict == "proved"
+    assert determinism(program(*lets, store(Var("x2999")))).verdict == ONE_ROW
 
 
 # ---- soundness ------------------------------------------------------------------------------------------------------
@@ -300,20 +369,27 @@ SMALL = (
     read("x", 2, u32, 8),
     workgroup("tile", u32, 12),
 )
-ATOMS = st.sampled_from([G, G, L, W, GY, LocalId(1), WorkgroupId(1), Var("k"), lit(0), lit(1), lit(3)])
+IDS = [kind(axis) for kind in (InvocationId, LocalId, WorkgroupId) for axis in range(3)]
+ATOMS = st.sampled_from([G, G, GY, *IDS, Var("k"), lit(0), lit(1), lit(3)])
 
 
 @st.composite
 def indices(draw):
     e = draw(ATOMS)
     for _ in range(draw(st.integers(0, 2))):
-        match draw(st.sampled_from("+-*s")):
+        match draw(st.sampled_from("+-*s<&")):
             case "+":
                 e = e + draw(ATOMS)
             case "-":
                 e = draw(ATOMS) - e
             case "*":
-                e = e * draw(st.sampled_from([2, 3, 4, 6, 8, 12]))
+                e = e * draw(st.sampled_from([2, 3, 4, 6, 8, 12, 1 << 30, 1 << 31, WIDE // 3, WIDE - 1]))
+            case "<":
+                op = draw(st.sampled_from([BinaryOp.SHL, BinaryOp.SHR]))
+                e = BinOp(op, e, lit(draw(st.sampled_from([1, 2, 30, 31, 32, 33]))))
+            case "&":
+                op = draw(st.sampled_from([BinaryOp.BIT_AND, BinaryOp.MOD, BinaryOp.BIT_OR]))
+                e = BinOp(op, e, lit(draw(st.sampled_from([1, 3, 4]))))
             case _:
                 e = e + draw(st.integers(0, 5))
     return e
@@ -386,32 +462,60 @@ def _rename(body, name):
     return rewrite(done, expr=lambda e: G if e == Var("k") else e)
 
 
-SHAPES = st.sampled_from(
-    [((4, 1, 1), (3, 1, 1)), ((2, 2, 1), (2, 1, 1)), ((3, 1, 1), (1, 2, 1)), ((2, 2, 1), (2, 2, 1))]
-)
+SIZES = st.sampled_from([(4, 1, 1), (3, 1, 1), (1, 1, 1), (2, 2, 1), (1, 3, 1), (1, 1, 2), (2, 1, 2), (2, 2, 2)])
+GRIDS = st.tuples(*[st.sampled_from([1, 1, 2, 3])] * 3)
 SCHEDULES = ["forward", "reversed", Schedule.seeded(1), Schedule.seeded(2)]
 
 
-@settings(
-    deadline=None,
-    max_examples=400,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
-)
-@given(st.lists(statements(), min_size=1, max_size=5), SHAPES)
-def test_a_proved_dispatch_has_no_race_and_one_result(body, shape):
-    size, grid = shape
+def attack(body, size, grid):
+    """Whatever is said to be proved about a program is held against the reference's schedules and race detector."""
     p = Program(SMALL, size, _rename([n if n == SYNC else Block((n,)) for n in body], "k"))
     assume(all(i.severity != "error" for i in validate(p, Capabilities.everything())))
     verdict = determinism(p, grid).verdict
     event(verdict)
     whole = determinism(p)
-    if whole.covers((size[0] * grid[0], size[1] * grid[1], size[2] * grid[2])):
-        assert verdict == "proved"
+    covered = whole.covers(invocations(size, grid))
+    assert verdict == "proved" or not covered
+    assert (whole.verdict == "proved") == whole.covers((WIDE, WIDE, WIDE))
     if verdict == "proved":
-        data = [bytes(range(1, 97)), bytes(24), bytes(range(32))]
-        results = [run(p, data, grid=grid, schedule=s, detect_races=True) for s in SCHEDULES]
-        assert all(r.races == () for r in results)
-        assert all(r.outputs == results[0].outputs for r in results)
+        require_one_result(p, grid)
+    if why_workgroup_is_fixed(p) is None:
+        for other in ((1, 1, 1), (2, 2, 1), (1, 2, 2)):
+            if whole.covers(invocations(other, grid)) or determinism(p, grid, other).verdict == "proved":
+                require_one_result(Program(SMALL, other, p.entry), grid)
+
+
+def invocations(size, grid):
+    return tuple(a * b for a, b in zip(size, grid, strict=True))
+
+
+def require_one_result(p, grid):
+    data = [bytes(range(1, 97)), bytes(24), bytes(range(32))]
+    results = [run(p, data, grid=grid, schedule=s, detect_races=True) for s in SCHEDULES]
+    assert all(r.races == () for r in results)
+    assert all(r.outputs == results[0].outputs for r in results)
+
+
+ATTACK = given(st.lists(statements(), min_size=1, max_size=5), SIZES, GRIDS)
+SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+
+
+@settings(deadline=None, max_examples=300, suppress_health_check=SLOW)
+@ATTACK
+@example([store(G * (1 << 30))], (4, 1, 1), (3, 1, 1))
+@example([store(GY * (WIDE - 1) + G)], (2, 2, 1), (1, 1, 1))
+@example([store(G << 33), store(G + 8, out(G << 1))], (4, 1, 1), (1, 1, 1))
+@example([store(G, out(G) * 3)], (2, 1, 1), (2, 3, 1))
+def test_a_proved_dispatch_has_no_race_and_one_result(body, size, grid):
+    attack(body, size, grid)
+
+
+@pytest.mark.sweep
+@pytest.mark.timeout(1800)
+@settings(deadline=None, max_examples=5000, suppress_health_check=SLOW)
+@ATTACK
+def test_no_proof_falls_to_a_long_attack(body, size, grid):
+    attack(body, size, grid)
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])

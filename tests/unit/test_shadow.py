@@ -40,6 +40,7 @@ from vyre.errors import (
     DispatchFailed,
     UnsupportedFeature,
 )
+from vyre.foundation.determinism import determinism
 from vyre.foundation.dtypes import f32
 from vyre.foundation.ir import InvocationId, Load, Store, UnOp
 from vyre.foundation.ops import UnaryOp
@@ -320,10 +321,14 @@ def test_pipelines_of_two_programs_have_nothing_to_compare():
         ShadowedPipeline(object(), Fixed(INCREMENT))
 
 
+def proved(case):
+    return case.program.determinism != "unproved" and determinism(case.program, case.grid).verdict == "proved"
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_any_single_wrong_bit_is_found_in_any_deterministic_program(seed):
     rng = random.Random(seed)
-    case = next(c for c in iter(lambda: random_program(rng), None) if c.program.determinism == "proved")
+    case = next(c for c in iter(lambda: random_program(rng), None) if proved(c))
     program = case.program
     config = DispatchConfig(grid_override=case.grid, output_elements=case.output_elements)
     right = ShadowedPipeline(*(pipeline.compile(b, program) for b in (Doubtful(), REFERENCE.open())))
@@ -389,6 +394,15 @@ def test_a_grid_that_no_proof_covers_is_refused():
     with pytest.raises(NotComparable, match="not proved deterministic"):
         both.dispatch([words(1, 2)], DispatchConfig(grid_override=(1, 2, 1)))
     assert both.dispatch([words(1, 2)], DispatchConfig(grid_override=(1, 1, 1))) == [words(2, 3)]
+
+
+def test_a_workgroup_with_rows_that_no_proof_covers_is_refused():
+    """The grid has one workgroup, and the workgroup that the caller asks for has two rows."""
+    both = shadowed(INCREMENT)
+    config = DispatchConfig(grid_override=(1, 1, 1), workgroup_override=(2, 2, 1))
+    with pytest.raises(NotComparable, match="not proved deterministic"):
+        both.dispatch([words(1, 2)], config)
+    assert both.dispatch([words(1, 2)], config.with_(workgroup_override=(2, 1, 1))) == [words(2, 3)]
 
 
 @pytest.mark.row("T23")
@@ -604,6 +618,17 @@ def test_one_wrong_answer_is_found_and_every_witness_still_runs_once():
     assert event.case_label == caught.value.context["case"] == "u32:0xdeadbeef"
     assert (event.inputs, event.backend_output) == ((dead,), (words(1),))
     assert event.reference_output == (words(0xBD5B7DDE),)
+
+
+def test_a_grid_that_no_proof_covers_fails_its_case_and_no_other():
+    matrix = ConformanceMatrix()
+    matrix.push("two", [words(1, 2)])
+    matrix.push("of the wrong length", [bytes(3)])
+    compiled = Fixed(INCREMENT, lambda inputs: [words(2, 3)])
+    rows = check_matrix(compiled, INCREMENT, RIGHT, matrix, DispatchConfig(grid_override=(1, 2, 1)))
+    assert [type(e) for e in rows.errors] == [NotComparable, ReferenceRejected]
+    row = check_matrix(compiled, INCREMENT, RIGHT, matrix, DispatchConfig(grid_override=(1, 1, 1)))
+    assert [type(e) for e in row.errors] == [ReferenceRejected]
 
 
 @pytest.mark.row("A-SH-4")

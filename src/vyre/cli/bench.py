@@ -245,7 +245,7 @@ def _measure_one(asked: Request, names: Sequence[str], rounds: int, step: Callab
             results, first_ns = first[name]
             median, low, high = median_with_interval(times[name])
             told = asked._replace(kernel=asked.kernel.on(name)).explain()
-            row["device"] = next((d.choice for d in told.decisions if d.what == "device"), None)
+            row["device"] = told.choice("device")
             row["first_ns"], row["warm_ns"], row["low_ns"], row["high_ns"] = first_ns, median, low, high
             row["gigabytes_per_s"] = round(nbytes / median, 3)
             row["blake3"] = blake3(b"".join(a.tobytes() for a in results)).hex()

@@ -277,11 +277,13 @@ def choice(of: Request, told: Explanation) -> Choice:
 
     losers = () if of.kernel.backend is not None else losers_for(of.program)
     why = told.decisions[0].reason.removesuffix("".join(f"; {x.name}: {x.reason}" for x in losers))
-    device = next((d.choice for d in told.decisions if d.what == "device"), None)
     if of.kernel.backend is not None:
         why = f"--backend {of.kernel.backend} asks for it"
     return Choice(
-        backend=told.backend, device=device, why=why, others=[Other(backend=x.name, reason=x.reason) for x in losers]
+        backend=told.backend,
+        device=told.choice("device"),
+        why=why,
+        others=[Other(backend=x.name, reason=x.reason) for x in losers],
     )
 
 

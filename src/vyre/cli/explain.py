@@ -41,7 +41,8 @@ class Codes(TypedDict):
 
 
 class Plan(Choice):
-    """Of a run: `plan` holds the buffers, the grid and every decision with its reason."""
+    """Of a run: `plan` holds the buffers, the grid and every decision with its reason; `determinism` is `proved` if no
+    schedule can change a byte of this very run."""
 
     kernel: str
     file: str
@@ -108,7 +109,7 @@ def plan_of(asked: Request) -> tuple[Plan, Explanation]:
         kernel=asked.kernel.__name__,
         file=asked.loaded.path,
         plan=told.to_dict(),
-        determinism=asked.program.determinism,
+        determinism=told.choice("determinism") or "unproved",
         warnings=said,
     )
     return document, told
@@ -124,7 +125,7 @@ def show_plan(document: Plan, told: Explanation) -> None:
     buffers = [(str(b.slot), b.name, b.role, f"{b.elements} x {b.element}", str(b.nbytes)) for b in told.bindings]
     print_table(("slot", "buffer", "role", "elements", "bytes"), buffers)
     print(f"{told.invocations} invocations, {told.output_bytes} bytes of results")
-    print(f"program {told.program}, determinism {document['determinism']}")
+    print(f"program {told.program}")
     warn(document["warnings"])
 
 

@@ -150,7 +150,7 @@ def measure(asked: Request, files: dict[str, str], repeat: int, check: bool) -> 
         warm=warm,
         outputs=result_rows(asked, results, files),
         check=checked,
-        determinism=asked.program.determinism,
+        determinism=told.choice("determinism") or "unproved",
         warnings=said,
     )
     return document, results

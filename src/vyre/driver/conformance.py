@@ -17,6 +17,7 @@ from ..foundation.determinism import Determinism, determinism
 from ..foundation.program import Program
 from .compare import Compare, Difference, arrangement, compare_outputs
 from .contract import CompiledPipeline, OutputBuffers
+from .plan import LaunchPlan, plan_dispatch
 from .values import DEFAULT_CONFIG, DispatchConfig
 
 if TYPE_CHECKING:
@@ -153,16 +154,32 @@ def reference_config(config: DispatchConfig) -> DispatchConfig:
     )
 
 
-def require_comparable(program: Program, compare: Compare = "bytes") -> Determinism:
-    """The proof that schedules do not change the program's results; raises where there is none and it is needed."""
-    proof = program._cached("driver.determinism", lambda: determinism(program))
-    if arrangement(compare) is None and proof.verdict != "proved":
-        raise not_comparable(program, proof)
-    return proof
+def proof_of(program: Program, launch: LaunchPlan | None = None) -> Determinism:
+    """Why schedules do not change results: of the program over any grid, or of one launch, which may have its own."""
+    whole = program._cached("driver.determinism", lambda: determinism(program))
+    if launch is None:
+        return whole
+    x, y, z = (n * size for n, size in zip(launch.grid, launch.workgroup, strict=True))
+    return whole if whole.covers((x, y, z)) else determinism(program, launch.grid, launch.workgroup)
 
 
-def not_comparable(program: Program, proof: Determinism) -> NotComparable:
-    return NotComparable(
+def require_comparable(program: Program, compare: Compare = "bytes") -> None:
+    """Raise where schedules may change the program's results over any grid, and the comparison would show it."""
+    _require(program, proof_of(program), compare)
+
+
+def require_dispatch_comparable(
+    program: Program, compare: Compare, inputs: Sequence[Buffer], config: DispatchConfig
+) -> None:
+    """The same for one dispatch: a proof may hold for other grids than this one."""
+    if arrangement(compare) is None:
+        _require(program, proof_of(program, plan_dispatch(program, inputs, config).launch), compare)
+
+
+def _require(program: Program, proof: Determinism, compare: Compare) -> None:
+    if arrangement(compare) is not None or proof.verdict != "unproved":
+        return
+    raise NotComparable(
         f"the program is not proved deterministic: {'; '.join(proof.reasons)}",
         fix="remove what depends on the schedule, or name an order-free comparison: compare='unordered' or a function "
         "of your own, with an environment variable VYRE_SHADOW=1,unordered",
@@ -266,7 +283,10 @@ def _check_case(
     except Exception as e:
         raise claim.rejected_by_backend(e, case=case.label) from e
     try:
+        require_dispatch_comparable(claim.program, claim.compare, inputs, config)
         expected = copied(reference(claim.program, inputs, reference_config(config)))
+    except NotComparable:
+        raise
     except Exception as e:
         raise claim.rejected_by_reference(e, case=case.label) from e
     return claim.hold(case.label, inputs, found, expected, config)

@@ -13,6 +13,7 @@ from ..foundation.gridsync import contains_grid_sync
 from ..foundation.program import Program
 from .admission import admit, settle_config
 from .compare import may_approximate
+from .conformance import proof_of
 from .contract import VyreBackend
 from .execute import DriverPipeline, named
 from .guard import guarded
@@ -68,6 +69,10 @@ class Explanation:
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    def choice(self, what: str) -> str | None:
+        """What was decided about this, if there was anything to decide."""
+        return next((d.choice for d in self.decisions if d.what == what), None)
 
     def __str__(self) -> str:
         buffers = [
@@ -150,6 +155,7 @@ def explain_dispatch(
             _launch_decision(program, backend, plan),
             _deadline_decision(backend, settled),
             _floats_decision(program, backend, settled),
+            _determinism_decision(program, plan),
             _shadow_decision(),
         ),
     )
@@ -236,6 +242,15 @@ def _floats_decision(program: Program, backend: VyreBackend, config: DispatchCon
         return Decision("floats", "exact", f"backend {backend.id} computes exactly, which is within any budget")
     what = f"the device's own {', '.join(native)} may be used"
     return Decision("floats", f"each operation within {budget} ulp", f"ulp_budget; {what}")
+
+
+def _determinism_decision(program: Program, plan: DispatchPlan) -> Decision:
+    """Of this dispatch; the program's own verdict is about every grid."""
+    whole, proof = proof_of(program), proof_of(program, plan.launch)
+    if proof.verdict == "unproved":
+        return Decision("determinism", "unproved", "; ".join(proof.reasons))
+    where = "for this grid" if proof is not whole else proof.verdict.removeprefix("proved") or "for every grid"
+    return Decision("determinism", "proved", where.strip())
 
 
 def _shadow_decision() -> Decision:

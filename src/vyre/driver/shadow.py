@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ..errors import ArgumentTypeError, ArgumentValueError, BackendUnavailable, UnsupportedFeature, VyreError
 from ..foundation import html
-from ..foundation.determinism import determinism
 from ..foundation.program import Program
 from . import registry
-from .compare import Compare, Difference, arrangement, compare_outputs
+from .compare import Compare, Difference, compare_outputs
 from .conformance import (
     BackendRejected,
     Claim,
@@ -41,15 +40,14 @@ from .conformance import (
     assert_exhaustive_byte_identity,
     check_matrix,
     copied,
-    not_comparable,
     reference_config,
     require_comparable,
+    require_dispatch_comparable,
 )
 from .contract import CompiledPipeline, OutputBuffers, PendingDispatch
 from .diagnostics import from_error
 from .execute import DriverPipeline, Run, count_shadow, named
 from .pipeline import compile
-from .plan import plan_dispatch
 from .settings import SHADOW
 from .values import DEFAULT_CONFIG, DispatchConfig, TimedDispatchResult
 
@@ -115,8 +113,7 @@ class Shadow:
                 fix="use raise, log or a function that takes the error",
             )
         self._on_divergence = on_divergence
-        self._proof = require_comparable(program, compare)
-        self._order_free = arrangement(compare) is not None
+        require_comparable(program, compare)
         self.reference, self.claim = reference, Claim(program, backend, reference.backend_id, compare)
         self._dispatches = itertools.count()  # stepping it takes no lock
         self._lock = threading.Lock()
@@ -171,7 +168,7 @@ class Shadow:
         ulps = 0
         try:
             with named(config.label):
-                self._require_covered(inputs, config)
+                require_dispatch_comparable(self.claim.program, self.claim.compare, inputs, config)
                 ulps = self.claim.hold("live", inputs, copied(outputs), self._expected(inputs, config), config)
         except ConformanceError as e:
             error = e
@@ -187,17 +184,6 @@ class Shadow:
             name="shadowed resident dispatch",
             backend=self.claim.backend,
         )
-
-    def _require_covered(self, inputs: Sequence[Buffer], config: DispatchConfig) -> None:
-        """A proof holds for as many invocations as it says; for one dispatch of more, another one may exist."""
-        if self._order_free:
-            return
-        launch = plan_dispatch(self.claim.program, inputs, config).launch
-        x, y, z = (n * size for n, size in zip(launch.grid, launch.workgroup, strict=True))
-        if not self._proof.covers((x, y, z)):
-            proof = determinism(self.claim.program, launch.grid)
-            if proof.verdict != "proved":
-                raise not_comparable(self.claim.program, proof)
 
     def _expected(self, inputs: Sequence[Buffer], config: DispatchConfig) -> tuple[bytes, ...]:
         try:

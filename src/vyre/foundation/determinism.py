@@ -5,13 +5,13 @@ whose old value nobody uses, if a barrier lies between them, or if they can neve
 in the ids, differ. Every other pair leaves the program unproved. When no pair is left, every load sees one possible
 value, by induction over the barriers.
 
-Index arithmetic wraps, so a proof holds up to some number of invocations per axis: `gid.x * 4` meets itself after
-2**30. The axes y and z must have one workgroup if the workgroup is flat there and the program never asks for them.
+A proof holds up to some number of invocations per axis. Index arithmetic wraps: `gid.x * 4` meets itself after 2**30.
+And a program that never looks at `gid.y` does the same once more in every row of the grid: it is proved for one row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import combinations_with_replacement
 from typing import NamedTuple
 
@@ -26,17 +26,11 @@ from .ir import (
     Atomic,
     Barrier,
     BinOp,
-    Bitcast,
     Broadcast,
-    BufLen,
-    Cast,
     Expr,
     If,
-    InvocationId,
     Let,
-    Lit,
     Load,
-    LocalId,
     Loop,
     Node,
     ReduceScatter,
@@ -44,43 +38,46 @@ from .ir import (
     Trap,
     UnOp,
     Var,
-    WorkgroupId,
 )
-from .ops import BinaryOp, OpaqueOp, Ordering, UnaryOp
+from .linear import WORD, Atom, Form, linear, plus
+from .ops import BinaryOp, Ordering, UnaryOp
 from .program import Access, Program
 from .typing import Type, type_of
 from .value import Value
 from .visit import Scopes, Steps, children, distinct, fold, run_nested
 
-WORD = 1 << 32
 EXTENTS = (WORD, 1 << 30, 1 << 28, 1 << 26, 1 << 24, 1 << 22, 1 << 20)
 """Invocations per axis for which a proof is tried, most first."""
+_AXES = ((0, 1, 2), (0, 1), (0, 2), (1, 2), (0,), (1,), (2,))
+"""Axes that may have several workgroups, in the order in which a proof is tried."""
 MOST_PLACES = 300  # accesses to one buffer that are compared pairwise
 MOST_BARRIERS = 1000
 MOST_REASONS = 10
 MOST_ROUNDS = 64  # bounds that close in on each other one by one would take ages; stopping early proves less
 
-Atom = tuple[str, int | str]
-"""`g`, `l`, `w` with an axis; `k` with the number of a loop; `u` with the name of a value all invocations share."""
 Bounds = Mapping[Atom, tuple[int, int]]
+Dims = tuple[int, int, int]
 
 
 class Determinism(Value):
-    """`verdict` is `proved` or `unproved`; `extent` is how many invocations per axis the proof covers."""
+    """What is proved. `verdict` says it in words: `proved` where it holds for every grid that was asked about, `proved
+    for grids with ...` where it holds for some of them, else `unproved`. `extent` is how many invocations per axis the
+    proof covers, and `reasons` say why it does not cover more."""
 
     verdict: str
     reasons: tuple[str, ...] = ()
-    extent: tuple[int, int, int] = (0, 0, 0)
+    extent: Dims = (0, 0, 0)
 
-    def covers(self, invocations: tuple[int, int, int]) -> bool:
+    def covers(self, invocations: Dims) -> bool:
         """Whether a dispatch of this many invocations per axis is proved deterministic."""
-        return self.verdict == "proved" and all(n <= e for n, e in zip(invocations, self.extent, strict=True))
+        return all(n <= e for n, e in zip(invocations, self.extent, strict=True))
 
 
-def determinism(program: Program, grid: tuple[int, int, int] | None = None) -> Determinism:
-    """The verdict for a program, or for one dispatch of it over `grid` workgroups, which may be provable alone.
+def determinism(program: Program, grid: Dims | None = None, workgroup: Dims | None = None) -> Determinism:
+    """The verdict for a program over every grid, or over this `grid` of workgroups, which may be provable alone.
 
-    A program that is not valid is unproved.
+    `workgroup` is the size of a workgroup where a dispatch has another than the program declares. A program that is not
+    valid is unproved.
     """
     from .validate import Capabilities, validate  # which asks this package for much that is not needed here
 
@@ -91,26 +88,40 @@ def determinism(program: Program, grid: tuple[int, int, int] | None = None) -> D
         return Determinism("unproved", refused)
     places = _Places(program)
     run_nested(places.sequence(program.entry, _Epochs(frozenset((0,)), frozenset((0,))), {}))
-    reasons: tuple[str, ...] = ()
-    for extent in _extents(program, grid):
-        found = _meetings(places.by_buffer, places.shared, _Grid(program.workgroup_size, extent))
-        if not found:
-            return Determinism("proved", (), extent)
-        reasons = reasons or found
-    return Determinism("unproved", reasons)
+    size = workgroup or program.workgroup_size
+
+    def meetings(extent: Dims) -> tuple[str, ...]:
+        return _meetings(places.by_buffer, places.shared, _Grid(size, extent))
+
+    if grid is None:
+        return _widest(meetings, size)
+    x, y, z = (n * s for n, s in zip(grid, size, strict=True))
+    found = meetings((x, y, z))
+    return Determinism("unproved", found) if found else Determinism("proved", (), (x, y, z))
 
 
-def _extents(program: Program, grid: tuple[int, int, int] | None) -> Iterator[tuple[int, int, int]]:
-    """Invocations per axis for which to try a proof."""
-    size = program.workgroup_size
-    if grid is not None:
-        x, y, z = (n * s for n, s in zip(grid, size, strict=True))
-        yield x, y, z
-        return
-    used = {e.axis for e in distinct(program.entry) if isinstance(e, InvocationId | WorkgroupId)}
-    for most in EXTENTS:
-        x, y, z = (max(most, s) if i == 0 or s > 1 or i in used else s for i, s in enumerate(size))
-        yield x, y, z
+def _widest(meetings: Callable[[Dims], tuple[str, ...]], size: Dims) -> Determinism:
+    """A proof for as many axes as possible, and then for as many invocations along them."""
+    found = [meetings((WORD, WORD, WORD))]
+    if not found[0]:
+        return Determinism("proved", (), (WORD, WORD, WORD))
+    for axes in _AXES:
+        x, y, z = ([max(most, s) if axis in axes else s for most in EXTENTS] for axis, s in enumerate(size))
+        extents = list(zip(x, y, z, strict=True))
+        found.append(meetings(extents[-1]))
+        if not found[-1]:
+            extent = next(e for e in extents if not meetings(e))
+            return Determinism(_condition(extent, size), tuple(f"on other grids, {r}" for r in found[0]), extent)
+    return Determinism("unproved", min(found, key=len))
+
+
+def _condition(extent: Dims, size: Dims) -> str:
+    """The verdict of a proof that does not hold for every grid."""
+    axes = list(zip("xyz", extent, size, strict=True))
+    few, one = [a for a, e, s in axes if s < e < WORD], [a for a, e, s in axes if e == s]
+    words = [f"at most 2**{max(extent).bit_length() - 1} invocations along {' and '.join(few)}"] if few else []
+    words += [f"one workgroup along {' and '.join(one)}"] if one else []
+    return f"proved for grids with {', '.join(words)}"
 
 
 def _refused(program: Program) -> tuple[str, ...]:
@@ -129,77 +140,6 @@ def _refused(program: Program) -> tuple[str, ...]:
     if barriers > MOST_BARRIERS:
         reasons["too many barriers to analyse"] = None
     return tuple(reasons)
-
-
-# ---- linear forms ---------------------------------------------------------------------------------------------------
-
-
-class Form(NamedTuple):
-    """`const` plus coefficients times atoms, modulo 2**32; coefficients are signed and not zero."""
-
-    const: int
-    terms: tuple[tuple[Atom, int], ...] = ()
-
-
-def _form(const: int, terms: Mapping[Atom, int]) -> Form:
-    signed = {a: (c + WORD // 2) % WORD - WORD // 2 for a, c in terms.items()}
-    return Form(const % WORD, tuple(sorted(((a, c) for a, c in signed.items() if c), key=repr)))
-
-
-def _sum(a: Form, b: Form, scale: int = 1) -> Form:
-    terms = dict(a.terms)
-    for atom, c in b.terms:
-        terms[atom] = terms.get(atom, 0) + scale * c
-    return _form(a.const + scale * b.const, terms)
-
-
-def _times(a: Form, scale: int) -> Form:
-    return _form(a.const * scale, {atom: c * scale for atom, c in a.terms})
-
-
-def linear(root: Expr, names: Mapping[str, Form | None], constant: frozenset[str]) -> Form | None:
-    """The value of a 32-bit expression as a linear form, or None. `constant` buffers do not change in a dispatch."""
-
-    def combine(e: Expr, below: tuple[Form | None, ...]) -> Form | None:
-        match e, below:
-            case Lit(), _:
-                return Form(e.bits) if e.dtype.name in ("u32", "i32") else None
-            case Var(name=name), _:
-                return names.get(name)
-            case InvocationId(axis=axis), _:
-                return Form(0, ((("g", axis), 1),))
-            case LocalId(axis=axis), _:
-                return Form(0, ((("l", axis), 1),))
-            case WorkgroupId(axis=axis), _:
-                return Form(0, ((("w", axis), 1),))
-            case BufLen(buffer=name), _:
-                return Form(0, ((("u", f"len {name}"), 1),))
-            case Load(buffer=name), (Form(const, ()),) if name in constant:
-                return Form(0, ((("u", f"load {name} {const}"), 1),))
-            case ((Cast(target=t) | Bitcast(target=t)), (Form() as x,)):
-                return x if t.name in ("u32", "i32") else None
-            case UnOp(op=UnaryOp.NEGATE), (Form() as x,):
-                return _times(x, -1)
-            case BinOp(op=op), (Form() as x, Form() as y):
-                return _combine(op, x, y)
-        return None
-
-    return fold(root, combine)
-
-
-def _combine(op: BinaryOp | OpaqueOp, x: Form, y: Form) -> Form | None:
-    match op:
-        case BinaryOp.ADD | BinaryOp.WRAPPING_ADD:
-            return _sum(x, y)
-        case BinaryOp.SUB | BinaryOp.WRAPPING_SUB:
-            return _sum(x, y, -1)
-        case BinaryOp.MUL if not y.terms:
-            return _times(x, y.const)
-        case BinaryOp.MUL if not x.terms:
-            return _times(y, x.const)
-        case BinaryOp.SHL if not y.terms:
-            return _times(x, 1 << y.const % 32)
-    return None
 
 
 # ---- places of access -----------------------------------------------------------------------------------------------
@@ -436,8 +376,8 @@ def _either(passages: list[_Passage]) -> _Passage:
 class _Grid(NamedTuple):
     """Workgroup size, and invocations per axis at most."""
 
-    size: tuple[int, int, int]
-    extent: tuple[int, int, int]
+    size: Dims
+    extent: Dims
 
     def bounds(self, atom: Atom) -> tuple[int, int]:
         kind, axis = atom
@@ -458,12 +398,13 @@ def _meetings(buffers: Mapping[str, Mapping[Place, None]], shared: set[str], gri
             found[f"{buffer!r} is accessed in too many places to compare"] = None
             continue
         for a, b in combinations_with_replacement(places, 2):
-            if _harmless(a, b):
+            said = f"{a.name} and {b.name} of two invocations may meet in {buffer!r}"
+            if said in found or _harmless(a, b):
                 continue
             together = a.epochs.group & b.epochs.group and _may_meet(a, b, grid, same_group=True)
             across = buffer not in shared and a.epochs.grid & b.epochs.grid
             if together or (across and _may_meet(a, b, grid, same_group=False)):
-                found[f"{a.name} and {b.name} of two invocations may meet in {buffer!r}"] = None
+                found[said] = None
                 if len(found) >= MOST_REASONS:
                     return tuple(found)
     return tuple(found)
@@ -513,7 +454,7 @@ def _expanded(a: Form | None, b: Form | None, grid: _Grid) -> tuple[Form, Form]:
     for axis in range(3):
         if ("g", axis) in atoms and (("l", axis) in atoms or ("w", axis) in atoms):
             gone = Form(0, ((("g", axis), -1), (("l", axis), 1), (("w", axis), grid.size[axis])))
-            a, b = (_sum(f, gone, dict(f.terms).get(("g", axis), 0)) for f in (a, b))
+            a, b = (plus(f, gone, dict(f.terms).get(("g", axis), 0)) for f in (a, b))
     return a, b
 
 

@@ -407,7 +407,8 @@ class Program:
 
     @property
     def determinism(self) -> str:
-        """`proved` when no schedule can change a result, else `unproved`."""
+        """`proved` when no schedule can change a result over any grid; `proved for grids with ...` when it holds for
+        those alone, and a plan (`explain`) says whether one dispatch is such; else `unproved`."""
         from .determinism import determinism
 
         return self._cached("determinism", lambda: determinism(self).verdict)

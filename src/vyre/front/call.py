@@ -218,6 +218,7 @@ def nothing_launched(told: Explanation, grid: Dims | None) -> Explanation:
     assert grid is not None
     said = {
         "grid": ("x".join(map(str, grid)), "the call asks for it, and it has no workgroup"),
+        "determinism": ("proved", "nothing runs"),
         "launch": ("none", "nothing is launched: new outputs are zero, and updated arrays stay as they are"),
     }
     decisions = tuple(
