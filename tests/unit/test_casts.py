@@ -115,7 +115,9 @@ def edges(source: str) -> list[int]:
     last = BITS[source] - 1
     infinite = to_bits(math.inf, source)
     bits |= {b + d for b in list(bits) for d in (-1, 1) if 0 <= b + d < infinite}  # and their neighbours
-    return sorted(bits | {0, 1, 1 << last, (1 << last) + 1, infinite, infinite | 1 << last, infinite + 1, (2 << last) - 1})
+    return sorted(
+        bits | {0, 1, 1 << last, (1 << last) + 1, infinite, infinite | 1 << last, infinite + 1, (2 << last) - 1}
+    )
 
 
 # ---- the kernels --------------------------------------------------------------------------------------------------------
@@ -204,7 +206,15 @@ def test_a_conversion_with_two_meanings_asks_which(source, target):
         casting(source, (target,))
 
 
-ZERO_TESTS = ("v != 0.0", "v == -0.0", "v + 0.0 != 0.0", "0.0 - v == 0.0", "sqrt(v) != 0.0", "v * 1.0 != 0.0", "bool(v)")
+ZERO_TESTS = (
+    "v != 0.0",
+    "v == -0.0",
+    "v + 0.0 != 0.0",
+    "0.0 - v == 0.0",
+    "sqrt(v) != 0.0",
+    "v * 1.0 != 0.0",
+    "bool(v)",
+)
 
 
 @pytest.mark.parametrize("test", ZERO_TESTS)

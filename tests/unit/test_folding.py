@@ -30,7 +30,20 @@ WORDS = [0, 1, 2, 3, 7, 31, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF]
 SIGNED = [0, 1, -1, 3, -3, 7, -7, 0x7FFFFFFF, -0x80000000]
 LONG = [0, 1, 5, 63, (1 << 63) - 1, 1 << 63, (1 << 64) - 1]
 SIGNED_LONG = [0, 1, -1, -7, 3, (1 << 63) - 1, -(1 << 63)]
-SINGLES = [0.0, -0.0, 1.0, -1.5, 2.5, 16777216.0, 2.0**-126, -(2.0**127), 3.4028234663852886e38, math.inf, -math.inf, math.nan]
+SINGLES = [
+    0.0,
+    -0.0,
+    1.0,
+    -1.5,
+    2.5,
+    16777216.0,
+    2.0**-126,
+    -(2.0**127),
+    3.4028234663852886e38,
+    math.inf,
+    -math.inf,
+    math.nan,
+]
 VALUES = {
     "u32": WORDS, "i32": SIGNED, "u64": LONG, "i64": SIGNED_LONG, "f32": SINGLES, "f64": [*SINGLES, 1e300, 5e-324],
     "f16": [0.0, -0.0, 1.5, -2.5, 65504.0, 2.0**-24, math.inf, math.nan],
@@ -82,7 +95,9 @@ def run(program: vyre.Program, inputs: list, sizes: dict, backend: str = "refere
     from vyre.backends import cpu
 
     with cpu.REGISTRATION.open() as opened:
-        return bytes(opened.dispatch(program, inputs, vyre.DispatchConfig(output_elements=sizes, grid_override=(1, 1, 1)))[0])
+        return bytes(
+            opened.dispatch(program, inputs, vyre.DispatchConfig(output_elements=sizes, grid_override=(1, 1, 1)))[0]
+        )
 
 
 def accepted(expression: str, t: str, pairs: list[tuple]) -> list[tuple]:
@@ -179,7 +194,11 @@ TYPED = [
     *((f"x {op} y", t, t) for t in FLOATS for op in ("+", "-", "*", "/")),
     *((f"x {op} y", t, "bool_") for t in (*INTEGERS, *FLOATS) for op in COMPARE),
     *((f"{f}(x, y)", t, t) for t in (*INTEGERS, *FLOATS) for f in ("min", "max")),
-    *((f"{f}(x)", t, t) for t in FLOATS for f in ("abs", "sqrt", "reciprocal", "floor", "ceil", "trunc", "sign", "vyre.round")),
+    *(
+        (f"{f}(x)", t, t)
+        for t in FLOATS
+        for f in ("abs", "sqrt", "reciprocal", "floor", "ceil", "trunc", "sign", "vyre.round")
+    ),
     *((f"{f}(x)", "f32", "f32") for f in ("inverse_sqrt", "exp", "log", "sin", "-", "+")),
     *((f"{f}(x)", t, "bool_") for t in FLOATS for f in ("is_nan", "is_inf", "is_finite", "bool_")),
     *((f"{f}(x)", t, t) for t in INTEGERS for f in ("abs", "-", "~", "reverse_bits")),
@@ -208,4 +227,3 @@ def test_numbers_with_a_type_fold_to_what_values_give(expression, source, t, bac
     texts = [named(expression, k, source) for k in range(len(pairs))]
     want = computed(expression, source, t, *(list(side) for side in zip(*pairs, strict=True)))
     assert folded(texts, t, backend, **numbered(pairs)) == want
-

@@ -208,7 +208,9 @@ JUNK = ["x", "1", b"1", [], [1.0], (), {}, None, 1j, object(), len, np.zeros(3),
 @pytest.mark.parametrize("dtype", [t for t in SIMPLE.values() if t.live], ids=str)
 def test_a_type_called_with_what_is_no_number_says_so(dtype):
     for junk in JUNK:
-        with pytest.raises(IRTypeError, match=f"a {type(junk).__name__} is not a number of type {dtype.name}.*Fix: write"):
+        with pytest.raises(
+            IRTypeError, match=f"a {type(junk).__name__} is not a number of type {dtype.name}.*Fix: write"
+        ):
             dtype(junk)
     for number in (np.int8(1), np.float32(1.0) if dtype.is_float else np.uint64(1), np.bool_(True), Fraction(1)):
         if dtype.is_float or not isinstance(number, Fraction):

@@ -1,4 +1,4 @@
-"""What a probe learned: kept for one key and one day, in a private place, and never in the way."""
+"""What a probe learned: kept for one key, a refusal for one day, in a private place, and never in the way."""
 
 import json
 import math
@@ -69,7 +69,7 @@ def changed(**fields):
         changed(devices=[{"index": 0}]),
         changed(devices=[{"index": "0", "name": "x", "emulated": False}]),
         changed(devices=[{"index": 0, "name": "x", "emulated": False, "more": 1}]),
-        changed(written=0),
+        changed(written=0, unavailable="unplugged"),
         changed(written="yesterday"),
         changed(written=time.time() + 3600),
         changed(written=10**400),
@@ -106,7 +106,7 @@ def test_no_field_of_a_file_stops_anything_whatever_it_holds(remembered):
         remembered.write_bytes(probe.sealed(entry))
         found = probe.recall("soft", "k")
         if found is not None:  # what is there could have been written
-            assert path[0] in ("unavailable", "devices") or entry == real, (path, value)
+            assert path[0] in ("unavailable", "devices", "written") or entry == real, (path, value)
             assert found.unavailable is None or type(found.unavailable) is str
             assert all((type(d.index), type(d.name), type(d.emulated)) == (int, str, bool) for d in found.devices)
 
@@ -129,6 +129,18 @@ def test_a_file_that_cannot_be_read_is_as_good_as_none(remembered, monkeypatch):
 
     monkeypatch.setattr(Path, "open", denied)
     assert probe.recall("soft", "k") is None
+
+
+@pytest.mark.parametrize("days", [0.5, 2, 400])
+def test_what_was_found_stays_as_long_as_its_key_and_a_refusal_for_a_day(remembered, days):
+    def aged(**fields):
+        return changed(written=time.time() - days * 24 * 3600, **fields)(entry_of(remembered))
+
+    remembered.write_text(aged())
+    assert probe.recall("soft", "k") == Probe(None, SOFT)
+    assert probe.recall("soft", "other") is None
+    remembered.write_text(aged(unavailable="unplugged", devices=[]))
+    assert probe.recall("soft", "k") == (Probe("unplugged") if days < 1 else None)
 
 
 def test_bytes_that_are_no_text_are_as_good_as_none(remembered):
@@ -188,6 +200,19 @@ def test_a_state_key_changes_with_packages_files_and_variables(tmp_path, monkeyp
     seen.append(key())
     monkeypatch.setenv("VYRE_X", "")
     seen.append(key())
+    monkeypatch.setattr(probe.os, "access", lambda path, how: False)  # which a superuser never sees
+    seen.append(key())
     monkeypatch.setattr("importlib.metadata.version", lambda name: "99")
     seen.append(key())
     assert len(set(seen)) == len(seen)
+
+
+def test_where_devices_leave_no_file_a_state_key_lasts_for_a_day(monkeypatch):
+    day = 24 * 3600
+    for platform, keys in (("linux", 1), ("win32", 2), ("darwin", 2)):
+        monkeypatch.setattr(probe.sys, "platform", platform)
+        seen = set()
+        for now in (100 * day, 100 * day + 60, 101 * day - 60, 101 * day + 60):
+            monkeypatch.setattr(probe.time, "time", lambda now=now: now)
+            seen.add(probe.state_key())
+        assert len(seen) == keys

@@ -9,6 +9,7 @@ import pytest
 
 from vyre.driver import probe, registry
 from vyre.driver.contract import PRECEDENCE_UNKNOWN, BackendCapability, BackendRegistration, DeviceInfo, VyreBackend
+from vyre.driver.probe import Probe
 from vyre.driver.registry import (
     BackendListing,
     FallbackWarning,
@@ -21,6 +22,8 @@ from vyre.driver.registry import (
     fallback_counts,
     generation,
     isolated,
+    preferred,
+    probed,
     problems,
     refresh,
     register,
@@ -554,7 +557,8 @@ def counting(key, *, unavailable=None, found=SOFT):
         asked.append("devices")
         return found
 
-    return record("soft", 1, unavailable=why, devices=names, probe_key=lambda: key), asked
+    remembers = None if key is None else lambda: key
+    return record("soft", 1, unavailable=why, devices=names, probe_key=remembers), asked
 
 
 def test_the_second_choice_asks_nobody_while_the_key_stays_the_same():
@@ -562,7 +566,7 @@ def test_the_second_choice_asks_nobody_while_the_key_stays_the_same():
     first, asked = counting("icd 1")
     with isolated(first, host):
         select()
-    assert asked == ["unavailable", "devices"]
+    assert asked == ["devices"]
     again, asked = counting("icd 1")
     with isolated(again, host):
         chosen = select()
@@ -571,12 +575,40 @@ def test_the_second_choice_asks_nobody_while_the_key_stays_the_same():
     changed, asked = counting("icd 2")
     with isolated(changed, host):
         select()
-    assert asked == ["unavailable", "devices"]
+    assert asked == ["devices"]
+
+
+@pytest.mark.parametrize("key", ["k", None])
+def test_a_choice_does_not_ask_whether_a_device_on_the_processor_opens(key):
+    """To find out may mean to open it, and another one is taken anyway."""
+    soft, asked = counting(key)
+    with isolated(soft, record("cpu", 100, kind="host"), record("oracle", 200, kind="oracle")):
+        assert select().chosen == preferred() == "cpu"
+        assert "unavailable" not in asked
+        assert probed(registered_backends()[2]) == Probe(None, SOFT)
+        assert asked.count("unavailable") == 1  # who asks for it is told
+        assert select().chosen == "cpu"
+
+
+def test_a_device_on_the_processor_that_does_not_open_is_chosen_by_nobody():
+    soft, asked = counting("k", unavailable="its results are wrong")
+    with isolated(soft, record("oracle", 200, kind="oracle")):
+        with pytest.raises(BackendUnavailable, match="soft: backend soft is not available: its results are wrong"):
+            select()
+        assert select(allow_oracle=True).losers[0].reason.startswith("backend soft is not available: its results")
+        assert "unavailable" in asked
+
+
+def test_a_device_of_its_own_is_asked_whether_it_opens():
+    real, asked = counting("k", found=REAL)
+    with isolated(real, record("cpu", 100, kind="host")):
+        assert select().chosen == "soft"
+    assert "unavailable" in asked
 
 
 def test_a_refusal_is_remembered_with_its_reason():
-    for expected in (["unavailable"], []):
-        refusing, asked = counting("k", unavailable="no loader")
+    for expected in (["devices", "unavailable"], []):
+        refusing, asked = counting("k", unavailable="no loader", found=())
         with isolated(refusing, record("cpu", 100, kind="host")):
             assert select().losers[0].reason == "no loader"
         assert asked == expected
@@ -596,12 +628,12 @@ def test_a_memory_that_turns_out_wrong_is_dropped():
     real, _ = counting("k", found=REAL)
     with isolated(real, record("cpu", 100, kind="host")):
         assert select().chosen == "soft"
-    vanished, asked = counting("k", unavailable="unplugged")
+    vanished, asked = counting("k", unavailable="unplugged", found=())
     with isolated(vanished, record("cpu", 100, kind="host")):
         assert select().chosen == "cpu"
         asked.clear()
         assert select().losers[0].reason == "unplugged"
-        assert asked == ["unavailable"]
+        assert "unavailable" in asked
 
 
 def test_without_a_key_or_with_one_that_fails_nothing_is_remembered():

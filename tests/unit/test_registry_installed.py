@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import vyre
 from vyre.driver.contract import PRECEDENCE_UNKNOWN
 
 
@@ -224,3 +225,48 @@ def test_the_second_process_chooses_without_loading_the_device_library(tmp_path)
     kept.rename(tmp_path / "board-2.0.dist-info")
     (tmp_path / "board-2.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: board\nVersion: 2.0\n")
     assert python(ask, tmp_path, **cache)[2] is True, "another version of the package is asked again"
+
+
+CHOICE = """
+    import importlib, json, sys
+    from vyre.driver.registry import preferred, select
+
+    opened = []
+
+    def count(module, name):
+        try:
+            kind = getattr(importlib.import_module(f"vyre.backends.{module}.device"), name)
+        except ImportError:
+            return  # its library is not installed
+        made = kind.__init__
+
+        def counted(self, *args, **options):
+            opened.append(name)
+            made(self, *args, **options)
+
+        kind.__init__ = counted
+
+    COUNTING
+    chosen = [preferred(), select().chosen]
+    loaded = [id for id, library in (("wgpu", "wgpu"), ("opencl", "pyopencl")) if library in sys.modules]
+    print(json.dumps([chosen, opened, loaded]))
+"""
+COUNTING = 'count("wgpu", "WgpuDevice"), count("opencl", "OpenCLDevice"), count("cuda", "CudaDevice")'
+
+
+def test_a_choice_opens_no_device_that_it_does_not_take(tmp_path):
+    """And a week later it does not load the libraries of those that it does not take."""
+    place = {"VYRE_CACHE_DIR": str(tmp_path / "cache"), "VYRE_ACQUIRE_TIMEOUT": "600"}
+    source = Path(vyre.__file__).parents[1]
+    chosen, opened, _ = python(CHOICE.replace("COUNTING", COUNTING), source, **place)
+    if chosen != ["cpu", "cpu"]:
+        pytest.skip(f"{chosen[1]} is taken here")
+    assert opened == []
+    refused = set()
+    for file in (tmp_path / "cache" / "probes").iterdir():
+        entry = json.loads(file.read_text())
+        refused |= {file.stem} if entry["unavailable"] else set()
+        file.write_text(json.dumps(entry | {"written": entry["written"] - 7 * 24 * 3600}))
+    chosen, _, loaded = python(CHOICE.replace("COUNTING", ""), source, **place)
+    assert chosen == ["cpu", "cpu"]
+    assert set(loaded) <= refused or sys.platform != "linux"

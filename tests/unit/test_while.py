@@ -143,7 +143,9 @@ def test_nvrtc_takes_the_text():
 
 
 def loops(program, off=()):
-    return [(i.endless, i.live.name) for i in walk(lower(program, LowerOptions(off=frozenset(off))).body) if i.op == "loop"]
+    return [
+        (i.endless, i.live.name) for i in walk(lower(program, LowerOptions(off=frozenset(off))).body) if i.op == "loop"
+    ]
 
 
 def test_two_loops_with_one_flag_become_one_without_a_count():
@@ -160,7 +162,12 @@ def counting(again=0xFFFFFFFF, turn=0xFFFFFFFF, first=0, use="", other=False):
     b = Builder(8)
     out = b.read_write("out", word)
     go, more = b.let("go", True), b.let("more", True)
-    with b.loop("again", first, again) as outer, b.if_(go), b.loop("turn", 0, turn) as inner, b.if_(more if other else go):
+    with (
+        b.loop("again", first, again) as outer,
+        b.if_(go),
+        b.loop("turn", 0, turn) as inner,
+        b.if_(more if other else go),
+    ):
         b.store(out, InvocationId(0), {"again": outer, "turn": inner}.get(use, lit(1)))
         b.assign(more, False)
         b.assign(go, False)
@@ -168,7 +175,9 @@ def counting(again=0xFFFFFFFF, turn=0xFFFFFFFF, first=0, use="", other=False):
 
 
 @pytest.mark.parametrize(
-    "how", [{"again": 7}, {"turn": 0xFFFFFFFE}, {"first": 1}, {"use": "again"}, {"use": "turn"}, {"other": True}], ids=str
+    "how",
+    [{"again": 7}, {"turn": 0xFFFFFFFE}, {"first": 1}, {"use": "again"}, {"use": "turn"}, {"other": True}],
+    ids=str,
 )
 def test_loops_whose_count_matters_keep_it(how):
     assert loops(counting()) == [(True, "go")]

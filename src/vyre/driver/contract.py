@@ -190,10 +190,11 @@ class BackendRegistration:
 
     `open(device)` may import the target's library and look for a device; it creates no context, queue, memory or
     thread, and what it returns has its final capability record. It takes the index of one of `devices()`, or nothing.
-    `unavailable()` says why it would not open, or None. `devices()` names the devices, best first. `kind` is device,
-    host, oracle (only when asked for) or distributed (only when asked for). With `probe_key`, the answers of
-    `unavailable` and `devices` are remembered across processes for as long as its text stays the same. `emit(program)`
-    is the text that its compiler would get of a valid program without grid-wide barriers; it needs no device.
+    `unavailable()` says why it would not open, or None. `devices()` names the devices, best first, and opens none.
+    `kind` is device, host, oracle (only when asked for) or distributed (only when asked for). With `probe_key`, the
+    answers of `unavailable` and `devices` are remembered across processes for as long as its text stays the same, a
+    refusal for a day at most. `emit(program)` is the text that its compiler would get of a valid program without
+    grid-wide barriers; it needs no device.
     `checks()` are its findings for `vyre doctor`: what it needs, whether that is here, and what to do if not.
     `knobs` are settings of its own; the name of each begins with the id and an underscore.
     """

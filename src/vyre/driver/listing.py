@@ -206,8 +206,12 @@ class BackendListing:
             backend=self.id,
         )
 
-    def probe(self) -> Probe:
-        """Whether it would open, and its devices; from memory where the record says how to tell that it still holds."""
+    def probe(self, *, brief: bool = False) -> Probe:
+        """Whether it would open, and its devices; from memory where the record says how to tell that it still holds.
+
+        `brief` is for a choice, which asks others first where every device runs on the processor: then whether one
+        would open is left open, since to find out may mean to open it.
+        """
         from . import probe
 
         record = self.registration
@@ -218,6 +222,8 @@ class BackendListing:
         except BaseException:
             key = None  # a backend that cannot say what its answer depends on is asked every time
         found = None if key is None else probe.recall(self.id, key)
+        if found is None and brief:
+            found = self._emulation(key)
         if found is None:
             try:
                 why = self.unavailable()
@@ -228,12 +234,32 @@ class BackendListing:
                 probe.remember(self.id, key, found)
         return found
 
+    def _emulation(self, key: str | None) -> Probe | None:
+        """The devices, if all of them run on the processor."""
+        from . import probe
+
+        record, place = self.registration, f"{self.id}-devices"
+        if record.kind != "device" or record.devices is None:
+            return None
+        if key is not None and (known := probe.recall(place, key)) is not None:
+            return known
+        try:
+            found = probe.Probe(None, self.devices())
+        except BackendUnavailable:
+            return None  # it says itself what is wrong, when it is asked whether it would open
+        if not found.emulated:
+            return None
+        if key is not None:
+            probe.remember(place, key, found)
+        return found
+
     def forget(self) -> None:
         """Drop what is remembered of it: it turned out to be wrong."""
         if self._record is not None and self._record.probe_key is not None:
             from . import probe
 
             probe.forget(self.id)
+            probe.forget(f"{self.id}-devices")
 
 
 def unusable(id: str, why: str) -> BackendUnavailable:

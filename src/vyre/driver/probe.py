@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import sys
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -20,7 +21,9 @@ from .settings import CACHE_DIR
 
 SCHEMA = 1
 MAX_BYTES = 64 * 1024
-MAX_AGE_S = 24 * 3600.0  # a permission or a cable may have changed without a trace in the key
+MAX_AGE_S = 24 * 3600.0
+"""Of a refusal: what was in the way may be gone without a trace in the key. What was found stays as long as its key: if
+it is there no longer, whoever opens it forgets it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ def cache_dir() -> Path:
 
 
 def recall(backend: str, key: str) -> Probe | None:
-    """What was learned under exactly this key, less than a day ago."""
+    """What was learned under exactly this key; a refusal, less than a day ago."""
     try:
         if (folder := _folder()) is None:
             return None
@@ -100,7 +103,8 @@ def forget(backend: str) -> None:
 
 def state_key(*, packages: Iterable[str] = (), files: Iterable[str] = (), environ: Iterable[str] = ()) -> str:
     """A text for `BackendRegistration.probe_key`: it changes when a package gets another version, when one of the files
-    (glob patterns) appears, goes or is written to, or when one of the environment variables is set otherwise."""
+    (glob patterns) appears, goes, is written to or is opened to this user, or when one of the environment variables is
+    set otherwise. Elsewhere than on Linux devices come and go without a file, and the text changes every day."""
     from glob import glob
     from importlib import metadata
 
@@ -113,11 +117,13 @@ def state_key(*, packages: Iterable[str] = (), files: Iterable[str] = (), enviro
     for pattern in files:
         for path in sorted(glob(os.path.expanduser(pattern))):
             try:
-                found[path] = os.stat(path).st_mtime_ns
+                found[path] = os.stat(path).st_mtime_ns, os.access(path, os.R_OK | os.W_OK)
             except OSError:
                 found[path] = None
     for name in environ:
         found[f"${name}"] = os.environ.get(name)
+    if sys.platform != "linux":
+        found["day"] = time.time() // MAX_AGE_S
     return json.dumps(found, sort_keys=True)
 
 
@@ -161,9 +167,12 @@ def _opened(blob: bytes) -> Any:
 def _decode(entry: Any, backend: str, key: str) -> Probe | None:
     if (entry["schema"], entry["backend"], entry["key"]) != (SCHEMA, backend, key):
         return None
-    if not 0 <= time.time() - entry["written"] < MAX_AGE_S:
-        return None
     why, devices = entry["unavailable"], tuple(DeviceInfo(**d) for d in entry["devices"])
+    if type(entry["written"]) is not float:
+        return None
+    age = time.time() - entry["written"]
+    if not age >= 0 or (why is not None and age >= MAX_AGE_S):  # it may be no number
+        return None
     if why is not None and not isinstance(why, str):
         return None
     typed = all((type(d.index), type(d.name), type(d.emulated)) == (int, str, bool) for d in devices)

@@ -357,8 +357,8 @@ def select(program: Program | None = None, *, allow_oracle: bool = False, strict
 
 
 def preferred(look: Callable[[BackendListing], Probe] | None = None) -> str | None:
-    """Whom a plain call would run on, without opening anyone; None where there is nobody. `look` is `probed`."""
-    everyone, look = registered_backends_by_precedence(), look or probed
+    """Whom a plain call would run on, without opening anyone; None where there is nobody. `look` is a brief probe."""
+    everyone, look = registered_backends_by_precedence(), look or partial(probed, brief=True)
     if names := settings.BACKEND.value():
         sound = {each.id: each for each in everyone if each.problem() is None}
         there = (name for name in names if (each := sound.get(name.partition(":")[0])) and not look(each).unavailable)
@@ -379,7 +379,7 @@ _fallbacks: Counter[tuple[str, str]] = Counter()
 def _select_by_precedence(program: Program | None, allow_oracle: bool) -> Selection:
     losers: dict[str, str] = {}
     everyone = registered_backends_by_precedence()
-    for listing in _candidates(everyone, allow_oracle, losers, probed):
+    for listing in _candidates(everyone, allow_oracle, losers, partial(probed, brief=True)):
         try:
             backend = _in_time(listing, partial(_open_for, listing, None, program))
         except InvalidProgram:
@@ -436,10 +436,10 @@ def _candidates(
         yield listing
 
 
-def probed(listing: BackendListing) -> Probe:
-    """Whether it would open, and its devices; a backend that does not answer in time would not."""
+def probed(listing: BackendListing, *, brief: bool = False) -> Probe:
+    """Whether it would open, and its devices; a backend that does not answer in time would not. See `probe` there."""
     try:
-        return _in_time(listing, listing.probe)
+        return _in_time(listing, partial(listing.probe, brief=brief))
     except BackendUnavailable as e:
         from .probe import Probe
 

@@ -70,13 +70,14 @@ def emit(program: Program) -> str:
 
 
 def probe_key() -> str:
-    """Changes with the binding, with the drivers that announce themselves, and with what hides some of them."""
+    """Changes with the binding, the drivers that announce themselves, the devices that they may find, and what hides
+    some of them."""
     from ...driver.probe import state_key
     from .platforms import icd_files
 
     return state_key(
         packages=("pyopencl", "pocl-binary-distribution"),
-        files=icd_files(),
+        files=(*icd_files(), "/dev/dri/*", "/dev/nvidia*", "/dev/kfd", "/dev/dxg"),
         environ=("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH", "OCL_ICD_FILENAMES", "POCL_DEVICES", "CUDA_VISIBLE_DEVICES"),
     )
 

@@ -83,6 +83,7 @@ def probe_key() -> str:
             "/usr/share/glvnd/egl_vendor.d/*",
             "/dev/dri/*",
             "/dev/nvidia*",
+            "/dev/dxg",
         ),
         environ=(
             "VK_ICD_FILENAMES",

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ... import __version__
+from ...driver.contract import DeviceInfo
 from ...driver.offload.device import Built, Facts
 from ...driver.probe import Probe, recall, remember
 from ...errors import VyreError
@@ -64,7 +65,7 @@ def record_of(adapter: Any) -> Record:
         except VyreError as e:
             return Record(why_not=f"it does not run kernels ({e.message})")  # now; not worth remembering
         _known[key] = record
-        remember(place, key, Probe(json.dumps(asdict(record))))  # a probe's one text
+        remember(place, key, Probe(record.why_not, (DeviceInfo(0, json.dumps(asdict(record))),)))
     return record
 
 
@@ -99,9 +100,9 @@ def _recalled(place: str, key: str) -> Record | None:
     if known is None:
         return _known.get(key)
     try:
-        found = json.loads(known.unavailable or "")
+        found = json.loads(known.devices[0].name)
         record = Record(**found | {"traits": Traits(**found["traits"])})
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, LookupError, RecursionError):
         return None  # written by something else
     flags, limit = (*asdict(record.traits).values(), record.shared_is_zeroed), record.loop_limit
     is_ours = (

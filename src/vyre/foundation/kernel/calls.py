@@ -146,7 +146,9 @@ class CallCompiler(ExpressionCompiler):
         try:
             return Const(reduce(binary(op, f64), map(float, numbers)))
         except OverflowError:
-            raise self.fail(node, f"{op.text}() of floats and a whole number beyond them", "use smaller numbers") from None
+            raise self.fail(
+                node, f"{op.text}() of floats and a whole number beyond them", "use smaller numbers"
+            ) from None
 
     def _intrinsic(self, fn: Intrinsic, node: ast.Call) -> Result:
         args = self.arguments(node, fn.name, fn.signature, optional=fn.name == "trap")

@@ -420,7 +420,9 @@ class ExpressionCompiler(ABC):
             raise self.fail(node, f"the value of `{symbol}` is too large", f"keep it below 2 ** {MAX_FOLDED_BITS}")
         if not whole and symbol in ("//", "%"):
             raise self.fail(
-                node, f"`{symbol}` does not divide floats", "write /" if symbol == "//" else "compute it before the kernel"
+                node,
+                f"`{symbol}` does not divide floats",
+                "write /" if symbol == "//" else "compute it before the kernel",
             )
         if whole and symbol in ("//", "%") and b and (a < 0) != (b < 0) and a % b:
             raise self.fail(
