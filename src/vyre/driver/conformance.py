@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from ..errors import BackendError, VyreError
+from ..errors import BackendError, Trap, VyreError
 from ..foundation import html
 from ..foundation.determinism import Determinism, determinism
 from ..foundation.program import Program
-from .compare import Compare, Difference, arrangement, compare_outputs
+from .compare import Compare, Comparison, Difference, arrangement, compare_outputs
 from .contract import CompiledPipeline, OutputBuffers
 from .plan import LaunchPlan, plan_dispatch
 from .values import DEFAULT_CONFIG, DispatchConfig
@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 
 ReferenceExecutor: TypeAlias = "Callable[[Program, Sequence[Buffer], DispatchConfig], OutputBuffers]"
 """What says which outputs are right; the `dispatch` of a backend is one."""
-_WHAT = {"count": "the number of outputs", "length": "the length of an output", "value": "an output"}
+_WHAT = {
+    "count": "the number of outputs",
+    "length": "the length of an output",
+    "value": "an output",
+    "trap": "the outcome",
+}
 
 
 # ---- what can go wrong ----------------------------------------------------------------------------------------------
@@ -82,6 +87,16 @@ class Diverged(ConformanceError):
         return *super()._identity(), self.event
 
 
+class Exploration(NamedTuple):
+    """What came of running a program in several orders: the outputs, or `reason`, how the order shows in them.
+
+    The compiled pipelines of an oracle may have a method `explore(inputs, config, *, seeds, max_steps)` that gives one.
+    """
+
+    outputs: OutputBuffers
+    reason: str = ""
+
+
 # ---- one comparison -------------------------------------------------------------------------------------------------
 
 
@@ -97,22 +112,29 @@ class Claim(NamedTuple):
         self,
         label: str,
         inputs: tuple[bytes, ...],
-        found: tuple[bytes, ...],
-        expected: tuple[bytes, ...],
+        found: tuple[bytes, ...] | Trap,
+        expected: tuple[bytes, ...] | Trap,
         config: DispatchConfig,
     ) -> int:
-        """Raise `Diverged` unless outputs are the same; else how many ulps a budget let pass."""
-        budget = config.ulp_budget or 0
-        seen = compare_outputs(self.program, found, expected, compare=self.compare, ulp_budget=budget)
+        """Raise `Diverged` unless outputs are the same, or both trapped; else how many ulps a budget let pass.
+
+        Which trap is reported first may depend on the schedule.
+        """
+        if isinstance(found, Trap) or isinstance(expected, Trap):
+            if isinstance(found, Trap) and isinstance(expected, Trap):
+                return 0
+            seen = Comparison(Difference("trap", None, None, None, _trap_or_not(found), _trap_or_not(expected)))
+        else:
+            budget = config.ulp_budget or 0
+            seen = compare_outputs(self.program, found, expected, compare=self.compare, ulp_budget=budget)
         if seen.difference is None:
             return seen.worst_ulps
         program = self.program.fingerprint
+        mine, theirs = (() if isinstance(side, Trap) else side for side in (found, expected))
         raise Diverged(
             f"{_WHAT[seen.difference.kind]} of {self.backend} differs from {self.reference}",
             fix=f"report it to the author of backend {self.backend}: error.event has the inputs and both outputs",
-            event=DivergenceEvent(
-                label, program, self.backend, self.reference, inputs, found, expected, seen.difference
-            ),
+            event=DivergenceEvent(label, program, self.backend, self.reference, inputs, mine, theirs, seen.difference),
             program=program,
             case=label,
             **seen.difference.facts,
@@ -120,7 +142,7 @@ class Claim(NamedTuple):
 
     def rejected_by_backend(self, error: Exception, **context: object) -> BackendRejected:
         return BackendRejected(
-            f"{self.backend} does not run the case: {_words(error)}",
+            f"{self.backend} does not run the case: {in_words(error)}",
             fix="follow the fix of the backend, or correct the case",
             program=self.program.fingerprint,
             **context,
@@ -128,14 +150,19 @@ class Claim(NamedTuple):
 
     def rejected_by_reference(self, error: Exception, **context: object) -> ReferenceRejected:
         return ReferenceRejected(
-            f"{self.reference} does not run the program: {_words(error)}",
+            f"{self.reference} does not run the program: {in_words(error)}",
             fix="follow the fix of the reference, or run this program without it",
             program=self.program.fingerprint,
             **context,
         )
 
 
-def _words(error: Exception) -> str:
+def _trap_or_not(side: tuple[bytes, ...] | Trap) -> str:
+    return f"trap {side.context.get('tag')!r}" if isinstance(side, Trap) else "outputs"
+
+
+def in_words(error: Exception) -> str:
+    """What an error says, without its fix."""
     return error.message if isinstance(error, VyreError) else f"{type(error).__name__}: {error}"
 
 
@@ -177,10 +204,17 @@ def require_dispatch_comparable(
 
 
 def _require(program: Program, proof: Determinism, compare: Compare) -> None:
-    if arrangement(compare) is not None or proof.verdict != "unproved":
-        return
-    raise NotComparable(
-        f"the program is not proved deterministic: {'; '.join(proof.reasons)}",
+    if arrangement(compare) is None and proof.verdict == "unproved":
+        raise unproved(program, proof)
+
+
+def unproved(program: Program, proof: Determinism) -> NotComparable:
+    return not_comparable(program, f"the program is not proved deterministic: {'; '.join(proof.reasons)}")
+
+
+def not_comparable(program: Program, why: str) -> NotComparable:
+    return NotComparable(
+        why,
         fix="remove what depends on the schedule, or name an order-free comparison: compare='unordered' or a function "
         "of your own, with an environment variable VYRE_SHADOW=1,unordered",
         program=program.fingerprint,

@@ -62,6 +62,8 @@ _SLICE_S = 0.1
 
 # ---- counters -------------------------------------------------------------------------------------------------------
 
+SKIPS = ("order", "cost", "memory", "refused", "failed")
+"""Why a dispatch that a shadow sampled was not compared."""
 _COUNTERS = (
     "plain_dispatches",
     "timed_dispatches",
@@ -83,11 +85,12 @@ _COUNTERS = (
     "shadow_samples",
     "shadow_divergences",
     "shadow_ns",
+    *(f"shadow_skipped_{reason}" for reason in SKIPS),
 )
 (
     _PLAIN, _TIMED, _ASYNC, _RESIDENT, _BATCHES, _FAILED, _INPUT_BYTES, _OUTPUT_BYTES, _LANES, _SHAPES, _RECOMPILED,
     _SPLIT, _SEGMENTS, _SYNC_POINTS, _LAUNCHES, _PASSES, _FIXPOINTS, _SHADOWED, _DIVERGED, _SHADOW_NS,
-) = range(len(_COUNTERS))  # fmt: skip
+) = range(len(_COUNTERS) - len(SKIPS))  # fmt: skip
 _MAX_LABELS = 256
 _lock = threading.RLock()  # a thread may end, and fold its counts, wherever the collector happens to run
 
@@ -174,12 +177,15 @@ def count_sequence(segments: int, launches: int, passes: int, *, fixpoint: bool)
     numbers[_FIXPOINTS] += fixpoint
 
 
-def count_shadow(elapsed_ns: int, *, diverged: bool) -> None:
-    """A dispatch was computed again by a reference, in this much time."""
+def count_shadow(elapsed_ns: int, *, diverged: bool, skipped: str | None) -> None:
+    """A dispatch was compared with what a reference computes, or skipped for this reason, in this much time."""
     numbers = _tally.numbers
+    numbers[_SHADOW_NS] += elapsed_ns
+    if skipped is not None:
+        numbers[_SHADOW_NS + 1 + SKIPS.index(skipped)] += 1
+        return
     numbers[_SHADOWED] += 1
     numbers[_DIVERGED] += diverged
-    numbers[_SHADOW_NS] += elapsed_ns
 
 
 def named(label: str | None) -> AbstractContextManager[None]:
@@ -221,6 +227,8 @@ class _Lane:
         self.shadow = _shadow_of(backend, program)
         self.run = self._build_run() if self.shadow is None else self.shadow.around(self._build_run(), config)
         self.resident = self._build_resident()
+        if self.shadow is not None and _is_resident(entry.native):
+            self.resident = self.shadow.around_resident(self.resident, backend.download_resident, config)
         _tally.numbers[_LANES] += 1
 
     def _build_run(self) -> Run:
@@ -275,7 +283,7 @@ class _Lane:
 
     def _build_resident(self) -> RunResident:
         """The same for memory on the device, where there is no copy to hide any cost behind."""
-        cache, epoch, shadow, life = self._cache, self.entry.epoch, self.shadow, self.life
+        cache, epoch, life = self._cache, self.entry.epoch, self.life
         config, native, tally = self.config, self.entry.native, _tally
         label, own = config.label, id(config)
         enter, leave, again_not = life.inflight.append, life.inflight.pop, NOTHING[2]
@@ -284,8 +292,6 @@ class _Lane:
             repeats = Repeats()  # which stays empty
 
         def run(resources: Sequence[Resource]) -> list[ResidentHandle]:
-            if shadow is not None:
-                raise shadow.no_resident()
             enter(None)
             try:
                 if cache.epoch != epoch:
@@ -413,9 +419,9 @@ class _Lane:
             found.context.setdefault("label", self.config.label)
         return found
 
-    def sample(self, inputs: Sequence[Buffer]) -> Sample | None:
+    def sample(self, inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> Sample | None:
         """What to hand the outputs to, where a shadow wants this dispatch."""
-        return None if self.shadow is None else self.shadow.sample(inputs, self.config)
+        return None if self.shadow is None else self.shadow.sample(inputs, self.config, out)
 
     def count(self, branch: int) -> None:
         _tally.numbers[branch] += 1
@@ -433,6 +439,11 @@ def _shadow_of(backend: VyreBackend, program: Program) -> Shadow | None:
     from .shadow import shadow_from_env  # only those pay for it who ask
 
     return shadow_from_env(backend, program)
+
+
+def _is_resident(native: CompiledPipeline) -> bool:
+    """Whether it runs over memory of the device at all."""
+    return type(native).dispatch_resident is not CompiledPipeline.dispatch_resident
 
 
 def _lengths(inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> tuple[int | None, ...] | None:
@@ -521,17 +532,19 @@ class DriverPipeline(CompiledPipeline):
         out: Sequence[Buffer] | None = None,
     ) -> TimedDispatchResult:
         lane = self.lane(config)
-        sample = lane.sample(inputs)
-        with lane.running():
-            sizes, native = lane.prepare(_TIMED, inputs, out)
-            with _counting_failures(lane):
-                result = native.dispatch_timed(inputs, lane.config, out=out)
-                if not isinstance(result, TimedDispatchResult):
-                    raise lane._broken(f"it returned {type(result).__name__}", "return a TimedDispatchResult")
-                outputs = lane.accept(result.outputs, out, sizes)
-        if sample is not None:
-            sample.check(outputs)
-        return result if outputs is result.outputs else replace(result, outputs=outputs)
+
+        def run() -> TimedDispatchResult:
+            with lane.running():
+                sizes, native = lane.prepare(_TIMED, inputs, out)
+                with _counting_failures(lane):
+                    result = native.dispatch_timed(inputs, lane.config, out=out)
+                    if not isinstance(result, TimedDispatchResult):
+                        raise lane._broken(f"it returned {type(result).__name__}", "return a TimedDispatchResult")
+                    outputs = lane.accept(result.outputs, out, sizes)
+            return result if outputs is result.outputs else replace(result, outputs=outputs)
+
+        sample = lane.sample(inputs, out)
+        return run() if sample is None else sample.checked(run, lambda result: result.outputs)
 
     def dispatch_async(
         self,
@@ -541,7 +554,7 @@ class DriverPipeline(CompiledPipeline):
         out: Sequence[Buffer] | None = None,
     ) -> PendingDispatch:
         lane = self.lane(config)
-        sample = lane.sample(inputs)
+        sample = lane.sample(inputs, out)
         with lane.running():
             sizes, native = lane.prepare(_ASYNC, inputs, out)
             with _counting_failures(lane):

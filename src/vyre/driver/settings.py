@@ -255,9 +255,15 @@ STRICT = Knob(
 )  # fmt: skip
 SHADOW: Knob[ShadowRate] = Knob(
     "shadow", SHARE, default=ShadowRate(0.0, ()), without="0",
-    meaning="The share of dispatches that an oracle computes again, from 0 to 1. `,log` after it logs a difference "
-    "instead of raising; `,unordered` compares outputs as sets.",
+    meaning="The share of dispatches that an oracle computes again, from 0 to 1. A share of 1 raises a difference; a "
+    "smaller one, or `,log` after it, logs it and never fails a dispatch. `,unordered` compares outputs as sets.",
     read="by every dispatch",
+)  # fmt: skip
+SHADOW_TIMEOUT = Knob(
+    "shadow_timeout", SECONDS, default=10.0,
+    meaning="How long an oracle may take to compute one dispatch again. A dispatch that takes it longer is not "
+    "checked, nor is a later one of the same pipeline and config with as many invocations or more.",
+    read="by every dispatch that an oracle computes again",
 )  # fmt: skip
 ACQUIRE_TIMEOUT = Knob(
     "acquire_timeout", SECONDS, default=30.0,
@@ -287,6 +293,7 @@ TABLE: dict[str, Knob[Any]] = {
         BACKEND,
         STRICT,
         SHADOW,
+        SHADOW_TIMEOUT,
         ACQUIRE_TIMEOUT,
         CACHE_DIR,
         PIPELINE_CACHE_ENTRIES,

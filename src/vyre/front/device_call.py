@@ -267,7 +267,7 @@ class DeviceCall(Call):
         return found
 
     def _run_on_host(self, compiled: DriverPipeline, made: list[Memory | None]) -> None:
-        """A program that runs as several dispatches, or under a shadow, goes through memory of the host."""
+        """A program that runs as several dispatches goes through memory of the host."""
         out = [o.fresh() for o in self.plan.outputs]
         compiled.dispatch(self._on_host(), self.plan.config, out=out)
         for k, (o, data) in enumerate(zip(self.plan.outputs, out, strict=True)):

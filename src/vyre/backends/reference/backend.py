@@ -9,11 +9,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from math import prod
+from typing import TYPE_CHECKING, NamedTuple
 
 from ... import __version__
 from ...driver.admission import validate_program_for_backend
 from ...driver.checked import Counter
+from ...driver.conformance import Exploration
 from ...driver.contract import (
     BackendCapability,
     CompiledPipeline,
@@ -23,14 +25,22 @@ from ...driver.contract import (
     VyreBackend,
 )
 from ...driver.plan.grid import LaunchGeometryLimits, check_grid
-from ...driver.plan.launch import plan_dispatch
+from ...driver.plan.launch import DispatchPlan, plan_dispatch
 from ...driver.plan.outputs import replace_output_buffers_preserving_slots
 from ...driver.values import DEFAULT_CONFIG, U32_MAX, DispatchConfig
-from ...errors import ArgumentTypeError, ArgumentValueError, DispatchFailed, VyreError
+from ...errors import (
+    ArgumentTypeError,
+    ArgumentValueError,
+    DispatchFailed,
+    StepLimitExceeded,
+    Trap,
+    VyreError,
+)
 from ...foundation.ops import EXPR_IDS, LITERAL_IDS, NODE_IDS, TRANSCENDENTAL_IDS
 from ...foundation.program import Program
 from .engines import execute
-from .memory import Memory, Options
+from .memory import Memory, Options, Schedule
+from .races import Race
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -118,6 +128,65 @@ class ReferenceBackend(VyreBackend):
     ) -> Callable[[], OutputBuffers]:
         """Check everything and copy the inputs; the rest of the dispatch is left to call, from any thread."""
         begun = time.monotonic()
+        bound = self._bind(program, inputs, config, out)
+        deadline = None if config.timeout is None else begun + config.timeout
+        targets = None if out is None else list(out)
+
+        def finish() -> OutputBuffers:
+            try:
+                bound.run(Options(deadline=deadline))
+            except VyreError as e:
+                _label(e, config)
+                raise
+            results: OutputBuffers = [*bound.memory.outputs()]
+            if targets is None:
+                return results
+            replace_output_buffers_preserving_slots(results, targets)
+            return targets
+
+        return finish
+
+    def explore(
+        self, program: Program, inputs: Sequence[Buffer], config: DispatchConfig, seeds: int, max_steps: int
+    ) -> Exploration:
+        """Run it forward with the race detector, backwards, and at random from so many seeds: does the order show?
+
+        Where every order traps, so does this. An order may take `max_steps` and as many invocations: those that take
+        turns are in memory all at once.
+        """
+        deadline = None if config.timeout is None else time.monotonic() + config.timeout
+        first: list[bytearray] | Trap | None = None
+        for schedule in (Schedule(), Schedule("reversed"), *map(Schedule.seeded, range(seeds))):
+            bound = self._bind(program, inputs, config, None)
+            if bound.invocations > max_steps:
+                raise StepLimitExceeded(
+                    f"{bound.invocations} invocations are too many to run in several orders",
+                    fix="use a smaller grid",
+                    max_steps=max_steps,
+                )
+            found: list[bytearray] | Trap
+            races: tuple[Race, ...] = ()
+            try:
+                races = bound.run(Options(schedule, max_steps, first is None, deadline))
+                found = bound.memory.outputs()
+            except Trap as e:
+                found = e
+            if races:
+                return Exploration([], f"{races[0]}")
+            if first is None:
+                first = found
+            elif isinstance(first, Trap) != isinstance(found, Trap):
+                return Exploration([], f"whether it traps depends on the order: forward and {schedule} disagree")
+            elif not isinstance(first, Trap) and first != found:
+                return Exploration([], f"run forward and {schedule}, it gives different bytes")
+        if isinstance(first, Trap):
+            raise first
+        return Exploration([*(first or ())])
+
+    def _bind(
+        self, program: Program, inputs: Sequence[Buffer], config: DispatchConfig, out: Sequence[Buffer] | None
+    ) -> _Bound:
+        """A dispatch that was planned, over copies of its inputs."""
         self._require_open()
         _check_arguments(program, inputs, config, out)
         self._dispatches.add()
@@ -127,31 +196,10 @@ class ReferenceBackend(VyreBackend):
             workgroup = plan.launch.workgroup  # the plan allows another one only where the program cannot tell
             if workgroup != program.workgroup_size:
                 program = program._cached(("workgroup", workgroup), lambda: program.replace(workgroup_size=workgroup))
-            memory = Memory.build(program, inputs, plan=plan.bindings)
+            return _Bound(program, plan, Memory.build(program, inputs, plan=plan.bindings))
         except VyreError as e:
             _label(e, config)
             raise
-        deadline = None if config.timeout is None else begun + config.timeout
-        targets = None if out is None else list(out)
-
-        def finish() -> OutputBuffers:
-            try:
-                for _ in range(plan.iterations):
-                    before = memory.image() if plan.iterations > 1 else None
-                    grid = memory.indirect_grid() or plan.launch.grid  # an iteration may change where the next one runs
-                    execute(program, memory, check_grid(grid, workgroup), Options(deadline=deadline))
-                    if before is not None and before == memory.image():
-                        break  # every further iteration would do the same
-            except VyreError as e:
-                _label(e, config)
-                raise
-            results: OutputBuffers = [*memory.outputs()]
-            if targets is None:
-                return results
-            replace_output_buffers_preserving_slots(results, targets)
-            return targets
-
-        return finish
 
     def submit(self, finish: Callable[[], OutputBuffers]) -> PendingDispatch:
         """Let the backend's own thread finish a dispatch."""
@@ -183,6 +231,30 @@ class ReferenceBackend(VyreBackend):
             )
 
 
+class _Bound(NamedTuple):
+    """A program, the plan of one dispatch, and its memory."""
+
+    program: Program
+    plan: DispatchPlan
+    memory: Memory
+
+    @property
+    def invocations(self) -> int:
+        return prod(self.memory.indirect_grid() or self.plan.launch.grid) * prod(self.plan.launch.workgroup)
+
+    def run(self, options: Options) -> tuple[Race, ...]:
+        """Change the memory as the dispatch does, and say which races were seen."""
+        program, plan, memory = self
+        races: list[Race] = []
+        for _ in range(plan.iterations):
+            before = memory.image() if plan.iterations > 1 else None
+            grid = memory.indirect_grid() or plan.launch.grid  # an iteration may change where the next one runs
+            races += execute(program, memory, check_grid(grid, plan.launch.workgroup), options).races
+            if before is not None and before == memory.image():
+                break  # every further iteration would do the same
+        return tuple(races)
+
+
 class ReferencePipeline(CompiledPipeline):
     """A validated program with its backend."""
 
@@ -211,15 +283,23 @@ class ReferencePipeline(CompiledPipeline):
     ) -> PendingDispatch:
         return self.backend.submit(self._start(inputs, config, out))
 
+    def explore(self, inputs: Sequence[Buffer], config: DispatchConfig, *, seeds: int, max_steps: int) -> Exploration:
+        """Does the order of invocations show in what these inputs give? A shadow asks where there is no proof."""
+        self._require_open()
+        return self.backend.explore(self.program, inputs, config, seeds, max_steps)
+
     def close(self) -> None:
         self._open = False
 
     def _start(
         self, inputs: Sequence[Buffer], config: DispatchConfig | None, out: Sequence[Buffer] | None
     ) -> Callable[[], OutputBuffers]:
+        self._require_open()
+        return self.backend.start(self.program, inputs, self.config if config is None else config, out)
+
+    def _require_open(self) -> None:
         if not self._open:
             raise DispatchFailed("the pipeline is closed", fix="compile the program again", pipeline=self.id)
-        return self.backend.start(self.program, inputs, self.config if config is None else config, out)
 
 
 def _check_arguments(program: object, inputs: object, config: object, out: object) -> None:

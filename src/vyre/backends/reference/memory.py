@@ -31,6 +31,9 @@ class Schedule:
     kind: str = "forward"
     seed: int = 0
 
+    def __str__(self) -> str:
+        return f"at random from seed {self.seed}" if self.kind == "seeded" else self.kind
+
     @classmethod
     def seeded(cls, seed: int) -> Schedule:
         """Statements of all invocations of all workgroups interleave at random; the same seed, the same order."""
