@@ -13,10 +13,13 @@ import pytest
 import vyre
 from vyre import In, InOut, Out, atomic_add, gid, u32
 from vyre.backends.reference import REGISTRATION as REFERENCE
+from vyre.backends.reference import Schedule, run
 from vyre.conform.generate import random_program
 from vyre.conform.witness import u32_matrix, u32_witnesses
-from vyre.driver import execute, pipeline
+from vyre.driver import execute, pipeline, samples
 from vyre.driver.contract import BackendRegistration, CompiledPipeline, VyreBackend
+from vyre.driver.plan import plan_dispatch
+from vyre.driver.plan.outputs import OutputSlot, replace_output_buffers_preserving_slots
 from vyre.driver.registry import isolated
 from vyre.driver.shadow import (
     BackendRejected,
@@ -30,21 +33,27 @@ from vyre.driver.shadow import (
     ShadowedPipeline,
     assert_exhaustive_byte_identity,
     check_matrix,
+    is_proved,
 )
-from vyre.driver.values import DEFAULT_CONFIG, DispatchConfig, HostResource
+from vyre.driver.values import DEFAULT_CONFIG, DispatchConfig, HostResource, ResidentOwner, ResidentReadRange
 from vyre.errors import (
     ArgumentTypeError,
     ArgumentValueError,
     BackendError,
     BackendUnavailable,
+    DeadlineExceeded,
+    DeviceOutOfMemory,
     DispatchFailed,
+    Trap,
     UnsupportedFeature,
 )
 from vyre.foundation.determinism import determinism
 from vyre.foundation.dtypes import f32
-from vyre.foundation.ir import InvocationId, Load, Store, UnOp
-from vyre.foundation.ops import UnaryOp
-from vyre.foundation.program import Program, read, write_only
+from vyre.foundation.ir import Atomic, If, InvocationId, Let, Load, Store, UnOp, Var, lit
+from vyre.foundation.ops import AtomicOp, UnaryOp
+from vyre.foundation.program import Program, read, read_write, write_only
+
+from .device_backends import registration_or_skip
 
 
 @vyre.kernel(workgroup=4)
@@ -74,6 +83,15 @@ SINE = Program(
 )
 
 
+GID = InvocationId(0)
+
+
+@pytest.fixture(autouse=True)
+def _unsaid(monkeypatch):
+    """Every test is told once why something is not checked."""
+    monkeypatch.setattr(samples, "_noted", set())
+
+
 def words(*values):
     return struct.pack(f"<{len(values)}I", *values)
 
@@ -89,14 +107,17 @@ class Doubtful(VyreBackend, contract=1):
 
     def dispatch(self, program, inputs, config=DEFAULT_CONFIG, *, out=None):
         self.calls += 1
-        outputs = [bytearray(b) for b in self.inner.dispatch(program, inputs, config)]
+        own = None
+        if out is not None:
+            own = [OutputSlot() if isinstance(b, OutputSlot) else bytearray(memoryview(b).nbytes) for b in out]
+        outputs = [bytearray(bytes(b)) for b in self.inner.dispatch(program, inputs, config, out=own)]
         if self.twist is not None:
             self.twist([bytes(b) for b in inputs], outputs)
         if out is None:
             return outputs
-        for target, data in zip(out, outputs, strict=True):
-            memoryview(target).cast("B")[:] = data
-        return list(out)
+        targets = list(out)
+        replace_output_buffers_preserving_slots(outputs, targets)
+        return targets
 
 
 def one_more(inputs, outputs):
@@ -284,17 +305,102 @@ def test_an_error_of_the_main_pipeline_is_its_own():
     assert both.shadow.samples == 0
 
 
-def test_a_reference_that_raises_is_reported_with_its_error():
-    both = ShadowedPipeline(Fixed(DOUBLE, words(2)), Fixed(DOUBLE, lambda _: OSError("gone"), id="broken"))
-    with pytest.raises(ReferenceRejected, match=r"broken does not run the program: OSError: gone .*Fix: follow") as e:
+FAILURES = {
+    "failed": (OSError("gone"), "OSError: gone", "correct what it says"),
+    "memory": (DeviceOutOfMemory("full", fix="use less"), "full", "use less"),
+    "cost": (DeadlineExceeded("late", fix="wait"), "late", "raise VYRE_SHADOW_TIMEOUT"),
+    "refused": (UnsupportedFeature("unknown to me", fix="lower it"), "unknown to me", "lower it"),
+}
+
+
+@pytest.mark.parametrize("reason", FAILURES)
+@pytest.mark.parametrize("options", [{}, {"on_divergence": "log"}, {"sample_rate": 0.5}])
+def test_whatever_goes_wrong_in_a_shadow_fails_no_dispatch_and_is_said_once(reason, options, caplog):
+    error, says, fix = FAILURES[reason]
+    before = execute.counters()
+    both = ShadowedPipeline(Fixed(DOUBLE, words(2)), Fixed(DOUBLE, lambda _: error, id="broken"), **options)
+    assert [both.dispatch([words(1)]) for _ in range(4)] == [[words(2)]] * 4
+    sampled = 2 if "sample_rate" in options else 4
+    assert (both.shadow.samples, both.shadow.divergences, dict(both.shadow.skips)) == (0, 0, {reason: sampled})
+    assert changes(before).pop(f"shadow_skipped_{reason}") == sampled
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == ("vyre.shadow", "WARNING")
+    assert record.getMessage().startswith(f"a dispatch of fixed was not checked ({reason}): {says}")
+    assert f"[program={DOUBLE.fingerprint!r}]. Fix: {fix}" in record.getMessage()
+
+
+def test_inputs_that_cannot_be_copied_fail_no_dispatch(monkeypatch):
+    def no_memory(buffers):
+        raise MemoryError
+
+    both = shadowed()
+    monkeypatch.setattr(samples, "copied", no_memory)
+    assert both.dispatch([words(1)]) == [words(2)]
+    assert dict(both.shadow.skips) == {"memory": 1}
+
+
+def test_a_comparison_that_raises_fails_no_dispatch():
+    def broken(name, data, element):
+        raise KeyError(name)
+
+    both = shadowed(compare=broken)
+    assert both.dispatch([words(1)]) == [words(2)]
+    assert dict(both.shadow.skips) == {"failed": 1}
+
+
+def test_what_stops_the_caller_is_not_held_back():
+    def interrupted(inputs):
+        raise KeyboardInterrupt
+
+    both = ShadowedPipeline(Fixed(DOUBLE, words(2)), Fixed(DOUBLE, interrupted), on_divergence="log")
+    with pytest.raises(KeyboardInterrupt):
         both.dispatch([words(1)])
-    assert isinstance(e.value.__cause__, OSError)
-    assert both.shadow.divergences == 0
 
 
-def test_resident_outputs_cannot_be_compared():
-    with pytest.raises(UnsupportedFeature, match=r"resident outputs stay on the device .*Fix: .*VYRE_SHADOW"):
-        shadowed().dispatch_resident([HostResource(words(1))])
+def test_what_took_the_reference_too_long_is_not_tried_again_nor_is_anything_larger():
+    late = Fixed(DOUBLE, lambda given: DeadlineExceeded("late", fix="wait") if len(given[0]) >= 32 else [words(2)])
+    both = ShadowedPipeline(Fixed(DOUBLE, words(2)), late)
+    assert [both.dispatch([bytes(n)]) for n in (32, 32, 64, 4)] == [[words(2)]] * 4  # workgroups of 4 words
+    assert (late.calls, both.shadow.samples, dict(both.shadow.skips)) == (2, 1, {"cost": 3})
+
+
+def test_the_reference_has_the_time_that_the_setting_says():
+    asked = []
+
+    class Asked(Fixed):
+        def dispatch(self, inputs, config=None, *, out=None):
+            asked.append(config.timeout)
+            return super().dispatch(inputs, config, out=out)
+
+    both = ShadowedPipeline(Fixed(DOUBLE, words(2)), Asked(DOUBLE, words(2)))
+    both.dispatch([words(1)], DispatchConfig(timeout=60))
+    with vyre.config(shadow_timeout=0.5):
+        both.dispatch([words(1)])
+    assert asked == [10, 0.5]
+
+
+def test_a_reference_that_runs_out_of_its_time_is_stopped():
+    @vyre.kernel(workgroup=1)
+    def long(out: Out[u32]):
+        n = 0
+        for k in range(1 << 31):
+            n += k
+        out[gid.x] = n
+
+    with vyre.config(shadow_timeout=0.001):
+        reference = pipeline.compile(REFERENCE.open(), long.program)
+        both = ShadowedPipeline(Fixed(long.program, words(2)), reference)
+        assert both.dispatch([], DispatchConfig(output_elements={"out": 1})) == [words(2)]
+    assert dict(both.shadow.skips) == {"cost": 1}
+
+
+def test_a_sampled_dispatch_that_fails_passes_its_turn_on():
+    both = shadowed(sample_rate=0.5)
+    for _ in range(3):
+        with pytest.raises(ArgumentValueError):
+            both.dispatch([])
+    both.dispatch([words(1)])
+    assert both.shadow.samples == 1
 
 
 @pytest.mark.parametrize(
@@ -352,12 +458,125 @@ def test_any_single_wrong_bit_is_found_in_any_deterministic_program(seed):
 # ---- what can be compared -------------------------------------------------------------------------------------------
 
 
-def test_a_program_whose_order_is_open_is_refused_with_a_fix():
+ORDERED = [words(1, 2, 3, 5), bytes(16), words(0)]
+"""Three are kept, in some order."""
+
+
+def test_a_program_whose_order_shows_is_skipped_with_one_note(caplog):
     assert COMPACT.determinism == "unproved"
-    with pytest.raises(NotComparable, match=r"not proved deterministic: .*Fix: .*compare='unordered'") as caught:
-        shadowed(COMPACT)
-    assert caught.value.context["program"] == COMPACT.fingerprint
-    assert caught.value.diagnostic().code == "C-DET-001"
+    for twist in (None, reverse_kept):
+        both = shadowed(COMPACT, twist)
+        for _ in range(2):
+            assert both.dispatch(ORDERED)[1] == words(3)
+        assert (both.shadow.samples, dict(both.shadow.skips)) == (0, {"order": 2})
+    (record,) = caplog.records
+    assert "(order): the result depends on the order of invocations: run forward and reversed" in record.getMessage()
+    assert "compare='unordered'" in record.getMessage().partition("Fix: ")[2]
+
+
+@pytest.mark.parametrize("kept", [(2, 4, 5), (5, 5, 5), ()])
+def test_a_program_without_a_proof_is_compared_where_the_order_cannot_matter(kept):
+    inputs = [words(*kept), bytes(4 * len(kept)), words(0)]
+    both = shadowed(COMPACT)
+    both.dispatch(inputs)
+    assert (both.shadow.samples, both.shadow.skips) == (1, {})
+    with pytest.raises(Diverged):
+        shadowed(COMPACT, one_more).dispatch(inputs)
+
+
+def test_a_difference_that_only_a_rare_order_explains_is_none():
+    """Forward and backwards give 1 3 1, and so does one order in three."""
+    inputs = [words(1, 3, 1), bytes(12), words(0)]
+
+    def another_order(given, outputs):
+        outputs[0][:] = words(1, 1, 3)
+
+    both = shadowed(COMPACT, another_order)
+    both.dispatch(inputs)
+    assert dict(both.shadow.skips) == {"order": 1}
+
+
+@vyre.kernel(workgroup=4)
+def last(x: In[u32], out: Out[u32]):
+    """All write one place."""
+    if gid.x < len(x):
+        out[0] = x[gid.x]
+
+
+def test_a_race_is_skipped_even_where_outputs_are_the_same(caplog):
+    both = shadowed(last.program)
+    both.dispatch([words(7, 7)])
+    assert dict(both.shadow.skips) == {"order": 1}
+    assert "race on out[0]" in caplog.text
+
+
+def test_a_large_dispatch_without_a_proof_is_compared_first_and_judged_where_it_differs(monkeypatch, caplog):
+    def twist(inputs, outputs):
+        if inputs[0][0]:
+            outputs[0][0] ^= 1
+
+    zeros, wrong = bytes(64), words(*[2] * 16)
+    monkeypatch.setattr(samples, "JUDGED_FIRST", 8)
+    both = shadowed(last.program, twist)
+    both.dispatch([zeros])
+    assert (both.shadow.samples, both.shadow.skips) == (1, {})
+    both.dispatch([wrong])
+    assert dict(both.shadow.skips) == {"order": 1}
+    monkeypatch.setattr(samples, "JUDGED", 8)
+    both.dispatch([wrong])
+    assert dict(both.shadow.skips) == {"order": 1, "cost": 1}
+    assert "outputs differ, and it would take too long to tell whether the order" in caplog.text
+    assert "Fix: check a smaller dispatch" in caplog.text
+
+
+def test_a_reference_without_schedules_cannot_judge(caplog):
+    both = ShadowedPipeline(Fixed(COMPACT, bytes(16), words(3)), Fixed(COMPACT, bytes(16), words(3)))
+    both.dispatch(ORDERED)
+    assert dict(both.shadow.skips) == {"order": 1}
+    assert "the program is not proved deterministic: " in caplog.text
+
+
+def racy_program(rng):
+    """Eight invocations and four places that they share."""
+    body = []
+    for k in range(rng.randint(1, 4)):
+        at = rng.choice([lit(rng.randrange(4)), GID % lit(4), GID, Load("n", GID % lit(4)) % lit(4)])
+        body += rng.choice(
+            [
+                [Store("n", at, rng.choice([GID, lit(5), Load("n", lit(0))]))],
+                [Let(f"old{k}", Atomic(AtomicOp.ADD, "n", at, lit(1)))],
+                [Let(f"old{k}", Atomic(AtomicOp.ADD, "n", at, lit(1))), Store("out", GID, Var(f"old{k}"))],
+                [If(Load("n", at).eq(lit(0)), [Store("out", at, GID)])],
+            ]
+        )
+    return Program([read_write("n", 0, u32, 4), write_only("out", 1, u32, 8)], (4, 1, 1), body)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_order_of_invocations_is_taken_for_a_difference(seed):
+    """A backend that is right, and takes invocations in another order than the reference."""
+
+    class Otherwise(Doubtful):
+        def dispatch(self, program, inputs, config=DEFAULT_CONFIG, *, out=None):
+            found = run(
+                program,
+                inputs,
+                grid=config.grid_override,
+                output_elements=config.output_elements,
+                schedule=Schedule.seeded(seed),
+            ).outputs
+            if out is not None:
+                for target, data in zip(out, found, strict=True):
+                    memoryview(target).cast("B")[:] = data
+            return found if out is None else list(out)
+
+    rng = random.Random(seed)
+    program = next(p for p in iter(lambda: racy_program(rng), None) if p.determinism == "unproved")
+    both = ShadowedPipeline(*(pipeline.compile(b, program) for b in (Otherwise(), REFERENCE.open())))
+    for k in range(4):
+        both.dispatch([words(*[rng.randrange(k + 1) for _ in range(4)])], DispatchConfig(grid_override=(2, 1, 1)))
+    assert both.shadow.divergences == 0
+    assert both.shadow.samples + both.shadow.skips.total() == 4
 
 
 def reverse_kept(inputs, outputs):
@@ -388,12 +607,211 @@ def test_the_comparison_can_be_the_callers_own():
         shadowed(COMPACT, move_one, compare="unordered").dispatch(inputs)
 
 
-def test_a_grid_that_no_proof_covers_is_refused():
+def test_a_grid_that_no_proof_covers_is_judged():
     """Over two rows of workgroups every element is written twice."""
     both = shadowed(INCREMENT)
-    with pytest.raises(NotComparable, match="not proved deterministic"):
-        both.dispatch([words(1, 2)], DispatchConfig(grid_override=(1, 2, 1)))
+    both.dispatch([words(1, 2)], DispatchConfig(grid_override=(1, 2, 1)))
+    assert (both.shadow.samples, dict(both.shadow.skips)) == (0, {"order": 1})
     assert both.dispatch([words(1, 2)], DispatchConfig(grid_override=(1, 1, 1))) == [words(2, 3)]
+    assert both.shadow.samples == 1
+
+
+def test_a_proof_is_about_a_launch():
+    def launch(grid, workgroup=(4, 1, 1)):
+        return plan_dispatch(INCREMENT, [words(1)], DispatchConfig(grid_override=grid)).launch
+
+    assert is_proved(INCREMENT, launch((3, 1, 1)))
+    assert not is_proved(INCREMENT, launch((3, 2, 1)))
+    assert not is_proved(COMPACT, launch((1, 1, 1)))
+
+
+# ---- traps ----------------------------------------------------------------------------------------------------------
+
+
+@vyre.kernel(workgroup=1)
+def halve(x: In[u32], out: Out[u32]):
+    if x[gid.x] % 2 == 1:
+        vyre.trap("odd", x[gid.x])
+    out[gid.x] = x[gid.x] // 2
+
+
+class Trapping(Doubtful):
+    """Traps when it is told to, whatever the program does."""
+
+    def __init__(self, when):
+        super().__init__()
+        self.when = when
+
+    def dispatch(self, program, inputs, config=DEFAULT_CONFIG, *, out=None):
+        if self.when:
+            raise Trap("the program trapped: odd", fix="mend it", tag="odd", address=1)
+        return [bytearray(memoryview(inputs[0]).nbytes)]
+
+
+@pytest.mark.parametrize("how", ["dispatch", "dispatch_timed", "dispatch_async"])
+def test_both_trap_or_neither(how):
+    def both(when):
+        main = pipeline.compile(Trapping(when), halve.program)
+        return ShadowedPipeline(main, pipeline.compile(REFERENCE.open(), halve.program))
+
+    def dispatched(pair, *values):
+        result = getattr(pair, how)([words(*values)])
+        return result.result() if how == "dispatch_async" else result
+
+    agreeing = both(True)
+    with pytest.raises(Trap):
+        dispatched(agreeing, 2, 3)
+    dispatched(right := both(False), 0, 0)
+    assert (agreeing.shadow.samples, right.shadow.samples) == (1, 1)
+    for when, value, found, expected in ((True, 0, "trap 'odd'", "outputs"), (False, 3, "outputs", "trap 'odd'")):
+        with pytest.raises(Diverged, match="the outcome of doubtful differs from reference") as caught:
+            dispatched(both(when), value)
+        assert (caught.value.context["found"], caught.value.context["expected"]) == (found, expected)
+        assert caught.value.event.difference.kind == "trap"
+
+
+def test_a_trap_that_is_logged_is_still_raised(caplog):
+    main = pipeline.compile(Trapping(True), halve.program)
+    both = ShadowedPipeline(main, pipeline.compile(REFERENCE.open(), halve.program), on_divergence="log")
+    with pytest.raises(Trap):
+        both.dispatch([words(2)])
+    assert "the outcome of doubtful differs" in caplog.text
+
+
+@vyre.kernel(workgroup=1)
+def first_wins(x: In[u32], n: InOut[u32]):
+    if atomic_add(n, 0, 1) == 0 and x[gid.x] == 1:
+        vyre.trap("one was first", gid.x)
+
+
+@pytest.mark.parametrize("compare", ["bytes", "unordered"])
+def test_a_trap_that_depends_on_the_order_is_skipped(compare):
+    main = pipeline.compile(Trapping(True), first_wins.program)
+    both = ShadowedPipeline(main, pipeline.compile(REFERENCE.open(), first_wins.program), compare=compare)
+    with pytest.raises(Trap):
+        both.dispatch([words(0, 1), words(0)])
+    assert dict(both.shadow.skips) == {"order": 1}
+
+
+# ---- memory of the device -------------------------------------------------------------------------------------------
+
+
+def cpu_shadowed(program, **options):
+    registration = registration_or_skip("cpu")
+    main = pipeline.compile(registration.open(), program)
+    return ShadowedPipeline(main, pipeline.compile(REFERENCE.open(), program), **options)
+
+
+def resident(backend, *values):
+    handle = backend.allocate_resident(4 * len(values))
+    backend.upload_resident([(handle, 0, words(*values))])
+    return handle
+
+
+def read_back(backend, handle):
+    return bytes(backend.download_resident([ResidentReadRange(handle, 0, handle.nbytes)])[0])
+
+
+def test_dispatches_over_memory_of_the_device_are_checked():
+    both = cpu_shadowed(DOUBLE)
+    backend = both.main.backend
+    x, out = resident(backend, 1, 2, 3), resident(backend, 9, 9, 9)
+    assert both.dispatch_resident([x, out]) == [out]
+    (fresh,) = both.dispatch_resident([HostResource(words(4, 5))])
+    assert (read_back(backend, out), read_back(backend, fresh)) == (words(2, 4, 6), words(8, 10))
+    assert (both.shadow.samples, both.shadow.divergences, both.shadow.skips) == (2, 0, {})
+
+
+def test_memory_that_a_dispatch_changes_is_read_before_it():
+    both = cpu_shadowed(INCREMENT)
+    n = resident(both.main.backend, 1, 2, 3)
+    for _ in range(2):
+        both.dispatch_resident([n])
+    assert read_back(both.main.backend, n) == words(3, 4, 5)
+    assert (both.shadow.samples, both.shadow.divergences, both.shadow.skips) == (2, 0, {})
+
+
+def test_a_wrong_result_on_the_device_is_found():
+    both = cpu_shadowed(DOUBLE)
+    backend, run_right = both.main.backend, both.main.dispatch_resident
+    x, out = resident(backend, 1, 2), resident(backend, 0, 0)
+
+    def wrong(resources, config=None):
+        kept = run_right(resources, config)
+        backend.upload_resident([(out, 4, words(7))])
+        return kept
+
+    both.main.dispatch_resident = wrong
+    with pytest.raises(Diverged) as caught:
+        both.dispatch_resident([x, out])
+    assert (caught.value.context["element"], caught.value.event.inputs) == (1, (words(1, 2),))
+
+
+def test_device_memory_that_cannot_be_read_fails_no_dispatch(monkeypatch):
+    both = cpu_shadowed(DOUBLE)
+    x, out = resident(both.main.backend, 1, 2), resident(both.main.backend, 0, 0)
+
+    def unreadable(ranges, *, out=None):
+        raise OSError("gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(both.main.backend, "download_resident", unreadable)
+        assert both.dispatch_resident([x, out]) == [out]
+    assert dict(both.shadow.skips) == {"failed": 1}
+    assert read_back(both.main.backend, out) == words(2, 4)
+
+
+def test_a_pipeline_without_memory_of_a_device_says_so_itself():
+    with pytest.raises(UnsupportedFeature, match="have no resident dispatch"):
+        shadowed().dispatch_resident([HostResource(words(1))])
+
+
+def test_the_environment_samples_an_exact_share_of_resident_dispatches(monkeypatch):
+    registration_or_skip("cpu")
+    monkeypatch.setenv("VYRE_SHADOW", "0.5")
+    before = execute.counters()
+    x = vyre.to_device(np.arange(8, dtype=np.uint32), "cpu")
+    for _ in range(4):
+        assert np.array_equal(double(x).numpy(), np.arange(8) * 2)
+    assert changes(before)["shadow_samples"] == 2
+
+
+class Hosted(Doubtful):
+    """Has memory that stays, and runs nothing over it."""
+
+    id = "hosted"
+
+    def __init__(self):
+        super().__init__()
+        self.owner, self.memory = ResidentOwner("hosted"), {}
+
+    def allocate_resident(self, nbytes):
+        self.memory[len(self.memory)] = bytearray(nbytes)
+        return self.owner.handle(len(self.memory) - 1, nbytes)
+
+    def upload_resident(self, ranges):
+        for handle, at, data in ranges:
+            view = memoryview(data).cast("B")
+            self.memory[handle.id][at : at + view.nbytes] = view
+
+    def download_resident(self, ranges, *, out=None):
+        found = [self.memory[r.resource.id][r.byte_offset : r.byte_offset + r.byte_len] for r in ranges]
+        for target, data in zip(out or (), found, strict=False):
+            memoryview(target).cast("B")[:] = data
+        return found if out is None else list(out)
+
+    def free_resident(self, resource):
+        self.memory[resource.id] = bytearray()
+
+
+def test_device_arrays_that_go_through_the_host_are_sampled_as_often(monkeypatch):
+    monkeypatch.setenv("VYRE_SHADOW", "0.5")
+    before = execute.counters()
+    with isolated(REFERENCE, BackendRegistration(id="hosted", open=lambda device=None: Hosted())):
+        x = vyre.to_device(np.arange(8, dtype=np.uint32), "hosted")
+        for _ in range(4):
+            assert np.array_equal(double(x).numpy(), np.arange(8) * 2)
+    assert changes(before)["shadow_samples"] == 2
 
 
 def test_a_workgroup_with_rows_that_no_proof_covers_is_refused():
@@ -500,18 +918,15 @@ def test_the_environment_can_ask_for_a_log(monkeypatch, caplog):
     assert [r.name for r in caplog.records] == ["vyre.shadow"]
 
 
-def test_the_environment_can_name_an_order_free_comparison(monkeypatch):
-    inputs = [words(1, 2, 3, 5), bytes(16), words(0)]
+def test_the_environment_can_name_an_order_free_comparison(monkeypatch, caplog):
     backends = registration(reverse_kept), REFERENCE
-    monkeypatch.setenv("VYRE_SHADOW", "1")
-    with (
-        compiled_for(*backends, program=COMPACT) as compiled,
-        pytest.raises(NotComparable, match="VYRE_SHADOW=1,unordered"),
-    ):
-        compiled.dispatch(inputs)
-    monkeypatch.setenv("VYRE_SHADOW", "1,unordered")
-    with compiled_for(*backends, program=COMPACT) as compiled:
-        assert compiled.dispatch(inputs) == [words(0, 5, 3, 1), words(3)]
+    for setting, counted in (("1", "shadow_skipped_order"), ("1,unordered", "shadow_samples")):
+        monkeypatch.setenv("VYRE_SHADOW", setting)
+        before = execute.counters()
+        with compiled_for(*backends, program=COMPACT) as compiled:
+            assert compiled.dispatch(ORDERED) == [words(0, 5, 3, 1), words(3)]
+        assert changes(before)[counted] == 1
+    assert "VYRE_SHADOW=1,unordered" in caplog.text
 
 
 def test_a_plan_says_whether_it_is_shadowed(monkeypatch):
@@ -534,14 +949,22 @@ def test_an_oracle_is_not_held_against_itself(monkeypatch):
     assert changes(before) == {}
 
 
-def test_without_an_oracle_a_shadow_is_refused(monkeypatch):
+def test_without_an_oracle_a_shadow_of_everything_is_refused_and_a_share_is_skipped(monkeypatch, caplog):
     monkeypatch.setenv("VYRE_SHADOW", "1")
     text = r"no oracle is registered\. Fix: install one, or unset VYRE_SHADOW"
     with compiled_for(registration()) as compiled, pytest.raises(BackendUnavailable, match=text):
         compiled.dispatch([words(1)])
+    for setting in ("0.5", "1,log"):
+        monkeypatch.setenv("VYRE_SHADOW", setting)
+        with compiled_for(registration()) as compiled:
+            assert compiled.dispatch([words(1)]) == [words(2)]
+    (record,) = caplog.records
+    assert "(refused): VYRE_SHADOW=0.5 asks for a shadow and no oracle is registered" in record.getMessage()
 
 
-def test_a_program_that_the_oracle_does_not_run_is_refused(monkeypatch):
+@pytest.mark.parametrize("setting", ["1", "1,log", "0.01"])
+@pytest.mark.parametrize("program", [DOUBLE, COMPACT], ids=["proved", "unproved"])
+def test_a_program_that_the_oracle_does_not_run_is_skipped_with_one_note(monkeypatch, caplog, setting, program):
     class Narrow(Doubtful):
         id = "narrow"
 
@@ -549,13 +972,126 @@ def test_a_program_that_the_oracle_does_not_run_is_refused(monkeypatch):
             return frozenset()
 
     narrow = BackendRegistration(id="narrow", kind="oracle", open=lambda device=None: Narrow())
-    monkeypatch.setenv("VYRE_SHADOW", "1")
-    with (
-        compiled_for(registration(), narrow) as compiled,
-        pytest.raises(ReferenceRejected, match="narrow does not run the program") as caught,
-    ):
+    inputs = [words(1)] if program is DOUBLE else ORDERED
+    monkeypatch.setenv("VYRE_SHADOW", setting)
+    before = execute.counters()
+    with compiled_for(registration(), narrow, program=program) as compiled:
+        for _ in range(2):
+            compiled.dispatch(inputs)
+    assert changes(before)["shadow_skipped_refused"] == (1 if setting == "0.01" else 2)
+    (record,) = caplog.records
+    assert "(refused): backend narrow does not run the program" in record.getMessage()
+
+
+def test_a_share_logs_what_differs(monkeypatch, caplog):
+    monkeypatch.setenv("VYRE_SHADOW", "0.5")
+    before = execute.counters()
+    with compiled_for(registration(one_more), REFERENCE) as compiled:
+        assert [compiled.dispatch([words(1)]) for _ in range(4)] == [[words(3)]] * 4
+    assert changes(before)["shadow_divergences"] == 2
+    assert len(caplog.records) == 2
+    assert "= help: report it to the author of backend doubtful" in caplog.text
+
+
+def test_a_share_in_code_raises_where_that_is_asked_for():
+    with pytest.raises(Diverged):
+        shadowed(twist=one_more, sample_rate=0.5, on_divergence="raise").dispatch([words(1)])
+    assert shadowed(twist=one_more, sample_rate=0.5).dispatch([words(1)]) == [words(3)]
+
+
+def test_a_mistake_in_the_time_limit_is_said_before_anything_runs(monkeypatch):
+    monkeypatch.setenv("VYRE_SHADOW", "0.5,log")
+    monkeypatch.setenv("VYRE_SHADOW_TIMEOUT", "soon")
+    text = "VYRE_SHADOW_TIMEOUT='soon' is no time to wait"
+    with compiled_for(registration(), REFERENCE) as compiled, pytest.raises(ArgumentValueError, match=text):
         compiled.dispatch([words(1)])
-    assert isinstance(caught.value.__cause__, UnsupportedFeature)
+
+
+# ---- what the call decided ------------------------------------------------------------------------------------------
+
+
+@vyre.kernel(workgroup=4)
+def squares(out: Out[u32]):
+    if gid.x < len(out):
+        out[gid.x] = gid.x * gid.x
+
+
+@vyre.kernel(workgroup=4)
+def gather(x: In[u32], at: In[u32], out: Out[u32]):
+    if gid.x < len(out):
+        out[gid.x] = x[at[gid.x]]
+
+
+@pytest.mark.parametrize("setting", ["1", "0.01", "1,log"])
+def test_lengths_that_a_call_decides_reach_the_reference(monkeypatch, setting):
+    monkeypatch.setenv("VYRE_SHADOW", setting)
+    before = execute.counters()
+    x, at = np.arange(9, dtype=np.uint32), np.array([3, 1], np.uint32)
+    with isolated(registration(), REFERENCE):
+        assert squares(sizes={"out": 3}).tolist() == [0, 1, 4]
+        assert squares(out=np.empty(4, np.uint32)).tolist() == [0, 1, 4, 9]
+        assert squares.start(sizes={"out": 2}).result().tolist() == [0, 1]
+        assert gather(x, at, sizes={"out": 2}).tolist() == [3, 1]
+        assert gather(x, at, out=np.empty(2, np.uint32)).tolist() == [3, 1]
+        assert squares(sizes={"out": 7}, grid=1).tolist() == [0, 1, 4, 9, 0, 0, 0]
+    seen = changes(before)
+    del seen["shadow_ns"]
+    assert seen == {"shadow_samples": 6 if setting != "0.01" else seen["shadow_samples"]}
+
+
+@pytest.mark.parametrize("how", ["dispatch", "dispatch_timed", "dispatch_async"])
+def test_the_lengths_of_given_outputs_reach_the_reference(how):
+    both, out = shadowed(squares.program), bytearray(12)
+    result = getattr(both, how)([], out=[out])
+    if how == "dispatch_async":
+        result.result()
+    assert out == words(0, 1, 4)
+    assert both.dispatch_batch([[]], out=[[bytearray(4)]]) == [[words(0)]]
+    assert both.dispatch([], out=[OutputSlot()], config=DispatchConfig(output_elements={"out": 2}))
+    assert (both.shadow.samples, both.shadow.skips) == (3, {})
+
+
+def test_a_started_dispatch_is_checked_once():
+    both = shadowed(twist=one_more)
+    pending = both.dispatch_async([words(7)])
+    for _ in range(3):
+        with pytest.raises(Diverged):
+            pending.result()
+    assert (both.shadow.samples, both.shadow.divergences) == (1, 1)
+
+
+def test_a_deadline_bounds_the_dispatch_and_not_its_shadow():
+    slow = Fixed(DOUBLE, words(2), id="reference")
+    both = ShadowedPipeline(pipeline.compile(Doubtful(), DOUBLE), slow)
+    with pytest.raises(DeadlineExceeded):
+        both.dispatch([words(1)], DispatchConfig(timeout=0))
+    assert slow.calls == 0
+    assert both.dispatch([words(1)], DispatchConfig(timeout=60)) == [words(2)]
+    assert slow.calls == 1
+
+
+def test_many_threads_are_checked_each_with_its_own_inputs(monkeypatch):
+    monkeypatch.setenv("VYRE_SHADOW", "1")
+    before = execute.counters()
+    failures = []
+
+    def work(k):
+        try:
+            for n in range(10):
+                memory = bytearray(words(k, n))
+                compiled.dispatch([memory], out=[memory])
+                assert memory == words(k + 1, n + 1)
+        except BaseException as e:
+            failures.append(e)
+
+    with compiled_for(registration(), REFERENCE, program=INCREMENT) as compiled:
+        threads = [threading.Thread(target=work, args=(k,)) for k in range(6)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+    assert failures == []
+    assert changes(before)["shadow_samples"] == 60
 
 
 @pytest.mark.parametrize("value", ["often", "2", "-1", "nan", "0.5,sorted", "log"])

@@ -18,6 +18,7 @@ from ..foundation.program import Program
 from .compare import Compare, Comparison, Difference, arrangement, compare_outputs
 from .contract import CompiledPipeline, OutputBuffers
 from .plan import LaunchPlan, plan_dispatch
+from .plan.outputs import OutputSlot
 from .values import DEFAULT_CONFIG, DispatchConfig
 
 if TYPE_CHECKING:
@@ -166,8 +167,8 @@ def in_words(error: Exception) -> str:
     return error.message if isinstance(error, VyreError) else f"{type(error).__name__}: {error}"
 
 
-def copied(buffers: Iterable[Buffer]) -> tuple[bytes, ...]:
-    return tuple(memoryview(b).tobytes() for b in buffers)
+def copied(buffers: Iterable[Buffer | OutputSlot]) -> tuple[bytes, ...]:
+    return tuple(memoryview(b.view if isinstance(b, OutputSlot) else b).tobytes() for b in buffers)
 
 
 def reference_config(config: DispatchConfig) -> DispatchConfig:

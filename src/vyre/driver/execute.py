@@ -504,7 +504,7 @@ class DriverPipeline(CompiledPipeline):
         self._closed = False
         self._runs: dict[int, Run] = {}  # by the identity of a config that `_held` keeps alive
         self._resident_runs: dict[int, RunResident] = {}
-        self._held: dict[int, tuple[DispatchConfig | None, _Lane]] = {}
+        self._held: dict[tuple[int, object], tuple[DispatchConfig | None, _Lane]] = {}
         self._lanes: dict[_LaneKey, _Lane] = {}
 
     @property
@@ -554,18 +554,22 @@ class DriverPipeline(CompiledPipeline):
         out: Sequence[Buffer] | None = None,
     ) -> PendingDispatch:
         lane = self.lane(config)
+
+        def start() -> PendingDispatch:
+            with lane.running():
+                sizes, native = lane.prepare(_ASYNC, inputs, out)
+                with _counting_failures(lane):
+                    held = None if out is None else list(out)  # the caller's list stays his
+                    pending = native.dispatch_async(inputs, lane.config, out=held)
+                    if not isinstance(pending, PendingDispatch):
+                        raise lane._broken(f"it returned {type(pending).__name__}", "return a PendingDispatch")
+                    handle = _LanePending(pending, lane, held, sizes)
+                    if not pending.is_ready():
+                        lane.life.watch(handle)
+            return handle
+
         sample = lane.sample(inputs, out)
-        with lane.running():
-            sizes, native = lane.prepare(_ASYNC, inputs, out)
-            with _counting_failures(lane):
-                held = None if out is None else list(out)  # the caller's list stays his
-                pending = native.dispatch_async(inputs, lane.config, out=held)
-                if not isinstance(pending, PendingDispatch):
-                    raise lane._broken(f"it returned {type(pending).__name__}", "return a PendingDispatch")
-                handle = _LanePending(pending, lane, held, sizes)
-                if not pending.is_ready():
-                    lane.life.watch(handle)
-        return handle if sample is None else sample.after(handle)
+        return start() if sample is None else sample.started(start)
 
     def dispatch_batch(
         self,
@@ -608,7 +612,7 @@ class DriverPipeline(CompiledPipeline):
     def lane(self, config: DispatchConfig | None) -> _Lane:
         """The lane of a config, by identity and else by value. Where a shadow is asked for, it is another one."""
         shadow = SHADOW.peek()
-        if shadow is None and (held := self._held.get(id(config))) is not None:
+        if (held := self._held.get((id(config), shadow))) is not None:
             return held[1]
         if self._closed:
             raise DispatchFailed("the pipeline is closed", fix="compile the program again", pipeline=self.id)
@@ -618,13 +622,14 @@ class DriverPipeline(CompiledPipeline):
         with self._lock:
             if not self._closed:
                 _bounded(self._lanes, (settled, shadow), lane)
-            if shadow is None and not self._closed:
-                self._held[id(config)] = config, lane
-                self._runs[id(config)], self._resident_runs[id(config)] = lane.run, lane.resident
+                self._held[id(config), shadow] = config, lane
+                if shadow is None:
+                    self._runs[id(config)], self._resident_runs[id(config)] = lane.run, lane.resident
                 while len(self._held) > _MAX_LANES:
                     oldest = next(iter(self._held))
-                    # in this order: an identity must not outlive its config
-                    del self._runs[oldest], self._resident_runs[oldest], self._held[oldest]
+                    if oldest[1] is None:  # in this order: an identity must not outlive its config
+                        del self._runs[oldest[0]], self._resident_runs[oldest[0]]
+                    del self._held[oldest]
         return lane
 
     def _open(self, config: DispatchConfig) -> _Lane:

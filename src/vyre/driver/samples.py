@@ -421,14 +421,7 @@ class Sample:
 
     def checked(self, run: Callable[[], T], outputs: Callable[[T], OutputBuffers]) -> T:
         """What `run` gives, after what came of it was checked: `outputs` of it, or that it trapped."""
-        try:
-            result = run()
-        except Trap as e:
-            self.check(e)
-            raise
-        except BaseException:
-            self.shadow._passed_on.append(None)
-            raise
+        result = self._of(run)
         try:
             found: OutputBuffers = outputs(result)
         except Exception as e:
@@ -449,9 +442,19 @@ class Sample:
         came = iter(download([r for r in ranges if r.byte_len]) if any(r.byte_len for r in ranges) else ())
         return [next(came) if r.byte_len else b"" for r in ranges]
 
-    def after(self, pending: PendingDispatch) -> PendingDispatch:
-        """A started dispatch that is checked when its outputs are here."""
-        return _SampledPending(pending, self)
+    def started(self, start: Callable[[], PendingDispatch]) -> PendingDispatch:
+        """A dispatch that is checked when its outputs are here."""
+        return _SampledPending(self._of(start), self)
+
+    def _of(self, run: Callable[[], T]) -> T:
+        try:
+            return run()
+        except Trap as e:
+            self.check(e)
+            raise
+        except BaseException:
+            self.shadow._passed_on.append(None)
+            raise
 
 
 class _SampledPending(PendingDispatch):

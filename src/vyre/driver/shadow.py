@@ -137,8 +137,9 @@ class ShadowedPipeline(CompiledPipeline):
         out: Sequence[Buffer] | None = None,
     ) -> PendingDispatch:
         sample = self.shadow.sample(inputs, self._settled(config), out)
-        pending = self.main.dispatch_async(inputs, config, out=out)
-        return pending if sample is None else sample.after(pending)
+        if sample is None:
+            return self.main.dispatch_async(inputs, config, out=out)
+        return sample.started(lambda: self.main.dispatch_async(inputs, config, out=out))
 
     def dispatch_resident(
         self, resources: Sequence[Resource], config: DispatchConfig | None = None
