@@ -12,6 +12,7 @@ import pytest
 
 import vyre
 from vyre.driver import registry
+from vyre.driver.shadow import Diverged
 
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.S | re.M)
@@ -101,7 +102,7 @@ PAGES = [
     ("docs/tutorial/first-kernel.md", 5, "@@@@"),
     ("docs/tutorial/working-together.md", 6, "unproved"),
     ("docs/tutorial/everywhere.md", 5, "the same bytes on cpu, reference"),
-    ("docs/how-to/shadow-a-backend.md", 1, "2 checked, 0 differ"),
+    ("docs/how-to/shadow-a-backend.md", 2, "2 checked, 0 differ"),
     ("docs/how-to/choose-a-device.md", 5, "fn vyre_kernel"),
     ("docs/how-to/keep-data-on-a-device.md", 5, "ndarray 2097152"),
     ("docs/how-to/configure.md", 3, "VYRE_MINE_CORES"),
@@ -118,6 +119,18 @@ def test_every_python_block_runs(page, blocks, shown, capsys, tmp_path):
         printed = list(run_page(page, tmp_path, capsys))
     assert len(printed) >= blocks
     assert shown in "".join(printed)
+
+
+@pytest.mark.check
+@pytest.mark.parametrize("setting", ["1", "0.01,log"])
+@pytest.mark.parametrize("page, blocks, shown", PAGES)
+def test_every_python_block_runs_under_a_shadow(page, blocks, shown, setting, capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("VYRE_SHADOW", setting)
+    if setting == "1" and page == "docs/how-to/debug-a-divergence.md":  # which has a backend that is wrong
+        with pytest.raises(Diverged, match="an output of hasty differs from reference"):
+            test_every_python_block_runs(page, blocks, shown, capsys, tmp_path)
+    else:
+        test_every_python_block_runs(page, blocks, shown, capsys, tmp_path)
 
 
 def test_every_page_with_code_is_run():

@@ -18,7 +18,6 @@ from vyre.conform.generate import random_program
 from vyre.conform.witness import u32_matrix, u32_witnesses
 from vyre.driver import execute, pipeline, samples
 from vyre.driver.contract import BackendRegistration, CompiledPipeline, VyreBackend
-from vyre.driver.plan import plan_dispatch
 from vyre.driver.plan.outputs import OutputSlot, replace_output_buffers_preserving_slots
 from vyre.driver.registry import isolated
 from vyre.driver.shadow import (
@@ -33,7 +32,6 @@ from vyre.driver.shadow import (
     ShadowedPipeline,
     assert_exhaustive_byte_identity,
     check_matrix,
-    is_proved,
 )
 from vyre.driver.values import DEFAULT_CONFIG, DispatchConfig, HostResource, ResidentOwner, ResidentReadRange
 from vyre.errors import (
@@ -614,15 +612,6 @@ def test_a_grid_that_no_proof_covers_is_judged():
     assert (both.shadow.samples, dict(both.shadow.skips)) == (0, {"order": 1})
     assert both.dispatch([words(1, 2)], DispatchConfig(grid_override=(1, 1, 1))) == [words(2, 3)]
     assert both.shadow.samples == 1
-
-
-def test_a_proof_is_about_a_launch():
-    def launch(grid, workgroup=(4, 1, 1)):
-        return plan_dispatch(INCREMENT, [words(1)], DispatchConfig(grid_override=grid)).launch
-
-    assert is_proved(INCREMENT, launch((3, 1, 1)))
-    assert not is_proved(INCREMENT, launch((3, 2, 1)))
-    assert not is_proved(COMPACT, launch((1, 1, 1)))
 
 
 # ---- traps ----------------------------------------------------------------------------------------------------------

@@ -30,7 +30,6 @@ from ..errors import (
     VyreError,
 )
 from ..foundation import html
-from ..foundation.determinism import determinism
 from ..foundation.program import Program
 from .compare import Compare, arrangement
 from .conformance import (
@@ -43,6 +42,7 @@ from .conformance import (
     copied,
     in_words,
     not_comparable,
+    proof_of,
     reference_config,
     unproved,
 )
@@ -58,7 +58,7 @@ from .values import DEFAULT_CONFIG, DispatchConfig, HostResource, ResidentReadRa
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from .plan.launch import DispatchPlan, LaunchPlan
+    from .plan.launch import DispatchPlan
     from .values import ResidentHandle, Resource
 
 KEPT_EVENTS = 8
@@ -239,7 +239,7 @@ class Shadow:
         if known is None:
             if len(self._proofs) >= _KEPT_PROOFS:
                 self._proofs.clear()
-            known = self._proofs[key] = is_proved(self.claim.program, plan.launch)
+            known = self._proofs[key] = proof_of(self.claim.program, plan.launch).verdict != "unproved"
         return known
 
     # -- after it
@@ -310,7 +310,7 @@ class Shadow:
             getattr(self.reference, "native", self.reference), "explore", None
         )
         if explore is None:
-            raise unproved(self.claim.program, determinism(self.claim.program, plan.launch.grid))
+            raise unproved(self.claim.program, proof_of(self.claim.program, plan.launch))
         left = wanted.with_(timeout=max(until - time.monotonic(), 0))
         try:
             told = explore(inputs, left, seeds=seeds, max_steps=max_steps)
@@ -360,15 +360,6 @@ class Shadow:
             _log.warning("%s", from_error(error).render_human())
         else:
             raise error
-
-
-def is_proved(program: Program, launch: LaunchPlan) -> bool:
-    """Whether a proof says that no schedule changes the result of this launch."""
-    if launch.workgroup != program.workgroup_size:
-        program = program.replace(workgroup_size=launch.workgroup)
-    proof = program._cached("driver.determinism", lambda: determinism(program))
-    x, y, z = (n * size for n, size in zip(launch.grid, launch.workgroup, strict=True))
-    return proof.covers((x, y, z)) or determinism(program, launch.grid).verdict == "proved"
 
 
 def _sized(config: DispatchConfig, bindings: BindingPlan) -> DispatchConfig:

@@ -1,5 +1,5 @@
-"""A `while` of the language is two loops that end with one flag, because a loop of a program has at most 2^32 - 1 turns.
-Nobody waits for the square of that: one loop without a count does the same, at a lower price."""
+"""A `while` of the language is two loops that end with one flag, as a loop of a program has at most 2^32 - 1 turns.
+Their product of turns takes centuries: one loop without a count does the same, at a lower price."""
 
 from __future__ import annotations
 
