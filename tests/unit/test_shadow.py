@@ -42,6 +42,7 @@ from vyre.errors import (
     DeadlineExceeded,
     DeviceOutOfMemory,
     DispatchFailed,
+    StepLimitExceeded,
     Trap,
     UnsupportedFeature,
 )
@@ -392,6 +393,27 @@ def test_a_reference_that_runs_out_of_its_time_is_stopped():
     assert dict(both.shadow.skips) == {"cost": 1}
 
 
+def test_steps_are_counted_over_all_iterations():
+    """Two invocations take two steps or more in every iteration."""
+    compiled = REFERENCE.open().compile_native(INCREMENT, DEFAULT_CONFIG)
+    explore, given = compiled.explore, [words(1, 2)]
+    few, many = DispatchConfig(fixpoint_iterations=2), DispatchConfig(fixpoint_iterations=200)
+    assert explore(given, few, seeds=1, max_steps=100).outputs == [words(3, 4)]
+    with pytest.raises(StepLimitExceeded, match="took more steps than allowed"):
+        explore(given, many, seeds=1, max_steps=100)
+    with pytest.raises(StepLimitExceeded, match=r"4 invocations are too many to run in several orders .*Fix: use a sm"):
+        explore(given, few, seeds=1, max_steps=3)
+    compiled.close()
+    with pytest.raises(DispatchFailed, match="the pipeline is closed"):
+        explore(given, few, seeds=1, max_steps=100)
+
+
+def test_a_label_is_counted_for_the_dispatch_and_not_for_its_shadow():
+    both = shadowed()
+    both.dispatch([words(1)], DispatchConfig(label="counted once"))
+    assert (both.shadow.samples, execute.label_counters()["counted once"]) == (1, 1)
+
+
 def test_a_sampled_dispatch_that_fails_passes_its_turn_on():
     both = shadowed(sample_rate=0.5)
     for _ in range(3):
@@ -674,12 +696,14 @@ def first_wins(x: In[u32], n: InOut[u32]):
 
 
 @pytest.mark.parametrize("compare", ["bytes", "unordered"])
-def test_a_trap_that_depends_on_the_order_is_skipped(compare):
+def test_a_trap_that_depends_on_the_order_is_skipped(compare, caplog):
     main = pipeline.compile(Trapping(True), first_wins.program)
     both = ShadowedPipeline(main, pipeline.compile(REFERENCE.open(), first_wins.program), compare=compare)
     with pytest.raises(Trap):
         both.dispatch([words(0, 1), words(0)])
     assert dict(both.shadow.skips) == {"order": 1}
+    why = {"bytes": "whether it traps depends on the order", "unordered": "only one of the two trapped"}
+    assert why[compare] in caplog.text
 
 
 # ---- memory of the device -------------------------------------------------------------------------------------------

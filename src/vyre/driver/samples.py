@@ -48,7 +48,7 @@ from .conformance import (
 )
 from .contract import CompiledPipeline, OutputBuffers, PendingDispatch
 from .diagnostics import from_error
-from .execute import Run, RunResident, count_shadow, named
+from .execute import SKIPS, Run, RunResident, count_shadow, named
 from .plan import plan_dispatch
 from .plan.binding import BindingPlan, BindingRole
 from .resources import by_slot, nbytes_of
@@ -170,7 +170,7 @@ class Shadow:
             return None  # looking at an iterator would use it up; the dispatch refuses it
 
         def taken() -> tuple[tuple[bytes, ...], DispatchConfig, DispatchPlan]:
-            wanted = reference_config(config)
+            wanted = _wanted(config)
             plan = plan_dispatch(self.claim.program, inputs, wanted, out=out)
             self._require_affordable(plan)  # before anything is copied
             return copied(inputs), _sized(wanted, plan.bindings), plan
@@ -196,7 +196,7 @@ class Shadow:
     def _resident_inputs(
         self, resources: Sequence[Resource], download: Download, config: DispatchConfig
     ) -> tuple[tuple[bytes, ...], DispatchConfig, DispatchPlan]:
-        program, wanted = self.claim.program, reference_config(config)
+        program, wanted = self.claim.program, _wanted(config)
         bound = [b for b in BindingPlan.build(program).bindings if b.role is not BindingRole.SHARED]
         given = by_slot(bound, resources)
         lengths = [nbytes_of(r) for r in given]
@@ -362,6 +362,11 @@ class Shadow:
             raise error
 
 
+def _wanted(config: DispatchConfig) -> DispatchConfig:
+    """What the reference is asked for. Dispatches are counted by label, and its own are not the caller's."""
+    return reference_config(config).with_(label=None)
+
+
 def _sized(config: DispatchConfig, bindings: BindingPlan) -> DispatchConfig:
     """The config with the length of every output that something other than the program decided."""
     counts = {b.name: b.element_count for b in bindings.outputs if b.input_index is None and b.static_byte_len is None}
@@ -372,20 +377,16 @@ def _invocations(plan: DispatchPlan) -> int:
     return prod(plan.launch.grid) * prod(plan.launch.workgroup) * plan.iterations
 
 
-_REASONS: tuple[tuple[str, tuple[type[Exception], ...]], ...] = (
-    ("order", (NotComparable,)),
-    ("cost", (DeadlineExceeded, StepLimitExceeded)),
-    ("memory", (MemoryError, DeviceOutOfMemory)),
-    ("refused", (UnsupportedFeature, InvalidProgram, BackendUnavailable)),
-    ("failed", (Exception,)),
-)
 _COSTLY = (DeadlineExceeded, StepLimitExceeded)
+_FULL = (MemoryError, DeviceOutOfMemory)
+_REFUSALS = (UnsupportedFeature, InvalidProgram, BackendUnavailable)
+_KINDS: tuple[tuple[type[Exception], ...], ...] = ((NotComparable,), _COSTLY, _FULL, _REFUSALS, (Exception,))
 _COST_FIX = f"raise {SHADOW_TIMEOUT.variable}, or let smaller dispatches be checked"
 _OTHER_FIX = "correct what it says, or run this program without a shadow"
 
 
 def _reason(error: Exception) -> str:
-    return next(reason for reason, kinds in _REASONS if isinstance(error, kinds))
+    return next(reason for reason, kinds in zip(SKIPS, _KINDS, strict=True) if isinstance(error, kinds))
 
 
 @dataclass(slots=True)

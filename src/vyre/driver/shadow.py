@@ -196,10 +196,10 @@ class _NoReference(CompiledPipeline):
         *,
         out: Sequence[Buffer] | None = None,
     ) -> OutputBuffers:
-        raise self._error
+        raise self._error.with_traceback(None)  # which would grow with every dispatch
 
     def explore(self, inputs: Sequence[Buffer], config: DispatchConfig, *, seeds: int, max_steps: int) -> Exploration:
-        raise self._error
+        raise self._error.with_traceback(None)
 
 
 def shadow_from_env(backend: VyreBackend, program: Program) -> Shadow | None:

@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -243,13 +244,16 @@ class _Bound(NamedTuple):
         return prod(self.memory.indirect_grid() or self.plan.launch.grid) * prod(self.plan.launch.workgroup)
 
     def run(self, options: Options) -> tuple[Race, ...]:
-        """Change the memory as the dispatch does, and say which races were seen."""
+        """Change the memory as the dispatch does, and say which races were seen. A step limit holds for all of it."""
         program, plan, memory = self
         races: list[Race] = []
         for _ in range(plan.iterations):
             before = memory.image() if plan.iterations > 1 else None
             grid = memory.indirect_grid() or plan.launch.grid  # an iteration may change where the next one runs
-            races += execute(program, memory, check_grid(grid, plan.launch.workgroup), options).races
+            outcome = execute(program, memory, check_grid(grid, plan.launch.workgroup), options)
+            races += outcome.races
+            if options.max_steps is not None:
+                options = replace(options, max_steps=options.max_steps - outcome.steps)
             if before is not None and before == memory.image():
                 break  # every further iteration would do the same
         return tuple(races)
