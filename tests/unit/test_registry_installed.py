@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import vyre
+from vyre.driver import probe
 from vyre.driver.contract import PRECEDENCE_UNKNOWN
 
 
