@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..errors import ArgumentTypeError, ArgumentValueError, BackendUnavailable
 from ..foundation.program import Program
@@ -189,6 +189,10 @@ class _NoReference(CompiledPipeline):
         self.id = self.backend_id = oracle
         self._error = error
 
+    def _refuse(self) -> NoReturn:
+        self._error.__traceback__ = None  # which would grow with every dispatch
+        raise self._error
+
     def dispatch(
         self,
         inputs: Sequence[Buffer],
@@ -196,10 +200,10 @@ class _NoReference(CompiledPipeline):
         *,
         out: Sequence[Buffer] | None = None,
     ) -> OutputBuffers:
-        raise self._error.with_traceback(None)  # which would grow with every dispatch
+        self._refuse()
 
     def explore(self, inputs: Sequence[Buffer], config: DispatchConfig, *, seeds: int, max_steps: int) -> Exploration:
-        raise self._error.with_traceback(None)
+        self._refuse()
 
 
 def shadow_from_env(backend: VyreBackend, program: Program) -> Shadow | None:
