@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 PAGE = HERE / "reference" / "api.md"
 WHERE: dict[str, str] = vars(vyre)["_WHERE"]
 """Public name -> its module, which type checkers do not see."""
-PUBLIC: list[str] = vars(vyre)["__all__"]
+PUBLIC: list[str] = sorted(WHERE)
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "Kernels": ("front.kernel", "front.arrays", "front.bind", "front.call"),

@@ -53,7 +53,8 @@ _WHERE: dict[str, str] = {
 }
 """Public name -> module that defines it, with the name it has there when that is another one."""
 
-__all__ = sorted(_WHERE)
+__all__ = sorted(_WHERE.keys() - {"compile", "round"})
+"""What `from vyre import *` brings: those that are names of Python's own functions too are left to Python."""
 
 
 def __getattr__(name: str) -> object:

@@ -25,7 +25,7 @@ def public_names():
     }
     return sorted(
         {
-            *(f"name vyre.{name}" for name in vyre.__all__),
+            *(f"name vyre.{name}" for name in vyre._WHERE),
             *(f"name vyre.driver.{name}" for name in vyre.driver.__all__),
             *(f"error {cls.__name__} {int(cls.code)} {cls.diagnostic_code}" for cls in errors),
             *(f"number {code.value} {code.name}" for code in ErrorCode),

@@ -1,5 +1,6 @@
 """Importing vyre loads no NumPy, no device library and no heavy part of the standard library."""
 
+import builtins
 import subprocess
 import sys
 
@@ -23,9 +24,16 @@ def test_import_stays_light(statement):
 
 
 def test_every_public_name_resolves():
-    for name in vyre.__all__:
+    for name in vyre._WHERE:
         assert getattr(vyre, name) is not None
-    assert set(vyre.__all__) <= set(dir(vyre))
+    assert set(vyre._WHERE) <= set(dir(vyre))
+
+
+def test_a_star_import_brings_every_name_and_hides_no_function_of_python():
+    names = {}
+    exec("from vyre import *", names)
+    assert set(vyre._WHERE) - set(names) == set(vyre._WHERE) & set(dir(builtins)) == {"compile", "round"}
+    assert set(vyre.__all__) <= set(names)
 
 
 def test_an_unknown_name_is_an_attribute_error():

@@ -8,6 +8,7 @@ under every later version. Capability answers are promises about this device: an
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
 import time
@@ -17,9 +18,16 @@ from copy import deepcopy
 from dataclasses import dataclass, field, fields
 from functools import wraps
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, final
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypeAlias, final
 
-from ..errors import ArgumentTypeError, ArgumentValueError, DeadlineExceeded, DispatchFailed, UnsupportedFeature
+from ..errors import (
+    ArgumentTypeError,
+    ArgumentValueError,
+    DeadlineExceeded,
+    DispatchFailed,
+    UnsupportedFeature,
+    shown,
+)
 from .values import (
     DEFAULT_CONFIG,
     Dims,
@@ -32,6 +40,7 @@ from .values import (
     Resource,
     TimedDispatchResult,
     dims,
+    seconds,
     whole,
 )
 
@@ -103,7 +112,7 @@ class BackendCapability:
         for f in fields(self):
             value = getattr(self, f.name)
             if f.type == "bool":
-                settle(f.name, bool(value))
+                settle(f.name, _flag(f.name, value))
             elif f.type in ("int", "int | None"):
                 if value is None and f.type == "int":
                     raise ArgumentTypeError(f"{f.name} is None", fix=f"pass {f.name}=0 where it is unknown")
@@ -114,9 +123,10 @@ class BackendCapability:
         if size is None:
             raise ArgumentTypeError("max_workgroup_size is None", fix="pass max_workgroup_size=(x, y, z)")
         settle("max_workgroup_size", size)
-        if self.deadline not in DEADLINES:
+        deadline: object = self.deadline
+        if not isinstance(deadline, str) or deadline not in DEADLINES:
             raise ArgumentValueError(
-                f"deadline={self.deadline!r} is no way to keep one", fix=f"use one of: {', '.join(DEADLINES)}"
+                f"deadline={shown(deadline)} is no way to keep one", fix=f"use one of: {', '.join(DEADLINES)}"
             )
         for name in ("exactness", "extras"):
             settle(name, _facts(name, getattr(self, name)))
@@ -152,10 +162,17 @@ def _fact_text(value: object) -> object:
     return "not known" if value is None else value
 
 
+def _flag(name: str, given: Any) -> bool:
+    try:
+        return bool(given)
+    except Exception as e:  # an array, say
+        raise ArgumentTypeError(f"{name} is a {type(given).__name__}", fix=f"pass {name}=True or False") from e
+
+
 def _names(name: str, given: Any) -> frozenset[str]:
     names = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (None,)
     if not all(isinstance(n, str) for n in names):
-        raise ArgumentTypeError(f"{name}={given!r} is not a set of names", fix=f"pass {name}=frozenset({{'...'}})")
+        raise ArgumentTypeError(f"{name}={shown(given)} is not a set of names", fix=f"pass {name}=frozenset({{'...'}})")
     return frozenset(names)
 
 
@@ -381,21 +398,21 @@ class VyreBackend(ABC):
 
     def allocate_resident(self, nbytes: int) -> ResidentHandle:
         """Memory that stays on the device, zero at first."""
-        raise self._unsupported("resident buffer allocation")
+        raise self._unsupported("resident buffer allocation", "dispatch over memory of the host")
 
     def upload_resident(self, ranges: Sequence[tuple[ResidentHandle, int, Buffer]]) -> None:
         """Write (handle, byte offset, bytes) ranges, all in one transfer batch."""
-        raise self._unsupported("resident buffer upload")
+        raise self._unsupported("resident buffer upload", "dispatch over memory of the host")
 
     def download_resident(
         self, ranges: Sequence[ResidentReadRange], *, out: Sequence[Buffer] | None = None
     ) -> OutputBuffers:
         """Read ranges of resident memory, all in one transfer batch."""
-        raise self._unsupported("resident buffer download")
+        raise self._unsupported("resident buffer download", "dispatch over memory of the host")
 
     def free_resident(self, resource: ResidentHandle) -> None:
         """Give resident memory back; its handle is refused from now on."""
-        raise self._unsupported("resident buffer release")
+        raise self._unsupported("resident buffer release", "dispatch over memory of the host")
 
     def dispatch_resident(
         self,
@@ -406,7 +423,7 @@ class VyreBackend(ABC):
         timed: bool = False,
     ) -> tuple[OutputBuffers, ResidentSequenceTiming | None]:
         """Run steps over resident memory, `repeat` times, then read ranges back."""
-        raise self._unsupported("resident dispatch")
+        raise self._unsupported("resident dispatch", "dispatch over memory of the host")
 
     def exchange(self) -> DeviceExchange | None:
         """Resident memory as other libraries see it, or None where they cannot. Opens no device."""
@@ -434,7 +451,7 @@ class VyreBackend(ABC):
 
     def try_recover(self) -> None:
         """Rebuild the device's state. Every pipeline and handle from before becomes invalid."""
-        raise self._unsupported("device recovery")
+        raise self._unsupported("device recovery", "open it anew: acquire(...)")
 
     # -- facts
 
@@ -564,10 +581,10 @@ class VyreBackend(ABC):
         finally:
             self.shutdown()
 
-    def _unsupported(self, name: str) -> UnsupportedFeature:
+    def _unsupported(self, name: str, fix: str) -> UnsupportedFeature:
         return UnsupportedFeature(
             f"backend {self.id} has no {name}",
-            fix="ask the backend's capability first, or choose another backend",
+            fix=f"{fix}, or choose another backend",
             name=name,
             backend=self.id,
         )
@@ -579,6 +596,9 @@ class CompiledPipeline(ABC):
     id: str
     """`<backend>:<what was compiled>`."""
     backend_id: str
+
+    def __reduce__(self) -> NoReturn:
+        _unpicklable("a compiled pipeline", "send the program, and compile it on the other side")
 
     @abstractmethod
     def dispatch(
@@ -667,6 +687,9 @@ class PendingDispatch(ABC):
         self.__held: tuple[OutputBuffers] | None = None  # what came, until it is taken
         self.__taken = False
 
+    def __reduce__(self) -> NoReturn:
+        _unpicklable("a dispatch that was started", "send what its result() gives")
+
     def __renew_locks(self) -> None:
         self.__process = os.getpid()
         self.__waiting = threading.Lock()  # one thread at a time is inside `_wait`
@@ -683,7 +706,7 @@ class PendingDispatch(ABC):
     @final
     def result(self, timeout: float | None = None) -> OutputBuffers:
         """Wait and take the outputs. After a DeadlineExceeded of the wait the result can still be asked for."""
-        self._settle(timeout)
+        self._settle(None if timeout is None else _wait_s(timeout))
         return self.__take()
 
     await_result = result
@@ -704,7 +727,7 @@ class PendingDispatch(ABC):
         start = time.monotonic()
         if self.__process != os.getpid():
             self.__renew_locks()  # whoever held them is not in this process
-        if not self.__waiting.acquire(timeout=-1 if timeout is None else min(max(timeout, 0), threading.TIMEOUT_MAX)):
+        if not self.__waiting.acquire(timeout=-1 if timeout is None else timeout):
             raise _not_ended(timeout)
         try:
             if self.__held is None and not self.__taken:
@@ -737,6 +760,15 @@ class PendingDispatch(ABC):
             (outputs,) = self.__held
             self.__taken, self.__held = True, None  # in this order: whoever waits sees one of them
         return outputs
+
+
+def _wait_s(timeout: float) -> float:
+    """How long a caller is willing to wait, as the locks of Python take it."""
+    return min(max(seconds(timeout, -math.inf) or 0.0, 0.0), threading.TIMEOUT_MAX)
+
+
+def _unpicklable(what: str, fix: str) -> NoReturn:
+    raise ArgumentTypeError(f"{what} cannot be pickled or copied", fix=fix)
 
 
 def _not_ended(timeout: float | None) -> DeadlineExceeded:

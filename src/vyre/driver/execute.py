@@ -300,7 +300,7 @@ class _Lane:
                 counts[_RESIDENT] += 1
                 if label is not None:
                     tally.counts.label(label)
-                given = resources if life.is_current(resources) else [life.unstamp(r) for r in resources]
+                given = resources if life.is_current(resources) else life.unstamped(resources)
                 try:
                     which, last, again = repeats.last
                     if which != own or last != resources:
@@ -603,10 +603,10 @@ class DriverPipeline(CompiledPipeline):
 
     def settle(self, config: DispatchConfig | None) -> DispatchConfig:
         """The config that a dispatch with this one really uses."""
+        if not isinstance(config, DispatchConfig | None):
+            raise ArgumentTypeError(f"config is {type(config).__name__}", fix="pass DispatchConfig(...), or nothing")
         if config is None or config == DEFAULT_CONFIG:
             return self.config
-        if not isinstance(config, DispatchConfig):
-            raise ArgumentTypeError(f"config is {type(config).__name__}", fix="pass DispatchConfig(...), or nothing")
         return settle_config(config, self.backend)
 
     def lane(self, config: DispatchConfig | None) -> _Lane:

@@ -15,9 +15,17 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import wraps
 from inspect import getattr_static, isfunction, unwrap
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from ..errors import BackendError, DeadlineExceeded, DeviceLost, DispatchFailed, UnsupportedFeature, VyreError
+from ..errors import (
+    ArgumentTypeError,
+    BackendError,
+    DeadlineExceeded,
+    DeviceLost,
+    DispatchFailed,
+    UnsupportedFeature,
+    VyreError,
+)
 from .contract import (
     _FINAL,
     PIPELINE_CACHE_ATTRIBUTE,
@@ -63,6 +71,12 @@ def guarded(backend: VyreBackend) -> GuardedBackend:
         guard = GuardedBackend(backend)
         vars(backend)[GUARD_ATTRIBUTE] = weakref.ref(guard)
     return guard
+
+
+def _listed(what: str, given: Any) -> Any:
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+        raise ArgumentTypeError(f"{what} is a {type(given).__name__}, not a list", fix=f"pass the {what} as a list")
+    return given
 
 
 def _forwarding(cls: type[GuardedBackend]) -> type[GuardedBackend]:
@@ -186,7 +200,14 @@ class GuardedBackend(VyreBackend):
         return self.life.stamp(self.on_device(lambda: self.inner.allocate_resident(nbytes)))
 
     def upload_resident(self, ranges: Sequence[tuple[ResidentHandle, int, Buffer]]) -> None:
-        own = [(self.life.unstamp(handle), offset, data) for handle, offset, data in ranges]
+        own = []
+        for each in _listed("ranges", ranges):
+            if not isinstance(each, tuple | list) or len(each) != 3:
+                raise ArgumentTypeError(
+                    f"a range to upload is a {type(each).__name__}", fix="pass [(handle, byte offset, data), ...]"
+                )
+            handle, offset, data = each
+            own.append((self.life.unstamp(handle), offset, data))
         self.on_device(lambda: self.inner.upload_resident(own))
 
     def download_resident(
@@ -217,8 +238,12 @@ class GuardedBackend(VyreBackend):
         known = self._steps.get(id(steps))
         if known is not None and known[0] is steps and known[1] == life.number:
             return
-        for step in steps:
-            for resource in step.resources:
+        for step in _listed("steps", steps):
+            if not isinstance(step, ResidentDispatchStep):
+                raise ArgumentTypeError(
+                    f"a step is a {type(step).__name__}", fix="pass [ResidentDispatchStep(program, resources), ...]"
+                )
+            for resource in _listed("resources of a step", step.resources):
                 life.unstamp(resource)
         if type(steps) is tuple and all(type(step.resources) is tuple for step in steps):
             if len(self._steps) >= _MAX_HANDLES:
@@ -226,7 +251,21 @@ class GuardedBackend(VyreBackend):
             self._steps[id(steps)] = steps, life.number  # which keeps its id meanwhile
 
     def _own(self, ranges: Sequence[ResidentReadRange]) -> list[ResidentReadRange]:
-        return [replace(r, resource=self.life.unstamp(r.resource)) for r in ranges]
+        own = []
+        for r in _listed("ranges", ranges):
+            if not isinstance(r, ResidentReadRange):
+                raise ArgumentTypeError(
+                    f"a range to read is a {type(r).__name__}",
+                    fix="pass [ResidentReadRange(handle, byte offset, byte length), ...]",
+                )
+            own.append(replace(r, resource=self.life.unstamp(r.resource)))
+        return own
+
+    def __reduce__(self) -> NoReturn:
+        raise ArgumentTypeError(
+            f"the open backend {self.id} cannot be pickled or copied",
+            fix="send its name, and call vyre.acquire() on the other side",
+        )
 
     # -- lifecycle
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..errors import DeviceLost
+from ..errors import ArgumentTypeError, DeviceLost
 from .values import ResidentHandle
 
 if TYPE_CHECKING:
@@ -221,10 +221,21 @@ class Life:
     def is_current(self, handles: Sequence[Any]) -> bool:
         """Whether all bear the stamp of this life already, so that there is nothing to do."""
         number = self.number
-        for h in handles:  # noqa: SIM110 - a warm launch costs less than the generator would
-            if type(h) is not ResidentHandle or h.life != number:
-                return False
+        try:
+            for h in handles:
+                if type(h) is not ResidentHandle or h.life != number:
+                    return False
+        except TypeError:
+            return False  # no list at all, which `unstamped` says
         return True
+
+    def unstamped(self, given: Sequence[Any]) -> list[Any]:
+        """All of some resources, as their backend takes them."""
+        if not isinstance(given, Sequence):
+            raise ArgumentTypeError(
+                f"resources is {type(given).__name__}, not a list", fix="pass one resource for each buffer, in a list"
+            )
+        return [self.unstamp(r) for r in given]
 
     def stamp(self, given: T) -> T:
         """A handle as the caller gets it: it belongs to this life."""

@@ -11,7 +11,7 @@ from enum import StrEnum
 from operator import index
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
-from ..errors import ArgumentTypeError, ArgumentValueError, InvalidProgram
+from ..errors import ArgumentTypeError, ArgumentValueError, InvalidProgram, shown
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -76,7 +76,7 @@ class DispatchConfig:
         def settle(name: str, value: object) -> None:
             object.__setattr__(self, name, value)
 
-        settle("timeout", _seconds(self.timeout))
+        settle("timeout", seconds(self.timeout))
         for name, most in _MOST.items():
             settle(name, whole(name, getattr(self, name), most))
         for name in ("workgroup_override", "grid_override"):
@@ -88,7 +88,7 @@ class DispatchConfig:
                 raise ArgumentTypeError(f"{name} is not text", fix=f"pass {name}='...'", given=getattr(self, name))
         if not isinstance(self.cooperative, bool):
             raise ArgumentTypeError(
-                f"cooperative={self.cooperative!r} is not a bool", fix="pass cooperative=True, or nothing"
+                f"cooperative={shown(self.cooperative)} is not a bool", fix="pass cooperative=True, or nothing"
             )
         if self.output_elements is not None:
             settle("output_elements", _element_counts(self.output_elements))
@@ -110,19 +110,20 @@ class DispatchConfig:
 _MOST = {"ulp_budget": 255, "max_output_bytes": (1 << 64) - 1, "fixpoint_iterations": U32_MAX}
 
 
-def _seconds(value: float | timedelta | None) -> float | None:
+def seconds(value: float | timedelta | None, least: float = 0.0) -> float | None:
+    """A time to wait; what is below `least` is no time."""
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ArgumentTypeError(f"timeout={value!r} is not a time", fix="pass seconds or a timedelta")
-    if not value >= 0:  # also what is not a number
-        raise ArgumentValueError(f"timeout={value!r} is not a time", fix="pass seconds of 0 or more")
+        raise ArgumentTypeError(f"timeout={shown(value)} is not a time", fix="pass seconds or a timedelta")
+    if not value >= least:  # also what is not a number
+        raise ArgumentValueError(f"timeout={shown(value)} is not a time", fix="pass seconds of 0 or more")
     try:
         return float(value)
     except OverflowError:
-        return math.inf
+        return math.inf if value > 0 else -math.inf
 
 
 def whole(name: str, value: Any, most: int) -> int | None:
@@ -135,10 +136,10 @@ def whole(name: str, value: Any, most: int) -> int | None:
         number = index(value)
     except TypeError:
         raise ArgumentTypeError(
-            f"{name}={value!r} is not a whole number", fix=f"pass a number from 0 to {most}"
+            f"{name}={shown(value)} is not a whole number", fix=f"pass a number from 0 to {most}"
         ) from None
     if not 0 <= number <= most:
-        raise ArgumentValueError(f"{name}={number} is out of range", fix=f"pass a number from 0 to {most}")
+        raise ArgumentValueError(f"{name}={shown(number)} is out of range", fix=f"pass a number from 0 to {most}")
     return number
 
 
@@ -147,10 +148,10 @@ def dims(name: str, value: Any) -> Dims | None:
     if value is None:
         return None
     if isinstance(value, str | bytes | bytearray | memoryview) or not isinstance(value, Sequence) or len(value) != 3:
-        raise ArgumentTypeError(f"{name}={value!r} is not three numbers", fix=f"pass {name}=(x, y, z)")
+        raise ArgumentTypeError(f"{name}={shown(value)} is not three numbers", fix=f"pass {name}=(x, y, z)")
     x, y, z = (whole(f"{name}.{axis}", n, U32_MAX) for axis, n in zip("xyz", value, strict=True))
     if x is None or y is None or z is None:
-        raise ArgumentTypeError(f"{name}={value!r} is not three numbers", fix=f"pass {name}=(x, y, z)")
+        raise ArgumentTypeError(f"{name}={shown(value)} is not three numbers", fix=f"pass {name}=(x, y, z)")
     return x, y, z
 
 
@@ -161,7 +162,7 @@ def _element_counts(given: Any) -> FrozenDict:
     counts = {}
     for name, count in given.items():
         if not isinstance(name, str):
-            raise ArgumentTypeError(f"output_elements has the key {name!r}, which is no name", fix=fix)
+            raise ArgumentTypeError(f"output_elements has the key {shown(name)}, which is no name", fix=fix)
         counts[name] = whole(f"output_elements[{name!r}]", count, U32_MAX)
         if counts[name] is None:
             raise ArgumentTypeError(f"output_elements[{name!r}] is None", fix=fix)
@@ -173,9 +174,9 @@ def _mode(name: str, value: Any, kind: type[StrEnum]) -> StrEnum | None:
         return None
     try:
         return kind(value)
-    except ValueError as e:
+    except (ValueError, TypeError) as e:
         choices = ", ".join(kind)
-        raise ArgumentValueError(f"{name}={value!r} is not a mode", fix=f"use one of: {choices}") from e
+        raise ArgumentValueError(f"{name}={shown(value)} is not a mode", fix=f"use one of: {choices}") from e
 
 
 DEFAULT_CONFIG = DispatchConfig()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from ..errors import VyreError
+from ..errors import ArgumentTypeError, IRTypeError, IRValueError, VyreError
 from .dtypes import DataType, packed_size
 from .ir import IndirectDispatch, Node, Region
 from .value import Value
@@ -118,7 +118,7 @@ class BufferDecl(Value):
 
     def _settle(self) -> None:
         if self.kind is None:
-            object.__setattr__(self, "kind", DEFAULT_KIND[self.access])
+            object.__setattr__(self, "kind", DEFAULT_KIND.get(self.access))
         if self.output_byte_range is not None:
             object.__setattr__(self, "output_byte_range", tuple(self.output_byte_range))
 
@@ -190,6 +190,18 @@ def output(name: str, binding: int, element: DataType, count: int) -> BufferDecl
 # ---- programs -------------------------------------------------------------------------------------------------------
 
 
+def _items(what: str, given: Iterable[Any]) -> tuple[Any, ...]:
+    try:
+        return tuple(given)
+    except TypeError as e:
+        raise IRTypeError(f"{what} of a program is a {type(given).__name__}", fix=f"pass a list as {what}") from e
+
+
+def _require_revision(rev: int) -> None:
+    if not isinstance(rev, int):
+        raise ArgumentTypeError(f"a {type(rev).__name__} is no revision of the wire form", fix="pass a number: rev=6")
+
+
 class Program:
     """Buffers, a workgroup size and a body. Frozen; equality ignores the order in which buffers are declared.
 
@@ -213,7 +225,7 @@ class Program:
         op_id: str | None = None,
         exclusive: bool = False,
     ) -> None:
-        nodes = tuple(body)
+        nodes: tuple[Node, ...] = _items("body", body)
         if not nodes or not all(isinstance(n, Region) for n in nodes):
             nodes = (Region(ROOT_GENERATOR, nodes),)
         self._fill(buffers, workgroup_size, nodes, op_id, exclusive)
@@ -236,11 +248,13 @@ class Program:
     def _fill(
         self, buffers: Iterable[BufferDecl], wg: Iterable[int], entry: Iterable[Node], op_id: str | None, ex: bool
     ) -> None:
-        x, y, z = wg
+        size = _items("workgroup_size", wg)
+        if len(size) != 3:
+            raise IRValueError(f"workgroup_size has {len(size)} axes", fix="pass workgroup_size=(x, y, z)")
         for name, value in (
-            ("buffers", tuple(buffers)),
-            ("workgroup_size", (x, y, z)),
-            ("entry", tuple(entry)),
+            ("buffers", _items("buffers", buffers)),
+            ("workgroup_size", size),
+            ("entry", _items("entry", entry)),
             ("entry_op_id", op_id),
             ("exclusive", ex),
             ("_cache", {}),
@@ -328,6 +342,7 @@ class Program:
         """The portable binary form."""
         from .wire import encode
 
+        _require_revision(rev)
         return self._cached(("wire", rev), lambda: encode(self, rev))
 
     @classmethod
@@ -354,12 +369,15 @@ class Program:
         """The same at another revision of the wire form; the digest covers the revision."""
         from .canon import fingerprint
 
+        _require_revision(rev)
         return self._cached(("fingerprint", rev), lambda: fingerprint(self, rev))
 
     # -- facts
 
     def buffer(self, name: str) -> BufferDecl | None:
         """The buffer of that name (the first, should a bad program declare it twice)."""
+        if not isinstance(name, str):
+            raise ArgumentTypeError(f"a {type(name).__name__} is no name of a buffer", fix="pass a text")
         return self._cached("by_name", lambda: {b.name: b for b in reversed(self.buffers)}).get(name)
 
     @property

@@ -77,6 +77,16 @@ def validate(
         raise ArgumentTypeError(
             f"a {type(program).__name__} is not a program", fix="pass a vyre.Program, such as kernel.program"
         )
+    for name, value, kind in (
+        ("capabilities", capabilities, Capabilities),
+        ("allow_shadowing", allow_shadowing, bool),
+        ("fused", fused, bool),
+        ("limits", limits, Limits),
+    ):
+        if not isinstance(value, kind) and not (value is None and kind is Capabilities):
+            raise ArgumentTypeError(
+                f"{name} of validate() is a {type(value).__name__}", fix=f"pass a {kind.__name__}, or leave it out"
+            )
     key = ("issues", capabilities, allow_shadowing, fused, limits)
     return list(program._cached(key, lambda: _validate(program, capabilities, allow_shadowing, fused, limits)))
 

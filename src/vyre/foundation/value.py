@@ -7,7 +7,9 @@ and which hold statement lists, so that visitors need no code per class.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from typing import Any, ClassVar, NoReturn, TypeVar, dataclass_transform
+
+from ..errors import IRTypeError, VyreError, shown
 
 T = TypeVar("T", bound="Value")
 _REQUIRED: Any = object()
@@ -59,7 +61,7 @@ class ValueType(type):
 
 def _make_init(name: str, order: list[str], specs: dict[str, _Field], kinds: dict[str, str], settle: bool) -> Any:
     """One `exec` per class: straight-line code, because a program is built node by node."""
-    scope: dict[str, Any] = {"_set": object.__setattr__}
+    scope: dict[str, Any] = {"_set": object.__setattr__, "_refuse": _refuse}
     params, lines, starred = ["self"], [], False
     for n in order:
         s = specs[n]
@@ -76,8 +78,19 @@ def _make_init(name: str, order: list[str], specs: dict[str, _Field], kinds: dic
         lines.append("self._settle()")
     compared = "".join(f"self.{n}, " for n in order if specs[n].compare)
     lines.append(f"_set(self, '_hash', hash(({name!r}, {compared})))")
-    exec(f"def __init__({', '.join(params)}):\n    " + "\n    ".join(lines), scope)
+    lines = [f"def __init__({', '.join(params)}):", "  try:", *(f"    {line}" for line in lines)]
+    exec("\n".join([*lines, "  except TypeError as e:", "    _refuse(self, e)"]), scope)
     return scope["__init__"]
+
+
+def _refuse(value: Value, error: TypeError) -> NoReturn:
+    """A field got a list, say, where it needs a value that never changes."""
+    if isinstance(error, VyreError):
+        raise error
+    raise IRTypeError(
+        f"a field of {type(value).__name__} got a value of another kind: {shown(error, str)}",
+        fix=f"pass what the fields of {type(value).__name__} are declared as",
+    ) from error
 
 
 class Value(metaclass=ValueType):

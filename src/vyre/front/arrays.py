@@ -104,17 +104,23 @@ def _conversion(name: str, dtype: np.dtype[Any], element: DataType) -> str:
 
 def element_dtype(dtype: Any) -> np.dtype[Any]:
     """The dtype that a caller names, or that carries the element type that a caller names."""
+    found = any_dtype(dtype)
+    if found.hasobject:
+        raise ArgumentTypeError(f"{found} holds objects of Python", fix="pass np.float32, or vyre.f32")
+    return found
+
+
+def any_dtype(dtype: Any) -> np.dtype[Any]:
+    """The same, where objects of Python are fine too."""
     if isinstance(dtype, DataType) and dtype.name in ARRAY_DTYPES:
         return ARRAY_DTYPES[dtype.name]
     try:
         found: np.dtype[Any] = np.dtype(dtype)
-    except (TypeError, ValueError, SyntaxError, RecursionError) as e:  # a text is parsed
+        return found
+    except Exception as e:  # a text is parsed, and an object asked
         raise ArgumentTypeError(
             f"a {type(dtype).__name__} is not a type of elements", fix="pass np.float32, or vyre.f32"
         ) from e
-    if found.hasobject:
-        raise ArgumentTypeError(f"{found} holds objects of Python", fix="pass np.float32, or vyre.f32")
-    return found
 
 
 def is_plain(array: Array) -> bool:

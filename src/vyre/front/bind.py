@@ -14,7 +14,7 @@ import numpy as np
 
 from ..driver.plan.grid import check_grid, grid_for_domain
 from ..driver.values import DEFAULT_CONFIG, U32_MAX, Dims, DispatchConfig
-from ..errors import ArgumentTypeError, ArgumentValueError, DeviceOutOfMemory
+from ..errors import ArgumentTypeError, ArgumentValueError, DeviceOutOfMemory, shown
 from ..foundation.kernel import Param
 from .arrays import ARRAY_DTYPES, WORD, Array, as_array, check_writable, is_plain, number_writer, to_input
 
@@ -284,7 +284,7 @@ def _size(name: str, value: Any) -> Shape:
     found = shape(name, value)
     if math.prod(found) > U32_MAX:
         raise ArgumentValueError(
-            f"{name} would have {math.prod(found)} elements and a buffer has at most {U32_MAX}",
+            f"{name} would have {shown(math.prod(found))} elements and a buffer has at most {U32_MAX}",
             fix="split the work into several calls",
         )
     return found
@@ -294,7 +294,7 @@ def shape(name: str, value: Any) -> Shape:
     """Whole numbers of 0 or more."""
     found = value if isinstance(value, tuple | list) else (value,)
     if not all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in found):
-        raise ArgumentTypeError(f"{name}={value!r} is not a size", fix="pass a whole number or a tuple of them")
+        raise ArgumentTypeError(f"{name}={shown(value)} is not a size", fix="pass a whole number or a tuple of them")
     if any(n < 0 for n in found):
-        raise ArgumentValueError(f"{name}={value!r} is negative", fix="pass sizes of 0 or more")
+        raise ArgumentValueError(f"{name}={shown(value)} is negative", fix="pass sizes of 0 or more")
     return tuple(int(n) for n in found)

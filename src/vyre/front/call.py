@@ -59,7 +59,7 @@ class Call:
         sizes: Mapping[str, Any] | None,
         config: DispatchConfig | None,
     ) -> None:
-        plain = grid is None and domain is None and not sizes and config is None
+        plain = grid is None and domain is None and sizes is None and config is None
         options = NO_OPTIONS if plain else Options(grid, domain, sizes, config)
         named_so = (len(args), *named)
         form = kernel._forms.get(named_so)

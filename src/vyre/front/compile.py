@@ -78,7 +78,7 @@ def open_backend(name: str) -> GuardedBackend:
     return _keep(name, registry.acquire(name), at) if kept is None else kept
 
 
-def choose(program: Program) -> Selection:
+def choose(program: Program | None = None) -> Selection:
     """Select a backend. A registry of nothing but oracles gives one of those.
 
     An oracle is never chosen in place of a backend that is there: it would be a thousand times slower without a word.
@@ -157,11 +157,13 @@ def _kept(name: str) -> GuardedBackend | None:
 
 
 class _Select(lang.Intrinsic):
-    """`select(program)` says which backend would run it, and why not the others. Any other call is a kernel's own."""
+    """`select(program)` says which backend would run it, and why not the others; `select()` does so for any program
+    that needs nothing special. Any other call is a kernel's own.
+    """
 
     def __call__(self, *args: Any) -> Any:
-        if len(args) == 1 and isinstance(args[0], Program):
-            return choose(args[0])
+        if not args or (len(args) == 1 and isinstance(args[0], Program)):
+            return choose(*args)
         if len(args) == 1 and isinstance(getattr(args[0], "program", None), Program):
             raise ArgumentTypeError(
                 f"select() got a {type(args[0]).__name__}, not a program", fix="pass kernel.program"

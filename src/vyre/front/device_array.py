@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from ..driver.values import U32_MAX, ResidentReadRange
-from ..errors import ArgumentTypeError, ArgumentValueError, UnsupportedFeature, VyreError
+from ..errors import ArgumentTypeError, ArgumentValueError, DeviceOutOfMemory, UnsupportedFeature, VyreError, shown
 from . import dlpack
-from .arrays import ARRAY_DTYPES, HOST_DEVICES, WORD, Array, element_dtype, to_input, view
+from .arrays import ARRAY_DTYPES, HOST_DEVICES, WORD, Array, any_dtype, element_dtype, to_input, view
 from .device_home import Home, Memory, home_of, home_of_device, settle
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ NVIDIA = 2
 DTYPES = frozenset(ARRAY_DTYPES.values())
 _DEFAULT = 1
 """DLPack's number for the default stream of an NVIDIA device."""
+MOST_DIMENSIONS = 32
+"""Of an array, in every version of NumPy."""
 _numbers = itertools.count(1)
 
 
@@ -108,7 +110,7 @@ class DeviceBuffer:
                 "an array on a device cannot be seen by the host", fix="let it be copied: d.numpy()"
             )
         found = self.numpy()
-        return found if dtype is None else found.astype(dtype, copy=False)
+        return found if dtype is None else found.astype(any_dtype(dtype), copy=False)
 
     def free(self) -> None:
         """Let go of the memory now; a second call does nothing. Who was lent it keeps it."""
@@ -164,6 +166,10 @@ class DeviceBuffer:
         copy: bool | None = None,
     ) -> Any:
         """The memory, for a library that uses it in `stream`: see the array API standard."""
+        _require_pair("max_version", max_version)
+        _require_pair("dl_device", dl_device)
+        if not isinstance(copy, bool | None):
+            raise ArgumentTypeError(f"copy is a {type(copy).__name__}", fix="pass copy=True, or leave it out")
         exchange, memory = self._shared(), self._resident()
         if dl_device is not None and tuple(dl_device) != exchange.device:
             if dl_device[0] not in HOST_DEVICES or copy is False:
@@ -217,17 +223,27 @@ class DeviceBuffer:
         }
 
 
+def _require_pair(name: str, given: object) -> None:
+    if given is not None and not (
+        isinstance(given, tuple | list) and len(given) == 2 and all(isinstance(n, int) for n in given)
+    ):
+        raise ArgumentTypeError(f"{name}={shown(given)} is not two numbers", fix=f"pass {name}=(a, b), or leave it out")
+
+
 def _consumer_stream(exchange: DeviceExchange, stream: int | None) -> int | None:
     """The stream that is to wait for us, -1 if none is; None where there are no streams."""
     if exchange.stream is None:
-        if stream not in (None, -1):
-            raise ArgumentValueError(f"stream={stream} for memory of the host, which has none", fix="pass stream=None")
+        if stream is not None and (type(stream) is not int or stream != -1):
+            raise ArgumentValueError(
+                f"stream={shown(stream)} for memory of the host, which has none", fix="pass stream=None"
+            )
         return None
     if stream is None:
         return _DEFAULT
     if type(stream) is not int or stream == 0 or stream < -1:
         raise ArgumentValueError(
-            f"stream={stream!r} is no stream", fix="pass the number of a stream, 1 for the default one, or -1 for none"
+            f"stream={shown(stream)} is no stream",
+            fix="pass the number of a stream, 1 for the default one, or -1 for none",
         )
     return stream
 
@@ -450,6 +466,16 @@ def empty(shape: int | tuple[int, ...], dtype: Any, *, pinned_for: str | None = 
 
     sizes = checked("shape", shape)
     kind = element_dtype(dtype)
+    if math.prod(sizes) * kind.itemsize >= 1 << 63 or len(sizes) > MOST_DIMENSIONS:
+        raise ArgumentValueError("no array has that shape", fix="ask for fewer elements, or fewer dimensions")
+    try:
+        return _empty(sizes, kind, pinned_for)
+    except MemoryError as e:
+        nbytes = math.prod(sizes) * kind.itemsize
+        raise DeviceOutOfMemory("no memory for an array", fix="ask for a smaller one", nbytes=nbytes) from e
+
+
+def _empty(sizes: tuple[int, ...], kind: np.dtype[Any], pinned_for: str | None) -> Array:
     if pinned_for is None:
         return np.empty(sizes, kind)
     if not isinstance(pinned_for, str):

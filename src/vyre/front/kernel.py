@@ -81,6 +81,8 @@ class Kernel:
                 f"of_program() got a {type(program).__name__}, not a program",
                 fix="pass Program.from_wire(...) or parse(...)",
             )
+        if not isinstance(name, str):
+            raise ArgumentTypeError(f"the name of a kernel is a {type(name).__name__}", fix='pass a text: "program"')
         self = cls.__new__(cls)
         self._start(_ProgramSource(name, tuple(map(_param_of, program.bound_buffers)), program.workgroup_size))
         self.__qualname__ = f"<locals>.{name}"  # no module has it

@@ -5,7 +5,7 @@ Positional inputs and outputs follow the binding slot, as in `program.host_input
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
@@ -205,6 +205,10 @@ class BindingPlan:
 def borrowed_input_slices(buffers: Sequence[Buffer], what: str = "buffer") -> tuple[memoryview, ...]:
     """Views of some buffers; nothing is copied."""
     found = []
+    if not isinstance(buffers, Iterable):
+        raise ArgumentTypeError(
+            f"{what}s are a {type(buffers).__name__}, not a list", fix=f"pass the {what}s as a list"
+        )
     for k, data in enumerate(buffers):
         try:
             found.append(memoryview(data))
