@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..driver.plan.grid import check_grid, grid_for_domain
+from ..driver.plan.grid import axes_of, check_grid, grid_for_domain, read_by_own_id, visits_everything
 from ..driver.values import DEFAULT_CONFIG, U32_MAX, Dims, DispatchConfig
 from ..errors import ArgumentTypeError, ArgumentValueError, DeviceOutOfMemory, shown
 from ..foundation.kernel import Param
@@ -179,7 +179,7 @@ class CallPlan:
         self.targets = tuple((o.at, o) for o in self.outputs if o.at is not None)
         self.counts = {p.name: math.prod(shapes[p.name]) for p in kernel.params if p.role == "out" and not p.count}
         workgroup = options.config.workgroup_override or program.workgroup_size
-        grid = choose_grid(kernel, arrays, shapes, options, workgroup)
+        grid = choose_grid(kernel, program, arrays, shapes, options, workgroup)
         self.idle = grid is not None and 0 in grid and self.request.grid_override is None  # that one the driver refuses
         self.config = self.request if grid == self.request.grid_override else self.request.with_(grid_override=grid)
 
@@ -246,29 +246,59 @@ def _common_shape(name: str, params: tuple[Param, ...], arrays: Mapping[str, Arr
 
 
 def choose_grid(
-    kernel: Kernel, arrays: Mapping[str, Array], shapes: Mapping[str, Shape], options: Options, workgroup: Dims
+    kernel: Kernel,
+    program: Program,
+    arrays: Mapping[str, Array],
+    shapes: Mapping[str, Shape],
+    options: Options,
+    workgroup: Dims,
 ) -> Dims | None:
-    """The grid that the caller or the first result's shape asks for; None leaves one dimension to the driver."""
+    """The grid that the caller or the arrays ask for; None leaves one dimension to the driver."""
     if options.config.grid_override is not None:
         return options.config.grid_override
     if options.grid is not None:
         x, y, z = (*options.grid, 1, 1)[:3]
         return check_grid((x, y, z), workgroup)
-    domain = options.extent
-    rank = 3 if workgroup[2] > 1 else 2 if workgroup[1] > 1 else 1
-    if domain is None and rank == 1:
-        return None
-    if domain is None:
-        results = [shapes[p.name] for p in kernel.params if p.role == "out"]
-        results += [arrays[p.name].shape for p in kernel.params if p.role == "inout"]
-        found = results[0] if results else ()
-        if not rank <= len(found) <= 3:
+    if options.extent is not None:
+        return grid_for_domain(options.extent, workgroup)
+    read = {p.name: arrays[p.name].shape for p in kernel.params if p.role == "in"}
+    results = {p.name: shapes[p.name] for p in kernel.params if p.role == "out"}
+    results |= {p.name: arrays[p.name].shape for p in kernel.params if p.role == "inout"}
+    seen, thick = axes_of(program), 3 if workgroup[2] > 1 else 2 if workgroup[1] > 1 else 1
+    if seen > 1 or thick > 1:
+        rank, why = (thick, f"has a {thick}-D workgroup") if thick >= seen else (seen, f"reads the {'xyz'[seen - 1]} axis")
+        everything = results | read if visits_everything(program) else results
+        return grid_for_domain(_plane(f"{kernel.__name__} {why}", rank, results, everything), workgroup)
+    if visits_everything(program) or any(b.is_workgroup for b in program.buffers):
+        return None  # the driver takes the largest array
+    longest = max((math.prod(read[name]) for name in read.keys() & read_by_own_id(program)), default=0)
+    if not results or longest <= max(map(math.prod, results.values())):
+        return None  # the driver takes the largest result
+    return grid_for_domain((longest,), workgroup)
+
+
+def _plane(why: str, rank: int, results: Mapping[str, Shape], everything: Mapping[str, Shape]) -> Shape:
+    """The domain of a kernel with two or three axes: the shape that its results of so many axes have in common.
+
+    It has an invocation for every element of `everything`.
+    """
+    fix = f"pass domain=({', '.join(('width', 'height', 'depth')[:rank])}) or grid=(x, y, z)"
+    listed = ", ".join(f"{name} {shape}" for name, shape in results.items()) or "none"
+    found = {shape for shape in results.values() if len(shape) == rank}
+    if not found:
+        raise ArgumentValueError(
+            f"{why} and no result has {rank} axes: {listed}", fix=f"{fix}, or a result of {rank} axes"
+        )
+    if len(found) > 1:
+        raise ArgumentValueError(f"{why} and its results differ in shape: {listed}", fix=fix)
+    (domain,) = found
+    for name, shape in everything.items():
+        if math.prod(shape) > math.prod(domain):
             raise ArgumentValueError(
-                f"{kernel.__name__} has a {rank}-D workgroup and its result has shape {found}",
-                fix="pass domain=(width, height) or grid=(x, y, z), or a result of that rank",
+                f"{why} and {name} of shape {shape} has more elements than a result of shape {domain} has invocations",
+                fix=fix,
             )
-        domain = found[::-1]
-    return grid_for_domain(domain, workgroup)
+    return domain[::-1]
 
 
 def axes(name: str, value: Extent) -> Shape:

@@ -59,6 +59,30 @@ def visits_everything(program: Program) -> bool:
     return program._cached("driver.full_span", lambda: any(isinstance(i, lanes) for i in distinct(program.entry)))
 
 
+def axes_of(program: Program) -> int:
+    """How many axes of a grid the program can tell apart: it reads `gid` or `wg` along the last of them."""
+    return program._cached("driver.axes", lambda: _axes_of(program))
+
+
+def _axes_of(program: Program) -> int:
+    ids = (ir.InvocationId, ir.WorkgroupId)
+    return 1 + max((i.axis for i in distinct(program.entry) if isinstance(i, ids)), default=0)
+
+
+def read_by_own_id(program: Program) -> frozenset[str]:
+    """Buffers of which an invocation reads the element of its own id along x: they have an invocation for each."""
+    return program._cached("driver.own", lambda: _read_by_own_id(program))
+
+
+def _read_by_own_id(program: Program) -> frozenset[str]:
+    changed = {n.name for n in walk_nodes(program.entry) if isinstance(n, ir.Assign)}
+    ids: set[ir.Expr] = {ir.InvocationId(0)}
+    for n in walk_nodes(program.entry):
+        if isinstance(n, ir.Let) and n.value in ids and n.name not in changed:
+            ids.add(ir.Var(n.name))
+    return frozenset(i.buffer for i in distinct(program.entry) if isinstance(i, ir.Load) and i.index in ids)
+
+
 def dispatch_param_words(bindings: Sequence[Binding], element_count: int) -> tuple[int, ...]:
     """The words a kernel gets: the element count, then for slot s at s + 1 the length of its buffer; gaps are 0."""
     bound = [b for b in bindings if b.role is not BindingRole.SHARED]
@@ -98,11 +122,15 @@ def check_grid(grid: Grid, workgroup: Grid) -> Grid:
     return grid
 
 
-def infer_dispatch_grid(elements: int, workgroup: Grid, backend: str = "") -> Grid:
-    """The grid of a dispatch whose caller gives none: a line of workgroups. Nothing guesses a plane."""
-    if workgroup[1] != 1 or workgroup[2] != 1:
+def infer_dispatch_grid(elements: int, workgroup: Grid, backend: str = "", *, axes: int = 1) -> Grid:
+    """The grid of a dispatch whose caller gives none: a line of workgroups. Nothing guesses a plane.
+
+    `axes` is how many of them the program can tell apart.
+    """
+    if workgroup[1] != 1 or workgroup[2] != 1 or axes > 1:
+        looks = f"a workgroup of {workgroup}" if axes == 1 else f"a program that reads the {'xyz'[axes - 1]} axis"
         raise InvalidProgram(
-            f"a workgroup of {workgroup} has no natural grid",
+            f"{looks} has no natural grid",
             fix="pass DispatchConfig(grid_override=(x, y, z)), in workgroups",
             backend=backend,
         )

@@ -24,6 +24,7 @@ from .binding import BindingPlan, byte_lengths
 from .grid import (
     Grid,
     LaunchGeometryLimits,
+    axes_of,
     check_grid,
     dispatch_element_count_for_program,
     dispatch_param_words,
@@ -69,7 +70,7 @@ class LaunchPlan:
         grid = config.grid_override if indirect is None else indirect
         if grid is None:
             elements = dispatch_element_count_for_program(program, bindings.bindings)
-            grid = infer_dispatch_grid(elements, workgroup, backend)
+            grid = infer_dispatch_grid(elements, workgroup, backend, axes=axes_of(program))
         else:
             if indirect is None and not all(grid):
                 raise InvalidProgram(
