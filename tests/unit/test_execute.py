@@ -658,8 +658,9 @@ def test_explain_shows_the_plan_and_runs_nothing(counted):
         "config: this call (it sets timeout, label)",
         "code: to be compiled (no pipeline has this key)",
         "cache: miss (dispatch_policy_changed; the nearest earlier key differs in deadline)",
-        "grid: 3x1x1 (covers 10 elements)",
-        "launch: plain (backend echo offers no recorded, persistent or overlapped launches)",
+        "grid: 3x1x1 (covers the 10 elements of out, the longest output, in workgroups of 4)",
+        "launch: plain (nothing is recorded of it before it is compiled and has run)",
+        "determinism: proved (for grids with one workgroup along y and z)",
         "deadline: 2.5 s (kept by backend echo as: cooperative)",
     ):
         assert line in text
@@ -677,6 +678,7 @@ def test_explain_tells_native_code_from_a_passthrough_and_knows_the_cache(monkey
     assert found["config"][0] == "compile time"
     assert found["code"] == ("native", "backend echo compiled it")
     assert found["cache"] == ("held", "still in memory")
+    assert found["launch"] == ("plain", "backend echo records no launches")
     pipeline.compile(backend, storing())
     assert decisions(compiled.explain([ONE]))["cache"] == ("held", "no longer in memory; this pipeline keeps it")
 
@@ -707,7 +709,7 @@ def test_explain_of_a_program_on_a_backend_compiles_nothing():
         (
             DispatchConfig(workgroup_override=(2, 1, 1)),
             ("2x1x1", "workgroup_override"),
-            ("5x1x1", "covers 10 elements"),
+            ("5x1x1", "covers the 10 elements of out, the longest output, in workgroups of 2"),
         ),
         (
             DispatchConfig(grid_override=(7, 1, 1)),
@@ -719,6 +721,42 @@ def test_explain_of_a_program_on_a_backend_compiles_nothing():
 def test_explain_gives_the_reason_of_the_geometry(config, workgroup, grid):
     found = decisions(pipeline.compile(EchoBackend(), copying()).explain([bytes(40)], config))
     assert (found["workgroup"], found["grid"]) == (workgroup, grid)
+
+
+def test_explain_asks_the_code_how_it_is_launched(monkeypatch):
+    backend, asked = EchoBackend(), []
+    compiled = pipeline.compile(backend, copying())
+    monkeypatch.setattr(
+        type(compiled.native), "launching", lambda self, *about: [asked.append(about), ("recorded", "twice")][1]
+    )
+    assert decisions(compiled.explain([ONE]))["launch"] == ("recorded", "twice")
+    assert decisions(execute.explain(copying(), [ONE], backend=backend))["launch"] == ("recorded", "twice")
+    (plan, config, memory), _ = asked
+    assert (plan.launch.grid, config, memory) == ((1, 1, 1), compiled.config, "host")
+
+
+@pytest.mark.parametrize(
+    "config, found",
+    [
+        (DispatchConfig(), ("proved", "for grids with one workgroup along y and z")),
+        (DispatchConfig(grid_override=(9, 2, 1)), ("unproved", "store and store of two invocations may meet in 'out'")),
+        (DispatchConfig(grid_override=(9, 1, 2)), ("unproved", "store and store of two invocations may meet in 'out'")),
+    ],
+)
+def test_explain_says_whether_a_schedule_can_change_this_dispatch(config, found):
+    assert decisions(pipeline.compile(EchoBackend(), copying()).explain([bytes(40)], config))["determinism"] == found
+
+
+def test_explain_says_that_a_proof_is_for_any_grid_or_for_this_one():
+    backend, i, row = EchoBackend(), InvocationId(0), InvocationId(1)
+    reading = Program([read("a", 0, u32), write_only("out", 1, u32)], (1, 1, 1), [])
+    assert decisions(execute.explain(reading, [ONE], backend=backend))["determinism"] == ("proved", "for every grid")
+    rows = Program([write_only("out", 0, u32, 32)], (1, 1, 1), [Store("out", row * 8 + i, i)])
+    for x, expected in ((8, ("proved", "for this grid")), (9, "unproved")):
+        told = execute.explain(rows, [], DispatchConfig(grid_override=(x, 4, 1)), backend=backend)
+        found = decisions(told)["determinism"]
+        assert found == expected or found[0] == expected
+    assert (told.choice("determinism"), told.choice("nothing")) == ("unproved", None)
 
 
 def test_explain_refuses_what_a_dispatch_would_refuse():

@@ -531,6 +531,46 @@ def test_explain_says_what_would_run_and_runs_nothing(recording):
     assert "on('recording') asks for it" in str(copy_words.on("recording").explain(X))
 
 
+@vyre.kernel(workgroup=(8, 4))
+def plane(x: In[u32], out: Out[u32]):
+    out[gid.y * 20 + gid.x] = x[gid.y * 20 + gid.x]
+
+
+@vyre.kernel(workgroup=(8, 4))
+def in_place(x: InOut[u32]):
+    x[gid.y * 20 + gid.x] = 1
+
+
+@pytest.mark.parametrize(
+    "kernel, options, grid, why",
+    [
+        (copy_words, {}, (4, 1, 1), "covers the 200 elements of out, the longest output, in workgroups of 64"),
+        (copy_words, {"grid": 3}, (3, 1, 1), "grid= of the call"),
+        (copy_words, {"domain": 65}, (2, 1, 1), "covers 65, domain= of the call, in workgroups of 64x1x1"),
+        (
+            copy_words,
+            {"config": vyre.DispatchConfig(grid_override=(5, 1, 1))},
+            (5, 1, 1),
+            "config.grid_override of the call",
+        ),
+        (
+            copy_words,
+            {"config": vyre.DispatchConfig(workgroup_override=(32, 1, 1))},
+            (7, 1, 1),
+            "covers the 200 elements of out, the longest output, in workgroups of 32",
+        ),
+        (plane, {}, (3, 3, 1), "covers 20x10, the shape of out, in workgroups of 8x4x1"),
+        (in_place, {}, (3, 3, 1), "covers 20x10, the shape of x, in workgroups of 8x4x1"),
+        (plane, {"domain": (9, 2)}, (2, 1, 1), "covers 9x2, domain= of the call, in workgroups of 8x4x1"),
+        (copy_words, {"grid": 0}, (0, 1, 1), "grid= of the call; it has no workgroup"),
+    ],
+)
+def test_explain_says_where_a_grid_comes_from(recording, kernel, options, grid, why):
+    told = kernel.explain(np.zeros((10, 20), np.uint32), **options)
+    assert told.grid == grid
+    assert next(d.reason for d in told.decisions if d.what == "grid") == why
+
+
 def test_explain_says_why_other_backends_were_not_chosen():
     backend = Recording()
     ours = vyre.BackendRegistration(id="recording", open=lambda device=None: backend, kind="host", precedence=50)

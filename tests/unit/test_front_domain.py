@@ -33,7 +33,9 @@ def test_results_of_one_shape_are_the_domain():
 def test_results_that_differ_in_shape_are_refused_by_name(shapes):
     a, b = zeros(*shapes[0]), zeros(*shapes[1])
     listed = rf"a \({shapes[0][0]}, {shapes[0][1]}\), b \({shapes[1][0]}, {shapes[1][1]}\)"
-    with pytest.raises(vyre.ArgumentValueError, match=rf"differ in shape: {listed}. Fix: pass domain=\(width, height\)"):
+    with pytest.raises(
+        vyre.ArgumentValueError, match=rf"differ in shape: {listed}. Fix: pass domain=\(width, height\)"
+    ):
         two(20, a, b)
     assert not a.any() and not b.any()
 
@@ -52,14 +54,18 @@ def test_a_result_of_other_axes_is_covered_or_refused(other):
         two(20, a, b)
         assert a.all() and b.all()
         return
-    with pytest.raises(vyre.ArgumentValueError, match=r"b of shape \(.*\) has more elements than .* \(10, 20\).*Fix: pass dom"):
+    with pytest.raises(
+        vyre.ArgumentValueError, match=r"b of shape \(.*\) has more elements than .* \(10, 20\).*Fix: pass dom"
+    ):
         two(20, a, b)
     two(20, a, b, domain=(20, 10))
     assert a.all()
 
 
 def test_a_result_of_more_axes_than_the_kernel_has_is_refused():
-    with pytest.raises(vyre.ArgumentValueError, match=r"two has a 2-D workgroup and no result has 2 axes: a \(10, 20, 3\)"):
+    with pytest.raises(
+        vyre.ArgumentValueError, match=r"two has a 2-D workgroup and no result has 2 axes: a \(10, 20, 3\)"
+    ):
         two(20, zeros(10, 20, 3), zeros(10, 20, 3))
 
 
@@ -94,9 +100,15 @@ def test_a_kernel_that_reads_z_runs_for_every_slab():
 @pytest.mark.parametrize(
     "call, message",
     [
-        (lambda: rows(zeros(3000), 3), r"rows reads the y axis and no result has 2 axes: a \(3000,\).*domain=\(width, height\)"),
+        (
+            lambda: rows(zeros(3000), 3),
+            r"rows reads the y axis and no result has 2 axes: a \(3000,\).*domain=\(width, height\)",
+        ),
         (lambda: rows(zeros(2, 3, 4), 4), r"rows reads the y axis and no result has 2 axes: a \(2, 3, 4\)"),
-        (lambda: slabs(zeros(4, 5), 5, 4), r"slabs reads the z axis and no result has 3 axes.*\(width, height, depth\)"),
+        (
+            lambda: slabs(zeros(4, 5), 5, 4),
+            r"slabs reads the z axis and no result has 3 axes.*\(width, height, depth\)",
+        ),
     ],
 )
 def test_a_result_without_these_axes_is_refused(call, message):
@@ -121,7 +133,9 @@ def test_device_arrays_have_the_same_domain():
 def test_a_program_that_reads_y_needs_a_grid():
     program = Program([read_write("out", 0, vyre.u32, 8)], (4, 1, 1), [Store("out", InvocationId(1), lit(1))])
     with vyre.backends.cpu.REGISTRATION.open() as backend:
-        with pytest.raises(vyre.InvalidProgram, match="reads the y axis has no natural grid.*Fix: pass .*grid_override"):
+        with pytest.raises(
+            vyre.InvalidProgram, match="reads the y axis has no natural grid.*Fix: pass .*grid_override"
+        ):
             backend.dispatch(program, [bytes(32)])
         (out,) = backend.dispatch(program, [bytes(32)], vyre.DispatchConfig(grid_override=(1, 8, 1)))
     assert np.frombuffer(out, WORD).all()
@@ -177,7 +191,10 @@ def test_two_results_of_one_axis_are_covered_to_the_last_element():
 @pytest.mark.parametrize(
     "call, groups",
     [
-        (lambda: look_up.explain(np.zeros(9, WORD), np.zeros(1000, WORD), sizes={"out": 9}), 2),  # a table has no invocations
+        (
+            lambda: look_up.explain(np.zeros(9, WORD), np.zeros(1000, WORD), sizes={"out": 9}),
+            2,
+        ),  # a table has no invocations
         (lambda: scatter.explain(np.zeros(17, WORD), sizes={"out": 8}), 3),
         (lambda: scatter.explain(np.zeros(8, WORD), sizes={"out": 17}), 3),
         (lambda: count.explain(np.zeros(17, WORD), zeros(8)), 3),

@@ -17,6 +17,7 @@ from vyre.driver.admission import why_not
 from vyre.driver.offload import backend as backends
 from vyre.driver.offload import pipeline as offload
 from vyre.driver.offload.device import Launch, Round, Slot, Ticket
+from vyre.driver.plan import plan_dispatch
 from vyre.driver.plan.outputs import OutputSlot
 from vyre.driver.values import DEFAULT_CONFIG, DispatchConfig
 from vyre.errors import ArgumentTypeError, DeviceLost, DeviceOutOfMemory, DispatchFailed, KernelCompileFailed, Trap
@@ -105,6 +106,72 @@ def test_a_dispatch_that_is_repeated_gets_a_round_and_new_inputs_count(backend, 
         assert np.array_equal(target, arange(100) * (k + 1))
     wide = arange(200)
     assert bytes(pipeline.dispatch([wide[::2], wide[1::2]])[0]) == (wide[::2] + wide[1::2]).tobytes()
+
+
+@pytest.fixture
+def told(backend, rounds, monkeypatch):
+    """What is said about the launch of a dispatch, by a device that records."""
+    device = backend.session().device
+    if backend.id != "cuda":
+        monkeypatch.setattr(device, "records", lambda code: True, raising=False)
+
+    def ask(pipeline, inputs, config=DEFAULT_CONFIG, memory="host"):
+        return pipeline.launching(plan_dispatch(pipeline.program, inputs, config), config, memory)
+
+    return ask
+
+
+def test_a_plan_says_when_a_dispatch_is_recorded(backend, rounds, told):
+    pipeline, given = compiled(backend, ADD), [arange(100), arange(100)]
+    for k in range(1, OFTEN):
+        choice, why = told(pipeline, given)
+        if k <= offload.WORTH_A_ROUND:
+            assert (choice, "from run 8 over buffers of these lengths" in why) == ("recorded when repeated", True)
+        else:
+            assert (choice, why) == ("recorded", "one call copies its inputs, launches it and copies its results")
+        pipeline.dispatch(given)
+        assert len(rounds) == (k >= offload.WORTH_A_ROUND)
+    assert told(pipeline, [arange(9), arange(9)])[0] == "recorded when repeated"
+
+
+@pytest.mark.parametrize(
+    "program, inputs, config, why",
+    [
+        (
+            ADD,
+            [arange(9000), arange(9000)],
+            DEFAULT_CONFIG,
+            "its buffers have 108000 bytes together, and",
+        ),
+        (ADD, [arange(9), arange(9)], DispatchConfig(timeout=9.0), "not recorded, as it"),
+    ],
+)
+def test_a_plan_says_why_a_dispatch_is_not_recorded(backend, rounds, told, program, inputs, config, why):
+    pipeline = compiled(backend, program, config)
+    choice, said = told(pipeline, inputs, config) or ("plain", "not recorded, as it looks for a deadline")
+    assert (choice, why in said) == ("plain", True)
+    for _ in range(OFTEN):
+        pipeline.dispatch(inputs, config)
+    assert not rounds
+
+
+def test_a_plan_says_that_a_dispatch_over_resident_memory_is_recorded(backend, told):
+    given = [arange(9), arange(9)]
+    pipeline, traps = compiled(backend, ADD), compiled(backend, TRAP)
+    assert told(pipeline, given, memory="resident") == (
+        "recorded when repeated", "after some runs over the same memory one call launches all of it"
+    )  # fmt: skip
+    assert told(pipeline, given, memory="both") == ("plain", "not recorded, as a buffer comes from the host each time")
+    assert told(traps, [words(0)], memory="resident") == ("plain", "not recorded, as the host looks whether it trapped")
+    pipeline.close()
+    assert told(pipeline, given) is None
+
+
+def test_a_device_that_records_nothing_says_so(backend):
+    if backend.id == "cuda":
+        pytest.skip("it records")
+    plan = plan_dispatch(ADD, [arange(9), arange(9)])
+    assert compiled(backend, ADD).launching(plan, DEFAULT_CONFIG, "host") is None
 
 
 def test_results_of_a_round_are_the_callers(backend, rounds):

@@ -28,6 +28,7 @@ from vyre.driver.plan.grid import (
     validate_launch_geometry,
     why_workgroup_is_fixed,
 )
+from vyre.driver.plan.launch import LaunchPlan
 from vyre.driver.values import DispatchConfig
 from vyre.errors import ArgumentValueError, InvalidProgram
 from vyre.foundation import ir
@@ -111,6 +112,42 @@ def test_a_subgroup_operation_visits_every_input(collective):
     assert dispatch_element_count_for_program(p, sized(p, (2048,)).bindings) == 512
     plain = program(*buffers)
     assert dispatch_element_count_for_program(plain, sized(plain, (2048,)).bindings) == 16
+
+
+@pytest.mark.parametrize(
+    "buffers, body, lengths, why",
+    [
+        ([read("x", 0, u32), output("o", 1, u32, 5)], [], (4000,), "covers the 5 elements of o, the longest output"),
+        (
+            [read_write("a", 0, u32), output("o", 1, u32, 5)],
+            [],
+            (40,),
+            "covers the 10 elements of a, the longest output",
+        ),
+        ([read("x", 0, u32), read("y", 1, u32)], [], (4, 40), "covers the 10 elements of y, the longest input"),
+        ([read("x", 0, u32), write_only("o", 1, u32)], [], (4,), "covers the 1 element of x, the longest input"),
+        (
+            [ACC, read("x", 1, u32)],
+            [ADD_ONE],
+            (4, 40),
+            "covers the 10 elements of x, the longest buffer, as it has atomics or subgroup operations",
+        ),
+        (
+            [read("x", 0, u32), output("o", 1, u32, 4), workgroup("s", u32, 256)],
+            [],
+            (40,),
+            "covers the 10 elements of x, the longest buffer, as it has workgroup memory",
+        ),
+        ([uniform("n", 0, u32)], [], (4,), "covers one invocation, as no buffer has an element"),
+    ],
+)
+def test_a_grid_says_what_it_covers(buffers, body, lengths, why):
+    p = program(*buffers, body=body)
+    sizes = {"o": 0} if any(b.name == "o" and not b.count for b in buffers) else None
+    assert LaunchPlan.prepare(p, sized(p, lengths, sizes)).why_grid == f"{why}, in workgroups of 256"
+    assert LaunchPlan.prepare(p, sized(p, lengths, sizes), DispatchConfig(grid_override=(1, 1, 1))).why_grid == (
+        "grid_override"
+    )
 
 
 def test_uniforms_size_nothing_and_one_invocation_is_the_least():

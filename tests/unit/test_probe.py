@@ -132,15 +132,13 @@ def test_a_file_that_cannot_be_read_is_as_good_as_none(remembered, monkeypatch):
 
 
 @pytest.mark.parametrize("days", [0.5, 2, 400])
-def test_what_was_found_stays_as_long_as_its_key_and_a_refusal_for_a_day(remembered, days):
-    def aged(**fields):
-        return changed(written=time.time() - days * 24 * 3600, **fields)(entry_of(remembered))
-
-    remembered.write_text(aged())
+def test_what_was_found_stays_as_long_as_its_key_and_a_refusal_for_a_day(remembered, days, monkeypatch):
+    probe.remember("gone", "k", Probe("unplugged"))
+    later = time.time() + days * 24 * 3600
+    monkeypatch.setattr(probe.time, "time", lambda: later)
     assert probe.recall("soft", "k") == Probe(None, SOFT)
     assert probe.recall("soft", "other") is None
-    remembered.write_text(aged(unavailable="unplugged", devices=[]))
-    assert probe.recall("soft", "k") == (Probe("unplugged") if days < 1 else None)
+    assert probe.recall("gone", "k") == (Probe("unplugged") if days < 1 else None)
 
 
 def test_bytes_that_are_no_text_are_as_good_as_none(remembered):

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from .device import DeviceProfile
     from .exchange import DeviceExchange
     from .pipeline import PipelineCacheSnapshot
+    from .plan.launch import DispatchPlan
     from .settings import Knob
 
 CONTRACT_VERSION = 1
@@ -631,6 +632,13 @@ class CompiledPipeline(ABC):
     ) -> PendingDispatch:
         """Start a dispatch; as `VyreBackend.dispatch_async`."""
         return ReadyPending(self.dispatch(inputs, config, out=out))
+
+    def launching(self, plan: DispatchPlan, config: DispatchConfig, memory: str) -> tuple[str, str] | None:
+        """For `explain`: how this dispatch is launched, and why; None where every one is launched anew, as it comes.
+
+        `memory` is where its buffers are: on the `host`, `resident`, or `both`.
+        """
+        return None
 
     def dispatch_batch(
         self,

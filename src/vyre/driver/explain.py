@@ -14,7 +14,7 @@ from ..foundation.program import Program
 from .admission import admit, settle_config
 from .compare import may_approximate
 from .conformance import proof_of
-from .contract import VyreBackend
+from .contract import CompiledPipeline, VyreBackend
 from .execute import DriverPipeline, named
 from .guard import guarded
 from .pipeline.compiler import PassthroughPipeline, key_of, pipelines_of
@@ -112,9 +112,16 @@ class Explanation:
 
 
 def explain_dispatch(
-    target: object, inputs: Sequence[Buffer], config: DispatchConfig | None, backend: VyreBackend | None
+    target: object,
+    inputs: Sequence[Buffer],
+    config: DispatchConfig | None,
+    backend: VyreBackend | None,
+    memory: str = "host",
 ) -> Explanation:
-    """Plan a dispatch of a pipeline, or of a program on a backend. Nothing runs, and nothing is compiled."""
+    """Plan a dispatch of a pipeline, or of a program on a backend. Nothing runs, and nothing is compiled.
+
+    `memory` is where the buffers are: on the `host`, `resident`, or `both`. Of resident inputs the length counts alone.
+    """
     handle = target if isinstance(target, DriverPipeline) else None
     program = handle.program if handle is not None else target
     backend = handle.backend if handle is not None else backend
@@ -131,6 +138,8 @@ def explain_dispatch(
         plan = plan_dispatch(program, inputs, settled, launch_limits(program, backend, settled), backend.id)
         key = key_of(backend, program, settled)
     native = handle.native if handle is not None and key == handle.key else None  # another config, another code
+    entry = pipelines_of(backend).peek(key)  # held, or it may be closed meanwhile
+    code = native if native is not None or entry is None else entry.native
     return Explanation(
         backend.id,
         program.fingerprint,
@@ -151,8 +160,8 @@ def explain_dispatch(
             _config_decision(handle, settled),
             *_code_decisions(backend, key, native),
             _workgroup_decision(plan, settled),
-            _grid_decision(plan, settled),
-            _launch_decision(program, backend, plan),
+            Decision("grid", _dims(plan.launch.grid), plan.launch.why_grid),
+            _launch_decision(program, backend, plan, settled, code, memory),
             _deadline_decision(backend, settled),
             _floats_decision(program, backend, settled),
             _determinism_decision(program, plan),
@@ -195,26 +204,24 @@ def _workgroup_decision(plan: DispatchPlan, config: DispatchConfig) -> Decision:
     return Decision("workgroup", _dims(plan.launch.workgroup), why)
 
 
-def _grid_decision(plan: DispatchPlan, config: DispatchConfig) -> Decision:
-    if plan.indirect:
-        why = "the program takes it from an input"
-    elif config.grid_override is not None:
-        why = "grid_override"
-    else:
-        why = f"covers {plan.launch.element_count} elements"
-    return Decision("grid", _dims(plan.launch.grid), why)
-
-
-def _launch_decision(program: Program, backend: VyreBackend, plan: DispatchPlan) -> Decision:
+def _launch_decision(
+    program: Program,
+    backend: VyreBackend,
+    plan: DispatchPlan,
+    config: DispatchConfig,
+    native: CompiledPipeline | None,
+    memory: str,
+) -> Decision:
     segmented, most = segments_needed(program, backend), backend.max_workgroups_per_dimension
     oversized = max(plan.launch.grid) > most
     if backend.supports_grid_sync and contains_grid_sync(program):
         what = "its workgroups wait for each other; a grid that does not run at once becomes launches in sequence"
         return Decision("launch", "cooperative", what)
     if not segmented and not oversized:
-        return Decision(
-            "launch", "plain", f"backend {backend.id} offers no recorded, persistent or overlapped launches"
-        )
+        if native is None:
+            return Decision("launch", "plain", "nothing is recorded of it before it is compiled and has run")
+        told = native.launching(plan, config, memory)
+        return Decision("launch", *(told or ("plain", f"backend {backend.id} records no launches")))
     why = ["the device has no grid-wide barrier"] * segmented
     why += [f"the device takes {most} workgroups along an axis"] * oversized
     count = launch_count(program, plan.launch.grid, most)

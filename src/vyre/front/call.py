@@ -27,7 +27,7 @@ from .device_array import is_on_device
 if TYPE_CHECKING:
     from ..driver.execute import DriverPipeline
     from ..driver.explain import Explanation
-    from ..driver.values import Dims, DispatchConfig
+    from ..driver.values import DispatchConfig
     from ..foundation.program import Program
     from .device_call import DeviceCall
     from .kernel import Kernel
@@ -171,9 +171,7 @@ class Call:
         told = execute.explain(
             self.pipeline(), self.inputs, config.with_(grid_override=(1, 1, 1)) if plan.idle else config
         )
-        first, *others = told.decisions
-        told = replace(told, decisions=(replace(first, reason=self._why_chosen()), *others))
-        return nothing_launched(told, plan.config.grid_override) if plan.idle else told
+        return as_called(told, plan, self._why_chosen())
 
     def _why_chosen(self) -> str:
         if self.kernel.backend is not None:
@@ -213,18 +211,23 @@ def check_target(o: OutputPlan, target: Array, other: OutputPlan, another: Array
         )
 
 
-def nothing_launched(told: Explanation, grid: Dims | None) -> Explanation:
-    """The explanation of a call over no workgroup, from that of the same call over one."""
-    assert grid is not None
-    said = {
-        "grid": ("x".join(map(str, grid)), "the call asks for it, and it has no workgroup"),
-        "determinism": ("proved", "nothing runs"),
-        "launch": ("none", "nothing is launched: new outputs are zero, and updated arrays stay as they are"),
-    }
-    decisions = tuple(
-        replace(d, choice=said[d.what][0], reason=said[d.what][1]) if d.what in said else d for d in told.decisions
-    )
-    return replace(told, grid=grid, invocations=0, decisions=decisions)
+def as_called(told: Explanation, plan: CallPlan, why_backend: str) -> Explanation:
+    """The explanation of a call, from that of its dispatch; one over no workgroup was explained over one instead."""
+    said: dict[str, tuple[str | None, str]] = {"backend": (None, why_backend)}
+    if plan.why_grid:
+        said["grid"] = None, plan.why_grid
+    if plan.idle:
+        grid = plan.config.grid_override
+        assert grid is not None
+        told = replace(told, grid=grid, invocations=0)
+        said["grid"] = "x".join(map(str, grid)), f"{plan.why_grid}; it has no workgroup"
+        said["determinism"] = "proved", "nothing runs"
+        said["launch"] = "none", "nothing is launched: new outputs are zero, and updated arrays stay as they are"
+    changed = []
+    for d in told.decisions:
+        choice, reason = said.get(d.what, (None, d.reason))
+        changed.append(replace(d, choice=choice or d.choice, reason=reason))
+    return replace(told, decisions=tuple(changed))
 
 
 class PendingCall(PendingDispatch):

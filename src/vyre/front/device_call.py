@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..driver import execute, pipeline
+from ..driver import pipeline
 from ..driver.contract import PendingDispatch
 from ..driver.pipeline.compiler import pipelines_of
 from ..driver.plan.binding import BindingPlan, BindingRole
@@ -23,7 +22,7 @@ from ..errors import ArgumentTypeError, ArgumentValueError, CooperativeResidency
 from ..foundation.kernel import Param
 from .arrays import ARRAY_DTYPES, Array, check_dtype, from_bytes, to_input
 from .bind import CallPlan, Form, Options, OutputPlan, check_array
-from .call import MAX_PLANS, NO_OPTIONS, Call, check_target, nothing_launched
+from .call import MAX_PLANS, NO_OPTIONS, Call, as_called, check_target
 from .device_array import DeviceBuffer, adopt, device_of, duplicate
 from .device_home import Home, Memory, place_of, settle
 
@@ -36,6 +35,11 @@ if TYPE_CHECKING:
 _NOTHING = HostResource(b"")
 _CONSTANT_BYTES = 256
 """Arguments of the host up to this size may be kept on the device."""
+
+
+def _may_stay(data: Any, output: int | None) -> bool:
+    """Whether these bytes of the host may be kept on the device, when they are asked for again."""
+    return output is None and len(data) > 0 and (type(data) is bytes or data.nbytes <= _CONSTANT_BYTES)
 
 
 class _Like:
@@ -221,14 +225,18 @@ class DeviceCall(Call):
         return _Started(self.run())
 
     def explain(self) -> Explanation:
+        from ..driver.explain import explain_dispatch  # only those who ask pay for it
+
         plan = self.plan
         config = plan.sized_config()
-        told = execute.explain(
-            self.pipeline(), self._on_host(zeros=True), config.with_(grid_override=(1, 1, 1)) if plan.idle else config
+        told = explain_dispatch(
+            self.pipeline(),
+            self._on_host(zeros=True),
+            config.with_(grid_override=(1, 1, 1)) if plan.idle else config,
+            None,
+            "both" if any(map(self._is_lent, plan.slots)) else "resident",
         )
-        first, *others = told.decisions
-        told = replace(told, decisions=(replace(first, reason=f"arguments live on {self.home.name}"), *others))
-        return nothing_launched(told, plan.config.grid_override) if plan.idle else told
+        return as_called(told, plan, f"arguments live on {self.home.name}")
 
     # -- resources
 
@@ -248,10 +256,20 @@ class DeviceCall(Call):
             else:
                 data = value if make is None else make(value)
                 constant = None
-                if k is None and (type(data) is bytes or data.nbytes <= _CONSTANT_BYTES):
-                    constant = home.constant(data if type(data) is bytes else data.tobytes()) if len(data) else None
+                if _may_stay(data, k):
+                    constant = home.constant(data if type(data) is bytes else data.tobytes())
                 found.append(HostResource(data) if constant is None else constant)
         return found
+
+    def _is_lent(self, slot: tuple[int | None, Any, int | None]) -> bool:
+        """Whether `_resources` gives bytes of the host for it, however often it is asked."""
+        at, make, k = slot
+        value: Any = None if at is None else self.values[at]
+        if type(value) is DeviceBuffer:
+            return value._memory is None
+        if k is not None and self.plan.outputs[k].role == "out":
+            return not self.plan.outputs[k].nbytes
+        return not _may_stay(value if make is None else make(value), k)
 
     def _on_host(self, *, zeros: bool = False) -> list[Any]:
         """The inputs as arrays of the host; `zeros`: only as long as them."""

@@ -182,8 +182,12 @@ class CudaDevice(Device):
 
         return self.graphs.sequence(self, [Launch(code, memories, lengths, (0, 0, 0), grid)], plain)
 
+    def records(self, code: Code) -> bool:
+        assert isinstance(code, Loaded)
+        return not code.polls and not code.whole
+
     def sequence(self, commands: Sequence[Command]) -> Callable[[], Ticket]:
-        if any(isinstance(command, Launch) and (command.code.polls or command.code.whole) for command in commands):
+        if not all(self.records(command.code) for command in commands if isinstance(command, Launch)):
             return super().sequence(commands)
         return self.graphs.sequence(self, commands)
 

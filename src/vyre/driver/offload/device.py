@@ -263,6 +263,10 @@ class Device(ABC):
 
         return go
 
+    def records(self, code: Code) -> bool:
+        """Whether repeated launches of this code become one: by `ready`, `sequence` and `round`."""
+        return False
+
     def round(
         self, code: Code, slots: Sequence[Slot], lengths: Sequence[int], launches: Sequence[tuple[Dims, Dims]]
     ) -> Round | None:

@@ -134,6 +134,15 @@ class Shape:
         """Whether all of it can be submitted at once."""
         return self.indirect is None and self.launches < _LAUNCHES
 
+    @property
+    def why_in_parts(self) -> str | None:
+        """Why its launches cannot be written down as they are, or None: they can."""
+        if self.indirect is not None:
+            return "its grid lies in memory"
+        if not self.is_simple or self.parts is None:
+            return f"it has {self.launches} launches"
+        return None if self.parts else "its grid has no workgroup"
+
     def grid_at(self, words: bytes) -> Dims:
         """The grid that lies in memory now: an iteration may change it for the next one."""
         x, y, z = struct.unpack("<III", words)

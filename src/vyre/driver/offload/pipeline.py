@@ -24,7 +24,7 @@ from ..repeats import Repeats
 from ..values import Dims, DispatchConfig, ResidentHandle, Resource, TimedDispatchResult
 from .device import TRAP_BYTES, Built, Code, Device, Memory, Round, Slot, Ticket
 from .launch import Shape, Work, plain, require_no_trap, settle
-from .resident import dispatch_over
+from .resident import dispatch_over, why_anew
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -40,6 +40,7 @@ _MAX_READY = 256
 WORTH_A_ROUND = 8
 """Runs of a dispatch over host memory before the device is asked for a faster way."""
 _NEVER = -sys.maxsize
+_LATER = "recorded when repeated"
 ROUND_BYTES = 64 << 10
 """Memory of all its buffers, up to which there may be one: beyond, copies take longer than everything else."""
 
@@ -71,11 +72,18 @@ class _Planned:
         self.reads = [(slot, start, n) for slot, start, n in self.outputs if n]
 
     @property
-    def is_small(self) -> bool:
-        """Whether its copies take so little that it matters how it is submitted."""
-        shape, facts = self.shape, self.shape.facts
-        simple = shape.is_simple and bool(shape.parts) and not facts.polls and not facts.whole
-        return simple and sum(b.nbytes for b in shape.bound) <= ROUND_BYTES
+    def why_plain(self) -> str | None:
+        """Why the device is asked for no faster way; None where copies take so little that it matters."""
+        facts, nbytes = self.shape.facts, sum(b.nbytes for b in self.shape.bound)
+        if facts.polls or facts.whole:
+            return "it looks for a deadline" if facts.polls else "its workgroups wait for each other"
+        if nbytes > ROUND_BYTES:
+            return f"its buffers have {nbytes} bytes together, and the copies of more than {ROUND_BYTES} take longer"
+        return self.shape.why_in_parts
+
+    @property
+    def is_recorded(self) -> bool:
+        return self.round is not None and self.round() is not None
 
     def take(self, session: Session) -> _Repeat | None:
         """The device's faster way, if there is one by now and nobody uses it."""
@@ -83,13 +91,13 @@ class _Planned:
             return self.repeats.pop()
         except IndexError:
             pass
-        if self.round is not None and self.round() is not None:
+        if self.is_recorded:
             return None  # another thread has it
         self.runs += 1
         if self.runs < WORTH_A_ROUND:
             return None
         self.runs = _NEVER
-        if not self.is_small:
+        if self.why_plain is not None:
             return None
         try:
             made = self._prepared(session.device)
@@ -218,6 +226,24 @@ class OffloadPipeline(CompiledPipeline):
         with named((config or self.config).label):
             self.require_open()
             return dispatch_over(self, resources, config)
+
+    def launching(self, plan: DispatchPlan, config: DispatchConfig, memory: str) -> tuple[str, str] | None:
+        code, device = self._code, self.session.device
+        if code is None or not device.records(code):
+            return None
+        indirect = self.program.indirect if plan.indirect else None
+        made = plan.bindings, plan.launch, plan.iterations, indirect
+        planned = _Planned(Shape(self.backend, device, code, self.built.facts, *made), plan)
+        on_host = memory == "host"
+        why = planned.why_plain if on_host else why_anew(planned.shape, all_resident=memory == "resident")
+        if config.timeout is not None or why is not None:
+            return "plain", f"not recorded, as {why or 'it has a deadline'}"
+        if not on_host:
+            return _LATER, "after some runs over the same memory one call launches all of it"
+        alike = (p for _, shapes in self._lanes.values() for p in shapes.values() if p.plan == plan)
+        if any(p.is_recorded for p in alike):
+            return "recorded", "one call copies its inputs, launches it and copies its results"
+        return _LATER, f"from run {WORTH_A_ROUND} over buffers of these lengths, one call copies and launches"
 
     def holds(self, grid: Dims) -> bool:
         code = self._code

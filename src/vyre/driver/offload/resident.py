@@ -336,8 +336,9 @@ class Bound:
     def commands(self) -> list[Command]:
         """All of a dispatch over this memory, where the host has no part in it; else nothing."""
         shape = self.shape
-        if not (self._all_resident and shape.is_simple and shape.parts) or shape.facts.traps:
+        if why_anew(shape, all_resident=self._all_resident) is not None:
             return []
+        assert shape.parts is not None
         found: list[Command] = []
         for slot in self.zeros:
             nbytes = shape.bound[slot].nbytes
@@ -369,6 +370,13 @@ class Bound:
         for handle in self.fresh:
             self.session.residents.free(handle)
         self.fresh = []
+
+
+def why_anew(shape: Shape, *, all_resident: bool) -> str | None:
+    """Why the host has a part in each such dispatch over resident memory; None where it can be kept."""
+    if not all_resident:
+        return "a buffer comes from the host each time"
+    return "the host looks whether it trapped" if shape.facts.traps else shape.why_in_parts
 
 
 def dispatch_over(

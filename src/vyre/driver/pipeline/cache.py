@@ -254,6 +254,10 @@ class PipelineCache:
         with self._lock:
             return PipelineCacheMissEvidence.from_keys(self._seen, key)
 
+    def peek(self, key: PipelineCacheKey) -> Entry | None:
+        """What is here of a key; nothing is counted."""
+        return self._entries.get(key)
+
     def __contains__(self, key: PipelineCacheKey) -> bool:
         return key in self._entries
 

@@ -37,20 +37,35 @@ def dispatch_element_count(bindings: Iterable[Binding], *, full_span: bool = Fal
     With workgroup memory, or `full_span`, every element of the largest buffer is visited; else every element of the
     largest output, or of the largest input where no output has any. Uniforms never size anything.
     """
-    results = everything = 0
-    for b in bindings:
-        if b.role is BindingRole.SHARED:
-            full_span = True
-        elif b.role is not BindingRole.UNIFORM:
-            everything = max(everything, b.element_count)
-            if b.output_index is not None:
-                results = max(results, b.element_count)
-    return max(everything if full_span or not results else results, 1)
+    return _sizing(bindings, full_span)[0]
 
 
 def dispatch_element_count_for_program(program: Program, bindings: Iterable[Binding]) -> int:
     """The same for a program: atomics and subgroup operations need every element's invocation too."""
-    return dispatch_element_count(bindings, full_span=visits_everything(program))
+    return sizing_for_program(program, bindings)[0]
+
+
+def sizing_for_program(program: Program, bindings: Iterable[Binding]) -> tuple[int, str]:
+    """The same, with the reason."""
+    return _sizing(bindings, visits_everything(program))
+
+
+def _sizing(bindings: Iterable[Binding], full_span: bool) -> tuple[int, str]:
+    because = ", as it has atomics or subgroup operations" if full_span else ""
+    inputs: list[Binding] = []
+    results: list[Binding] = []
+    for b in bindings:
+        if b.role is BindingRole.SHARED:
+            because = because or ", as it has workgroup memory"
+        elif b.role is not BindingRole.UNIFORM and b.element_count:
+            (inputs if b.output_index is None else results).append(b)
+    over, what = (inputs + results, "buffer") if because else (results, "output") if results else (inputs, "input")
+    if not over:
+        return 1, "covers one invocation, as no buffer has an element"
+    longest = max(over, key=lambda b: b.element_count)
+    count = longest.element_count
+    elements = "1 element" if count == 1 else f"{count} elements"
+    return count, f"covers the {elements} of {longest.name}, the longest {what}{because}"
 
 
 def visits_everything(program: Program) -> bool:

@@ -13,7 +13,7 @@ came from memory; so it can be kept and used again for other inputs of the same 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ...errors import InvalidProgram
@@ -26,10 +26,11 @@ from .grid import (
     LaunchGeometryLimits,
     axes_of,
     check_grid,
-    dispatch_element_count_for_program,
     dispatch_param_words,
+    find_indirect_dispatch,
     infer_dispatch_grid,
     resolve_indirect_grid,
+    sizing_for_program,
     validate_launch_geometry,
     why_workgroup_is_fixed,
 )
@@ -44,13 +45,17 @@ _ONE: Grid = (1, 1, 1)
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """One launch. `param_words` are the element count and then, at slot + 1, the length of each bound buffer."""
+    """One launch. `param_words` are the element count and then, at slot + 1, the length of each bound buffer.
+
+    `why_grid` says in words where the grid comes from.
+    """
 
     element_count: int = 1
     workgroup: Grid = _ONE
     grid: Grid = _ONE
     param_words: tuple[int, ...] = ()
     max_binding_alignment: int = 1
+    why_grid: str = field(default="", compare=False)
 
     @classmethod
     def prepare(
@@ -69,8 +74,9 @@ class LaunchPlan:
         validate_launch_geometry(workgroup, _ONE, limits)
         grid = config.grid_override if indirect is None else indirect
         if grid is None:
-            elements = dispatch_element_count_for_program(program, bindings.bindings)
+            elements, why = sizing_for_program(program, bindings.bindings)
             grid = infer_dispatch_grid(elements, workgroup, backend, axes=axes_of(program))
+            why = f"{why}, in workgroups of {workgroup[0]}"
         else:
             if indirect is None and not all(grid):
                 raise InvalidProgram(
@@ -79,6 +85,8 @@ class LaunchPlan:
                     **config.labelled,
                 )
             check_grid(grid, workgroup)
+            source = None if indirect is None else find_indirect_dispatch(program)
+            why = "grid_override" if source is None else f"the program takes it from {source.count_buffer}"
             elements = _LAUNCH.mul(grid[0], workgroup[0], "element_count", 32)
         if all(grid):
             validate_launch_geometry(workgroup, grid, limits)
@@ -88,6 +96,7 @@ class LaunchPlan:
             grid,
             dispatch_param_words(bindings.bindings, elements),
             max((b.preferred_alignment for b in bindings.bindings), default=1),
+            why,
         )
 
 
