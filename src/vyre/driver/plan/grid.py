@@ -37,35 +37,36 @@ def dispatch_element_count(bindings: Iterable[Binding], *, full_span: bool = Fal
     With workgroup memory, or `full_span`, every element of the largest buffer is visited; else every element of the
     largest output, or of the largest input where no output has any. Uniforms never size anything.
     """
-    return _sizing(bindings, full_span)[0]
+    longest = _longest(bindings, full_span)[0]
+    return 1 if longest is None else longest.element_count
 
 
 def dispatch_element_count_for_program(program: Program, bindings: Iterable[Binding]) -> int:
     """The same for a program: atomics and subgroup operations need every element's invocation too."""
-    return sizing_for_program(program, bindings)[0]
+    return dispatch_element_count(bindings, full_span=visits_everything(program))
 
 
-def sizing_for_program(program: Program, bindings: Iterable[Binding]) -> tuple[int, str]:
-    """The same, with the reason."""
-    return _sizing(bindings, visits_everything(program))
+def why_element_count(program: Program, bindings: Iterable[Binding]) -> str:
+    """Where that count comes from, in words."""
+    longest, what = _longest(bindings, visits_everything(program))
+    if longest is None:
+        return "covers one invocation, as no buffer has an element"
+    elements = "1 element" if longest.element_count == 1 else f"{longest.element_count} elements"
+    return f"covers the {elements} of {longest.name}, the longest {what}"
 
 
-def _sizing(bindings: Iterable[Binding], full_span: bool) -> tuple[int, str]:
-    because = ", as it has atomics or subgroup operations" if full_span else ""
+def _longest(bindings: Iterable[Binding], full_span: bool) -> tuple[Binding | None, str]:
+    """The buffer whose elements are visited, and among which it is the longest."""
+    because = "buffer, as it has atomics or subgroup operations" if full_span else ""
     inputs: list[Binding] = []
     results: list[Binding] = []
     for b in bindings:
         if b.role is BindingRole.SHARED:
-            because = because or ", as it has workgroup memory"
+            because = because or "buffer, as it has workgroup memory"
         elif b.role is not BindingRole.UNIFORM and b.element_count:
             (inputs if b.output_index is None else results).append(b)
-    over, what = (inputs + results, "buffer") if because else (results, "output") if results else (inputs, "input")
-    if not over:
-        return 1, "covers one invocation, as no buffer has an element"
-    longest = max(over, key=lambda b: b.element_count)
-    count = longest.element_count
-    elements = "1 element" if count == 1 else f"{count} elements"
-    return count, f"covers the {elements} of {longest.name}, the longest {what}{because}"
+    among = inputs + results if because else results or inputs
+    return max(among, key=lambda b: b.element_count, default=None), because or ("output" if results else "input")
 
 
 def visits_everything(program: Program) -> bool:

@@ -26,12 +26,13 @@ from .grid import (
     LaunchGeometryLimits,
     axes_of,
     check_grid,
+    dispatch_element_count_for_program,
     dispatch_param_words,
     find_indirect_dispatch,
     infer_dispatch_grid,
     resolve_indirect_grid,
-    sizing_for_program,
     validate_launch_geometry,
+    why_element_count,
     why_workgroup_is_fixed,
 )
 from .outputs import OutputBindingLayout, OutputSlot, check_outputs, enforce_output_budget, output_binding_layouts
@@ -74,9 +75,9 @@ class LaunchPlan:
         validate_launch_geometry(workgroup, _ONE, limits)
         grid = config.grid_override if indirect is None else indirect
         if grid is None:
-            elements, why = sizing_for_program(program, bindings.bindings)
+            elements = dispatch_element_count_for_program(program, bindings.bindings)
             grid = infer_dispatch_grid(elements, workgroup, backend, axes=axes_of(program))
-            why = f"{why}, in workgroups of {workgroup[0]}"
+            why = f"{why_element_count(program, bindings.bindings)}, in workgroups of {workgroup[0]}"
         else:
             if indirect is None and not all(grid):
                 raise InvalidProgram(
