@@ -1,0 +1,197 @@
+"""Random kernels, as users write them, on every backend: does each give the bytes of the exact model?
+
+    python bench/kernels.py --backends cpu,opencl,wgpu --count 20000 --jobs 2     a table
+    python bench/kernels.py --backends reference --count 500 --seed 7 --json      bench/results/kernels_reference.json
+
+Kernels are source text made from seeds (vyre/conform/kernels), and the model is exact arithmetic on the same tree, so
+that the reference is judged like any other. Work is done in blocks of seeds by processes that end after some of them;
+a block that is done is kept in build/kernels, and the same command goes on where it was stopped. A kernel that differs
+is made small and written there too, as a script. `--name gl` puts a name of its own into the files, for a backend
+that the environment makes use another device. Exit status 1: a difference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from record import HERE, record
+
+from vyre.conform.kernels import check
+from vyre.conform.kernels.make import random_kernel
+from vyre.conform.kernels.shrink import shrunk
+from vyre.conform.kernels.tree import Tree, expressions, statements
+from vyre.errors import UnsupportedFeature
+
+BLOCK = 50
+KEPT = HERE.parent / "build" / "kernels"
+MOST_SCRIPTS = 20
+
+
+def judged(tree: Tree, backend: str, answer: list[bytes]) -> tuple[str, str]:
+    """ "same", "refused" with the reason, or "different" with what differs."""
+    try:
+        found = check.difference(tree, backend, answer)
+    except UnsupportedFeature as e:
+        return "refused", str(e.context.get("name") or e.message.partition(":")[0].partition(", and")[0])
+    except Exception as e:  # an error that only this backend has is what this looks for
+        return "different", f"{type(e).__name__}: {e}"[:2000]
+    return ("same", "") if found is None else ("different", str(found))
+
+
+def block(backend: str, first: int, count: int) -> dict[str, Any]:
+    """The report on some seeds."""
+    verdicts: Counter[str] = Counter()
+    refused: Counter[str] = Counter()
+    uses: Counter[str] = Counter()
+    different: list[dict[str, Any]] = []
+    for seed in range(first, first + count):
+        tree = random_kernel(seed)
+        answer = check.wanted(tree)
+        verdict, why = judged(tree, backend, answer)
+        verdicts[verdict] += 1
+        if verdict == "refused":
+            refused[why] += 1
+        elif verdict == "different":
+            different.append({"seed": seed, "difference": why})
+        uses.update(used(tree))
+    return {"verdicts": verdicts, "refused": refused, "mismatches": different, "kernels_using": uses}
+
+
+def used(tree: Tree) -> set[str]:
+    """What a kernel consists of, for the record of what was tried."""
+    found = {s.op for s in statements(tree.body)} | {f"array of {a.t}" for a in tree.arrays}
+    found |= {f"{e.op} of {e.t}" if e.op == "cast" else e.op for e in expressions(tree.body)}
+    found.add(f"{len(tree.workgroup)} axes")
+    return found | ({"helper"} if tree.helpers else set())
+
+
+@cache
+def sources() -> str:
+    """What the sources are, in short: a block is kept for these."""
+    found = hashlib.blake2b(digest_size=6)
+    for path in sorted((HERE.parent / "src").rglob("*.py")):
+        found.update(path.read_bytes())
+    return found.hexdigest()
+
+
+# ---- processes ------------------------------------------------------------------------------------------------------
+
+
+def run_block(backend: str, label: str, first: int, count: int) -> dict[str, Any]:
+    """A block in a process of its own, unless its report is there already."""
+    path = KEPT / f"{label}_{sources()}_{first}_{count}.json"
+    if not path.exists():
+        command = [sys.executable, __file__, "--block", backend, str(first), str(count)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            why = f"the process ended with {done.returncode}: {done.stderr[-1500:]}"
+            return {"verdicts": {"different": 1}, "refused": {}, "mismatches": [{"seed": first, "difference": why}],
+                    "kernels_using": {}}  # fmt: skip
+        KEPT.mkdir(parents=True, exist_ok=True)
+        path.write_text(done.stdout)
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def compare(backend: str, label: str, seed: int, count: int, jobs: int) -> dict[str, Any]:
+    """The report on one backend, with progress on stderr."""
+    registration = import_module(f"vyre.backends.{backend.partition(':')[0]}").REGISTRATION
+    if (why := registration.unavailable()) is not None:
+        raise SystemExit(f"{backend} is not available: {why}")
+    start = time.perf_counter()
+    totals: dict[str, Counter[str]] = {"verdicts": Counter(), "refused": Counter(), "kernels_using": Counter()}
+    mismatches: list[dict[str, Any]] = []
+    firsts = range(seed, seed + count, BLOCK)
+    with ThreadPoolExecutor(jobs) as pool:
+        work = [pool.submit(run_block, backend, label, s, min(BLOCK, seed + count - s)) for s in firsts]
+        for done, future in enumerate(as_completed(work), 1):
+            report = future.result()
+            for name, total in totals.items():
+                total.update(report[name])
+            mismatches += report["mismatches"]
+            spent = time.perf_counter() - start
+            left = spent / done * (len(work) - done)
+            print(
+                f"\r{label}: {sum(totals['verdicts'].values())} of {count}, {len(mismatches)} different, "
+                f"{spent / 60:.0f} min, {left / 60:.0f} min left ",
+                end="", file=sys.stderr, flush=True,
+            )  # fmt: skip
+    print(file=sys.stderr)
+    mismatches.sort(key=lambda m: m["seed"])
+    for m in mismatches[:MOST_SCRIPTS]:
+        m["script"] = write_script(m["seed"], backend, label)
+    device = next(iter(registration.devices()), None) if registration.devices is not None else None
+    return {
+        "backend": backend,
+        "device": device.name if device is not None else backend,
+        "seeds": [seed, seed + count],
+        "kernels": sum(totals["verdicts"].values()),
+        "same": totals["verdicts"]["same"],
+        "refused": dict(totals["refused"].most_common()),
+        "mismatches": mismatches,
+        "kernels_using": dict(sorted(totals["kernels_using"].items())),
+        "seconds": round(time.perf_counter() - start, 1),
+    }
+
+
+def write_script(seed: int, backend: str, label: str) -> str:
+    """The kernel that differs, made small, as a program that shows both answers."""
+    tree = random_kernel(seed)
+    verdict, why = judged(tree, backend, check.wanted(tree))
+    if verdict != "different":
+        return f"not again: {verdict} {why}"
+    kind = why.partition(":")[0]  # an error stays that error; a difference may move
+
+    def differs(candidate: Tree) -> bool:
+        again, reason = judged(candidate, backend, check.wanted(candidate))
+        return again == "different" and ("Error" not in kind or reason.startswith(kind))
+
+    tree = shrunk(tree, differs)
+    answer = check.wanted(tree)
+    path = KEPT / f"{label}_{seed}.py"
+    path.write_text(check.script(tree, backend, judged(tree, backend, answer)[1], answer))
+    return path.relative_to(HERE.parent).as_posix()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--backends", default="cpu", help="ids, separated by commas; id:number for a certain device")
+    parser.add_argument("--count", type=int, default=500, help="kernels for each backend")
+    parser.add_argument("--seed", type=int, default=0, help="the first")
+    parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
+    parser.add_argument("--name", default="", help="what the backend is called in files")
+    parser.add_argument("--json", action="store_true", help="write bench/results/kernels_<backend>.json")
+    parser.add_argument("--block", nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.block:
+        backend, first, count = options.block
+        print(json.dumps(block(backend, int(first), int(count))))
+        return 0
+    different = 0
+    for backend in options.backends.split(","):
+        label = options.name or backend.replace(":", "_")
+        report = compare(backend, label, options.seed, options.count, options.jobs)
+        different += len(report["mismatches"])
+        print(
+            f"{label} on {report['device']}: {report['kernels']} kernels, {report['same']} the same, "
+            f"{sum(report['refused'].values())} refused, {len(report['mismatches'])} different, {report['seconds']} s"
+        )
+        for m in report["mismatches"]:
+            print(f"  seed {m['seed']}: {m['difference'][:300]} ({m.get('script', '')})")
+        if options.json:
+            record(f"kernels_{label}", report)
+    return 1 if different else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

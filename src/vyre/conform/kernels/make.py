@@ -1,0 +1,280 @@
+"""A random kernel with one call of it, from a seed."""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from . import inputs
+from .stmts import ORDER_FREE, Around, Bins, Owned, Statements
+from .tree import FLOATS, NARROW, Array, E, S, Tree, statements
+from .write import source
+
+WORKGROUPS: dict[int, tuple[tuple[int, ...], ...]] = {
+    1: ((1,), (2,), (7,), (16,), (31,), (32,), (33,), (64,), (64,), (64,), (100,), (128,), (256,)),
+    2: ((8, 8), (8, 8), (16, 4), (1, 8), (3, 5), (32, 1), (64, 1), (1, 1), (16, 16)),
+    3: ((4, 4, 4), (2, 3, 4), (8, 1, 2), (1, 1, 8), (4, 4, 1), (16, 1, 1)),
+}
+LENGTHS = (0, 1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 200, 255, 256, 257, 300)
+SIDES = {2: (0, 1, 2, 3, 5, 7, 8, 9, 13, 16, 17), 3: (1, 2, 3, 4, 5, 7)}
+MOST_LANES = 640
+
+
+def random_kernel(seed: int) -> Tree:
+    """The kernel of a seed; the same one on every machine."""
+    for attempt in range(100):
+        maker = _Maker(random.Random(f"kernel {seed} {attempt}"))
+        tree = maker.tree(seed)
+        if prod(tree.grid) * prod(tree.workgroup) <= MOST_LANES:
+            return tree
+    raise AssertionError(f"no kernel for seed {seed} is small enough")
+
+
+class _Maker(Statements):
+    written: list[Array]
+    count: int  # lanes of the domain
+    meeting: Array | None = None  # what lanes of the whole grid exchange values by
+
+    def __init__(self, rng: random.Random) -> None:
+        types = ["u32", "i32", "f32", "bool"]
+        for share, more in ((0.5, NARROW), (0.25, ("u64", "i64")), (0.25, ("f16", "bf16")), (0.12, ("f64",))):
+            if rng.random() < share:
+                types += rng.sample(more, rng.randint(1, len(more)))
+        super().__init__(rng, types)
+        self.outs, self.bins, self.left = [], [], rng.randint(4, 16)
+        self.whiles = rng.random() < 0.15
+
+    def tree(self, seed: int) -> Tree:
+        rng = self.rng
+        rank = rng.choice((1, 1, 1, 1, 1, 1, 2, 2, 3))
+        workgroup = rng.choice(WORKGROUPS[rank])
+        lanes = prod(workgroup)
+        dims = (rng.choice(LENGTHS),) if rank == 1 else tuple(rng.choice(SIDES[rank]) for _ in range(rank))
+        alike = rng.random() < 0.4  # every array has the shape of the domain
+        flat = rank > 1 and prod(workgroup[1:]) == 1
+        way = (
+            rng.choice(("grid", "domain", "inferred", "inferred"))
+            if alike and not flat
+            else rng.choice(("grid", "domain"))
+        )
+        grid = tuple(-(-n // w) for n, w in zip(dims, workgroup, strict=True))
+        if way == "grid":
+            grid = tuple(max(0, min(g + rng.choice((-1, 0, 0, 1)), 40)) or 1 for g in grid)
+        arrays, scalars = self.declared(dims, alike, way)
+        i, guard = self.linear(dims, grid, workgroup, scalars)
+        body = self.body(lanes, workgroup, i, guard)
+        if way == "inferred":
+            grid = self.inferred(arrays, body, workgroup)
+        x, y, z = (*grid, 1, 1)[:3]
+        call: tuple[Any, ...] = {"grid": ("grid", grid), "domain": ("domain", dims), "inferred": ()}[way]
+        tree = Tree(
+            seed, tuple(arrays), tuple(scalars), tuple(self.consts.items()), tuple(self.captured.items()),
+            tuple(self.helpers), workgroup, (x, y, z), call,
+            sized=way != "inferred" or not self.says_shapes(arrays) or rng.random() < 0.3,
+            later=rng.random() < 0.1, body=body,
+        )  # fmt: skip
+        return without_unused(tree)
+
+    # -- parameters
+
+    def declared(self, dims: tuple[int, ...], alike: bool, way: str) -> tuple[list[Array], list[tuple[str, str, Any]]]:
+        rng = self.rng
+        self.count = prod(dims)
+        shape = dims[::-1]
+        if len(dims) == 1 and dims[0] % 2 == 0 and dims[0] and rng.random() < 0.2:
+            shape = rng.choice(((dims[0] // 2, 2), (dims[0], 1), (2, dims[0] // 2)))
+        arrays: list[Array] = []
+
+        def shaped(static: bool) -> tuple[int, ...]:
+            if alike:
+                return shape
+            n = int(rng.choice((prod(dims), prod(dims), rng.choice(LENGTHS))))
+            return (max(n, 1) if static else n,)
+
+        for k in range(rng.randint(1, 3)):
+            t = rng.choice(self.types)
+            static = rng.random() < 0.12
+            extent = shaped(static)
+            data = inputs.elements(rng, t, prod(extent))
+            arrays.append(Array(f"x{k}", "in", t, extent, data, static and bool(prod(extent)), rng.random() < 0.1))
+        if rng.random() < 0.15:
+            t, n = rng.choice(self.types), rng.randint(1, 5)
+            arrays.append(Array("table", "uniform", t, (n,), inputs.elements(rng, t, n), True))
+        self.readable = list(arrays)
+        for k in range(rng.randint(0, 1) + (rng.random() < 0.2)):
+            t = rng.choice(self.types)
+            extent = shaped(False)
+            arrays.append(Array(f"io{k}", "inout", t, extent, inputs.elements(rng, t, prod(extent))))
+        if rng.random() < 0.15:
+            t, extent = rng.choice(("u32", "i32")), shaped(False)
+            arrays.append(Array("swap", "inout", t, extent, inputs.elements(rng, t, prod(extent))))
+        if rng.random() < 0.15 and (not alike or way != "inferred"):
+            t, n = rng.choice(("u32", "i32")), rng.randint(1, 7)
+            arrays.append(Array("bins", "inout", t, (n,), inputs.elements(rng, t, n)))
+            self.bins.append(Bins("bins", t, rng.choice(ORDER_FREE)))
+        if rng.random() < 0.05 and way != "inferred":
+            t, n = rng.choice(self.types), rng.choice(LENGTHS)
+            self.meeting = Array("meet", "inout", t, (n,), inputs.elements(rng, t, n))
+            arrays.append(self.meeting)
+        for k in range(rng.randint(1, 3)):
+            t = rng.choice((*self.types, "u32", "f32"))
+            static = rng.random() < 0.1 and (len(dims) == 1 or not alike)
+            extent = shaped(static)
+            if not alike and self.count and rng.random() < 0.7:
+                extent = (self.count * rng.choice((2, 3, 4, 8)),)
+            given = rng.random() < 0.3
+            arrays.append(Array(f"out{k}", "out", t, extent, b"", static and bool(prod(extent)), False, given))
+        rng.shuffle(arrays)
+        self.written = [a for a in arrays if a.role in ("out", "inout") and a.name not in ("bins", "meet")]
+        scalars = []
+        for k in range(rng.choice((0, 0, 1, 2))):
+            t = rng.choice(self.types)
+            scalars.append((f"a{k}", t, inputs.scalar(rng, t)))
+            self.scopes[0].append((f"a{k}", t, False))
+        return arrays, scalars
+
+    def says_shapes(self, arrays: list[Array]) -> bool:
+        """Whether the inputs say how long the results are."""
+        return any(a.role in ("in", "inout") and not a.static for a in arrays)
+
+    def inferred(self, arrays: list[Array], body: tuple[S, ...], workgroup: tuple[int, ...]) -> tuple[int, ...]:
+        """What a call without a grid or a domain launches: enough for the largest result in one dimension, for
+        everything where lanes matter beyond their own element; the shape of the first result in several."""
+        results = [a for a in arrays if a.role == "out"] + [a for a in arrays if a.role == "inout"]
+        if len(workgroup) > 1 and prod(workgroup[1:]) > 1:
+            extent = (*results[0].shape[::-1], 1, 1)[:3]
+            return tuple(-(-n // w) for n, w in zip(extent, (*workgroup, 1, 1), strict=False))
+        lanes_matter = any(s.op in ("atomic", "shared", "subgroup") for s in statements(body))
+        seen = [a for a in arrays if a.role != "uniform"] if lanes_matter else results
+        most = max(a.size for a in seen) or max(a.size for a in arrays if a.role != "uniform")
+        return (-(-max(most, 1) // workgroup[0]),)
+
+    # -- ids
+
+    def linear(
+        self, dims: tuple[int, ...], grid: tuple[int, ...], workgroup: tuple[int, ...], scalars: list[Any]
+    ) -> tuple[E, E | None]:
+        """The number of a lane in the grid, and the condition under which it is one of the domain."""
+        rng = self.rng
+        axes = [E("id", "u32", data=("gid", a)) for a in "xyz"[: len(dims)]]
+        whole = [g * w for g, w in zip(grid, workgroup, strict=True)]
+        guarded = rng.random() < 0.6 and prod(dims) > 0
+        extents = dims if guarded else whole
+        terms: E = axes[-1]
+        for k in reversed(range(len(dims) - 1)):
+            terms = E("+", "u32", (E("*", "u32", (terms, self.extent(extents[k], scalars))), axes[k]))
+        inside = [E("compare", "bool", (a, self.extent(n, scalars)), ("<",)) for a, n in zip(axes, dims, strict=True)]
+        guard = (E("and", "bool", tuple(inside)) if len(inside) > 1 else inside[0]) if guarded else None
+        return terms, guard
+
+    def extent(self, n: int, scalars: list[Any]) -> E:
+        """A side of the domain: a literal, a captured number, or an argument."""
+        match self.rng.randrange(4):
+            case 0:
+                known = [name for name, t, value in scalars if t == "u32" and value == n]
+                if not known and len(scalars) < 3:
+                    known = [f"side{len(scalars)}"]
+                    scalars.append((known[0], "u32", n))
+                    self.scopes[0].append((known[0], "u32", False))
+                return E("var", "u32", data=known[0]) if known else self.num_at(n)
+            case 1:
+                return self.named("u32", n)
+        return self.num_at(n)
+
+    def places(self, a: Array, i: E) -> list[E]:
+        """Elements that belong to one lane: the same rule for every access to the array."""
+        rng = self.rng
+        n = E("num", "u32", data=(str(a.size), a.size)) if a.static else E("len", "u32", data=a.name)
+        one = self.num_at(1)
+        match rng.randrange(10):
+            case 0:
+                return [E("-", "u32", (E("-", "u32", (n, one)), i))]
+            case 1:
+                return [E(rng.choice(("+", "-", "^")), "u32", (i, self.small(6)))]
+            case 2 | 4 | 5 | 6 | 7 | 8 if self.count and a.size >= 2 * self.count:
+                step = a.size // self.count
+                scaled = E("*", "u32", (i, self.num_at(step)))
+                return [E("+", "u32", (scaled, self.num_at(k))) for k in range(step)]
+            case 3:
+                return [E("-", "u32", (self.num_at(rng.randint(0, 300)), i))]
+        return [i]
+
+    # -- the body
+
+    def body(self, lanes: int, workgroup: tuple[int, ...], i: E, guard: E | None) -> tuple[S, ...]:
+        rng = self.rng
+        head: list[S] = []
+        if i.op != "id" or rng.random() < 0.3:
+            name = self.local("u32", mutable=False, stem="i")
+            head.append(S("let", name, (i,)))
+            i = E("var", "u32", data=name)
+        self.ids = [i, i, i, *(E("id", "u32", data=("gid", a)) for a in "xyz"[: len(workgroup)])]
+        self.ids += [E("id", "u32", data=(rng.choice(("lid", "wg")), rng.choice("xyz")))]
+        for a in self.written:
+            places = self.places(a, i)
+            self.outs.append(Owned(a, places, swapped=a.name == "swap"))
+            if a.role == "inout" and a.name != "swap":
+                self.own.append((a.name, a.t, places))
+        if self.meeting is not None:
+            head += self.across(self.meeting.name, self.meeting.t, i)
+        for k in range(rng.choice((0, 0, 0, 1, 2))):
+            left = self.left
+            self.helpers.append(self.helper(f"h{k}"))
+            self.left = left
+        if rng.random() < 0.25:
+            head += self.together(lanes, self.local_id(workgroup), rng.random() < 0.4, rng.random() < 0.5)
+        if guard is None:
+            return (*head, *self.rest(0))
+        if rng.random() < 0.5:
+            return (*head, S("if", None, (E("not", "bool", (guard,)),), ((S("return"),),)), *self.rest(0))
+        with self.scope():
+            return (*head, S("if", None, (guard,), (self.rest(1),)))
+
+    def local_id(self, workgroup: tuple[int, ...]) -> E:
+        found: E | None = None
+        for axis in reversed(range(len(workgroup))):
+            own = E("id", "u32", data=("lid", "xyz"[axis]))
+            if found is None:
+                found = own
+            else:
+                found = E("+", "u32", (E("*", "u32", (found, self.num_at(workgroup[axis]))), own))
+        assert found is not None
+        return found
+
+    def rest(self, depth: int) -> tuple[S, ...]:
+        """Statements, and at the end a store to every result."""
+        made: list[S] = []
+        while self.left > 0:
+            made += self.sequence(self.rng.randint(1, 3), Around(depth))
+        for out in self.outs:
+            if not out.swapped:
+                made.append(S("store", out.array.name, (out.next(), self.last(out.array.t))))
+        return tuple(made)
+
+    def last(self, t: str) -> E:
+        """What shows as many locals as it can."""
+        names = self.variables(t)
+        if names and t not in NARROW and t != "bool" and self.chance(0.6):
+            a, b = E("var", t, data=names[-1]), self.expr(t, 3)
+            return E("+" if t in FLOATS else "^", t, (a, b))
+        return self.expr(t, 4)
+
+
+def without_unused(tree: Tree) -> Tree:
+    """Less the numbers and helpers that nothing names."""
+    helpers = tree.helpers
+    for helper in reversed(helpers):
+        text = source(replace(tree, helpers=tuple(h for h in helpers if h is not helper)))
+        if not re.search(rf"\b{helper.name}\(", text):
+            helpers = tuple(h for h in helpers if h is not helper)
+            tree = replace(tree, helpers=helpers)
+    text = source(replace(tree, consts=()))
+    used = set(re.findall(r"\b[CN]\d+\b", text))
+    return replace(
+        tree,
+        captured=tuple(c for c in tree.captured if c[0] in used),
+        consts=tuple(c for c in tree.consts if c[0] in used),
+    )

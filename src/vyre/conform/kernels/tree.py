@@ -1,0 +1,135 @@
+"""The tree of a random kernel: what the source is printed from and what the model evaluates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+INTS = ("u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64")
+NARROW = ("u8", "i8", "u16", "i16")
+WORDS = ("u32", "i32")
+WIDE = ("u32", "i32", "u64", "i64")
+FLOATS = ("f16", "bf16", "f32", "f64")
+TYPES = (*INTS, *FLOATS, "bool")
+BITS = {"u8": 8, "i8": 8, "u16": 16, "i16": 16, "u32": 32, "i32": 32, "u64": 64, "i64": 64, "bool": 32} | {
+    "f16": 16, "bf16": 16, "f32": 32, "f64": 64,
+}  # fmt: skip
+"""Width of an element in memory."""
+NO_WAY = frozenset(
+    [(a, b) for a in ("u64", "i64") for b in ("f16", "bf16", "f32")]
+    + [(b, a) for a in ("u64", "i64") for b in ("f16", "bf16", "f32")]
+    + [("f64", "f16"), ("f64", "bf16"), ("u32", "bf16"), ("i32", "bf16")]
+)
+"""Conversions that the language refuses, because each way would lose bits that nobody gave up."""
+FUNCTIONS = (
+    "exp", "exp2", "log", "log2", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh",
+)  # fmt: skip
+
+
+def limits(t: str) -> tuple[int, int]:
+    """Smallest and largest value of an integer type."""
+    bits = BITS[t]
+    return (-(1 << bits - 1), (1 << bits - 1) - 1) if t[0] == "i" else (0, (1 << bits) - 1)
+
+
+@dataclass(frozen=True)
+class E:
+    """An expression of type `t`. What `data` holds is up to `op`: a name, a number with its text, a list of signs."""
+
+    op: str
+    t: str
+    args: tuple[E, ...] = ()
+    data: Any = None
+
+
+@dataclass(frozen=True)
+class S:
+    """A statement: names and the like in `data`, its expressions in `args`, its blocks in `bodies`."""
+
+    op: str
+    data: Any = None
+    args: tuple[E, ...] = ()
+    bodies: tuple[tuple[S, ...], ...] = ()
+
+
+@dataclass(frozen=True)
+class Helper:
+    """A device function. A parameter of which the type begins with `*` is a buffer; `noted` ones are annotated."""
+
+    name: str
+    params: tuple[tuple[str, str], ...]
+    returns: str
+    body: tuple[S, ...]
+    noted: bool
+
+
+@dataclass(frozen=True)
+class Array:
+    """A buffer parameter. `static`: the annotation has the length; `apart`: the host array is a view with gaps;
+    `given`: the caller brings the array of an output."""
+
+    name: str
+    role: str
+    t: str
+    shape: tuple[int, ...]
+    data: bytes = b""
+    static: bool = False
+    apart: bool = False
+    given: bool = False
+
+    @property
+    def size(self) -> int:
+        n = 1
+        for extent in self.shape:
+            n *= extent
+        return n
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A kernel and one call of it. `call` is how the grid is said: ("grid", ...), ("domain", ...) or (); `grid` is
+    what it is, in workgroups."""
+
+    seed: int
+    arrays: tuple[Array, ...]
+    scalars: tuple[tuple[str, str, Any], ...]
+    consts: tuple[tuple[str, Any], ...]
+    captured: tuple[tuple[str, Any], ...]
+    helpers: tuple[Helper, ...]
+    workgroup: tuple[int, ...]
+    grid: tuple[int, int, int]
+    call: tuple[Any, ...]
+    sized: bool
+    later: bool
+    body: tuple[S, ...] = field(default=())
+
+    def array(self, name: str) -> Array:
+        return next(a for a in self.arrays if a.name == name)
+
+    @property
+    def results(self) -> tuple[Array, ...]:
+        """What a call returns, in order."""
+        return tuple(a for a in self.arrays if a.role in ("out", "inout"))
+
+
+def expressions(body: tuple[S, ...]) -> Iterator[E]:
+    """All expressions of statements, inner ones too."""
+    for s in body:
+        for e in s.args:
+            yield from inside(e)
+        for block in s.bodies:
+            yield from expressions(block)
+
+
+def inside(e: E) -> Iterator[E]:
+    yield e
+    for arg in e.args:
+        yield from inside(arg)
+
+
+def statements(body: tuple[S, ...]) -> Iterator[S]:
+    for s in body:
+        yield s
+        for block in s.bodies:
+            yield from statements(block)
