@@ -26,7 +26,8 @@ def zeros(*shape):
 def test_results_of_one_shape_are_the_domain():
     a, b = zeros(*PLANE), zeros(*PLANE)
     two(20, a, b)
-    assert a.all() and b.all()
+    assert a.all()
+    assert b.all()
 
 
 @pytest.mark.parametrize("shapes", [(SMALL, PLANE), (PLANE, SMALL), (SMALL, (4, 5))])
@@ -37,14 +38,16 @@ def test_results_that_differ_in_shape_are_refused_by_name(shapes):
         vyre.ArgumentValueError, match=rf"differ in shape: {listed}. Fix: pass domain=\(width, height\)"
     ):
         two(20, a, b)
-    assert not a.any() and not b.any()
+    assert not a.any()
+    assert not b.any()
 
 
 @pytest.mark.parametrize("how", [{"domain": (20, 10)}, {"grid": (5, 3)}])
 def test_a_caller_who_says_how_much_runs_may_differ(how):
     a, b = zeros(*SMALL), zeros(*PLANE)
     two(20, a, b, **how)
-    assert a.all() and b.all()
+    assert a.all()
+    assert b.all()
 
 
 @pytest.mark.parametrize("other", [(200,), (201,), (10, 20, 3), (1, 10, 20)])
@@ -52,7 +55,8 @@ def test_a_result_of_other_axes_is_covered_or_refused(other):
     a, b = zeros(*PLANE), zeros(*other)
     if b.size <= a.size:
         two(20, a, b)
-        assert a.all() and b.all()
+        assert a.all()
+        assert b.all()
         return
     with pytest.raises(
         vyre.ArgumentValueError, match=r"b of shape \(.*\) has more elements than .* \(10, 20\).*Fix: pass dom"
@@ -69,7 +73,7 @@ def test_a_result_of_more_axes_than_the_kernel_has_is_refused():
         two(20, zeros(10, 20, 3), zeros(10, 20, 3))
 
 
-# ---- axes that the kernel reads ------------------------------------------------------------------------------------------
+# ---- axes that the kernel reads -------------------------------------------------------------------------------------
 
 
 @vyre.kernel(workgroup=(64, 1))
@@ -134,14 +138,14 @@ def test_a_program_that_reads_y_needs_a_grid():
     program = Program([read_write("out", 0, vyre.u32, 8)], (4, 1, 1), [Store("out", InvocationId(1), lit(1))])
     with vyre.backends.cpu.REGISTRATION.open() as backend:
         with pytest.raises(
-            vyre.InvalidProgram, match="reads the y axis has no natural grid.*Fix: pass .*grid_override"
+            vyre.InvalidProgram, match=r"reads the y axis has no natural grid.*Fix: pass .*grid_override"
         ):
             backend.dispatch(program, [bytes(32)])
         (out,) = backend.dispatch(program, [bytes(32)], vyre.DispatchConfig(grid_override=(1, 8, 1)))
     assert np.frombuffer(out, WORD).all()
 
 
-# ---- one axis ------------------------------------------------------------------------------------------------------------
+# ---- one axis -------------------------------------------------------------------------------------------------------
 
 
 @vyre.kernel(workgroup=8)
@@ -185,7 +189,8 @@ def test_two_results_of_one_axis_are_covered_to_the_last_element():
     for sizes in ((16, 200), (200, 16)):
         a, b = zeros(sizes[0]), zeros(sizes[1])
         both(a, b)
-        assert a.all() and b.all()
+        assert a.all()
+        assert b.all()
 
 
 @pytest.mark.parametrize(

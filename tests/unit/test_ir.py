@@ -219,17 +219,17 @@ def test_a_type_called_with_what_is_no_number_says_so(dtype):
         dtype(Fraction(10**400))
     if dtype.name == "bool":
         return
-    with pytest.raises(IRValueError, match="does not fit.*Fix: use a"):
+    with pytest.raises(IRValueError, match=r"does not fit.*Fix: use a"):
         dtype(-(10**400))
     if dtype.is_int:
         for number in (math.nan, math.inf, 1.5, np.float32(1.0)):
-            with pytest.raises(IRTypeError, match="literal.*Fix: write an integer"):
+            with pytest.raises(IRTypeError, match=r"literal.*Fix: write an integer"):
                 dtype(number)
 
 
 def test_a_literal_of_no_number_is_refused_without_a_type_too():
     for junk in JUNK:
-        with pytest.raises(IRTypeError, match="is not a number. Fix: write an integer or a float"):
+        with pytest.raises(IRTypeError, match=r"is not a number\. Fix: write an integer or a float"):
             lit(junk)
 
 

@@ -512,6 +512,8 @@ def lit(value: int | float | bool, dtype: DataType | None = None) -> Expr:
 
 def plain_number(value: object) -> int | float | bool | None:
     """A number of Python's own types, also for one of NumPy's or another library's; None for what is no number."""
+    if type(value) is int or type(value) is float:
+        return value
     if isinstance(value, bool) or (type(value).__module__, type(value).__name__) in NUMPY_BOOLS:
         return bool(value)
     if isinstance(value, Integral):

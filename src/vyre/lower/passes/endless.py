@@ -1,5 +1,7 @@
-"""A `while` of the language is two loops that end with one flag, as a loop of a program has at most 2^32 - 1 turns.
-Their product of turns takes centuries: one loop without a count does the same, at a lower price."""
+"""A `while` of the language is two loops that end with one flag: a loop of a program has 2^32 - 1 turns at most.
+
+The square of that takes a machine centuries: one loop without a count does the same, at a lower price.
+"""
 
 from __future__ import annotations
 
