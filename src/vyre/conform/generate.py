@@ -471,6 +471,8 @@ class _Maker:
             options += [lambda: self.load(t)] * 2
         if t == u32:
             options += [self.word]
+        if t == f32:
+            options += [lambda: self.tiny(0)]
         return rng.choice(options)()
 
     def word(self) -> Expr:
@@ -547,6 +549,8 @@ class _Maker:
         found = [binary(op) for op in _binary_of(t)] + [unary(op, (t,)) for op in _unary_of(t)]
         if t == bool_:
             found += [self.comparison] * 6 + [self.logic] * 3
+            if f32 in self.types:
+                found += [lambda d: BinOp(rng.choice((BinaryOp.EQ, BinaryOp.NE)), self.tiny(d), lit(0.0))] * 2
             tested = tuple(s for s in self.types if s in FLOATS)
             found += [unary(op, tested) for op in UnaryOp if op.rule == "float_test" and tested]
             found += [unary(UnaryOp.LOGICAL_NOT, (u32, bool_))]
@@ -556,7 +560,7 @@ class _Maker:
             found += [unary(op, (f32,)) for op in UnaryOp if op.transcendental]
         if t == f32:
             found += [lambda d: Fma(self.expr(f32, d), self.expr(f32, d), self.expr(f32, d))] * 2
-            found += [self.tiny] * 2
+            found += [self.tiny] * 3
         if t in FLOATS:
             found += [lambda d: self.unchanged(t, d)] * 2
         found += [lambda d: Select(self.condition(d), self.expr(t, d), self.expr(t, d))] * 2
@@ -570,10 +574,14 @@ class _Maker:
     def tiny(self, depth: int) -> Expr:
         """An f32 made of a word that is computed here, which is mostly a subnormal or next to one."""
         word, rng = self.expr(u32, depth), self.rng
-        options = (
-            lambda: word & rng.choice((1, 0xFF, 0x7FFFFF, 0x807FFFFF, 0x00FFFFFF)),
-            lambda: word >> rng.choice((9, 9, 8, 20)),
-            lambda: (word & 0x80000001) ^ rng.choice(edge_bits(f32)),
+
+        def part(mask: int) -> Expr:
+            return BinOp(BinaryOp.BIT_AND, word, lit(mask))
+
+        options: tuple[Callable[[], Expr], ...] = (
+            lambda: part(rng.choice((1, 0xFF, 0x7FFFFF, 0x807FFFFF, 0x00FFFFFF))),
+            lambda: BinOp(BinaryOp.SHR, word, lit(rng.choice((9, 9, 8, 20)))),
+            lambda: part(0x80000001) ^ lit(rng.choice(edge_bits(f32))),
             lambda: Cast(u32, Cast(rng.choice((u8, u16)), word)),
         )
         return Bitcast(f32, rng.choice(options)())
@@ -591,9 +599,9 @@ class _Maker:
     def comparison(self, depth: int) -> Expr:
         t, rng = self.rng.choice(self.types), self.rng
         ops = [op for op in BinaryOp if op.rule == "compare" and (t != bool_ or op in (BinaryOp.EQ, BinaryOp.NE))]
-        zero = t in FLOATS and rng.random() < 0.3
-        other = lit(rng.choice((0.0, -0.0)), t) if zero else self.expr(t, depth)
-        return BinOp(rng.choice(ops), self.expr(t, depth), other)
+        if t in FLOATS and rng.random() < 0.4:
+            return BinOp(rng.choice(ops), self.expr(t, depth), lit(rng.choice((0.0, -0.0)), t))
+        return BinOp(rng.choice(ops), self.expr(t, depth), self.expr(t, depth))
 
     def logic(self, depth: int) -> Expr:
         return BinOp(self.rng.choice((BinaryOp.AND, BinaryOp.OR)), self.condition(depth), self.condition(depth))
