@@ -60,8 +60,8 @@ A `subgroup` reduction of floats gives canonical sums and products in every mode
 
 Loads, stores and atomics carry `guarded`: the access is out of bounds for some lane unless the emitter tests it. With
 `covered` set, the access is in bounds in every tile for which the kernel's `check` gives true, so an emitter that
-versions its body leaves out the test there. `whole` are the steps of its index that do not wrap where the access needs
-no test: an emitter may compute them in more bits.
+versions its body leaves out the test there, provided that it takes the values of `Check.loads` from the check. `whole`
+are the steps of its index that do not wrap where the access needs no test: an emitter may compute them in more bits.
 """
 
 from __future__ import annotations
@@ -175,11 +175,14 @@ Body = list[Statement]
 class Check:
     """Straight-line uniform code before a tile of workgroups: `ok` says that covered accesses fit.
 
-    Only pure instructions and guarded loads of read-only buffers; no floats.
+    Only pure instructions and guarded loads of read-only buffers; no floats. `loads` are the loads of the kernel that
+    `ok` depends on, each with the one here that stands for it. A caller's thread may change the memory after the check:
+    where `ok` holds, those loads have the values that the check has read, and do not read again.
     """
 
     body: list[Ins]
     ok: Ins
+    loads: dict[Ins, Ins] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)

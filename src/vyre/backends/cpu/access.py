@@ -39,20 +39,23 @@ def tested(e: Lanes, ins: Ins) -> bool:
 
 
 def load(e: Lanes, ins: Ins) -> Val:
-    buffer, index, test = ins.attr, e.value(ins.args[0]), tested(e, ins)
+    if ins in e.given:
+        return Val(SAME, (e.given[ins],))
+    index, test = e.value(ins.args[0]), tested(e, ins)
     if index.kind == SAME:
-        return Val(SAME, (_load_one(e, buffer, index.parts[0], test, None, _far(e, ins)[0]),))
+        return Val(SAME, (_load_one(e, ins, index.parts[0], test, None, _far(e, ins)[0]),))
     if index.kind == EACH or e.width == 1:
         each = zip(index.parts, e.mask or (None,) * e.parts, _far(e, ins), strict=True)
-        return Val(EACH, each_once(each, lambda imf: _load_one(e, buffer, imf[0], test, *imf[1:])))
-    masks = _masks(e, buffer, index, test)
+        return Val(EACH, each_once(each, lambda imf: _load_one(e, ins, imf[0], test, *imf[1:])))
+    masks = _masks(e, ins.attr, index, test)
     if index.kind == ROW and masks[0] is None:
-        return Val(WIDE, each_once(_far(e, ins), lambda far: _load_row(e, buffer, far)))
+        return Val(WIDE, each_once(_far(e, ins), lambda far: _load_row(e, ins, far)))
     some = zip(index.parts, masks, strict=True)
-    return Val(WIDE, each_once(some, lambda im: _load_vector(e, buffer, index.kind, im[0], im[1])))
+    return Val(WIDE, each_once(some, lambda im: _load_vector(e, ins, index.kind, im[0], im[1])))
 
 
-def _load_vector(e: Lanes, buffer: Buffer, form: int, index: str, mask: str | None) -> str:
+def _load_vector(e: Lanes, ins: Ins, form: int, index: str, mask: str | None) -> str:
+    buffer: Buffer = ins.attr
     storage = STORAGE[buffer.element.name]
     kind, flags = vec(storage, e.width), ty("bool", e.width)
     if form != ROW:
@@ -62,14 +65,22 @@ def _load_vector(e: Lanes, buffer: Buffer, form: int, index: str, mask: str | No
         e.w.declare(kind, name, "ptr", flags, kind)
         at = _row_address(e, buffer, index)
         raw = e.w.new(f"call {kind} @{name}(ptr align {_SIZES[storage]} {at}, {flags} {mask}, {kind} zeroinitializer)")
-    return from_storage(e.w, buffer.element.name, raw, e.width)
+    return _loaded(e, ins, raw, e.width)
 
 
-def _load_row(e: Lanes, buffer: Buffer, far: str) -> str:
-    element, storage = buffer.element.name, STORAGE[buffer.element.name]
-    at = _at(e, buffer, far)
-    raw = e.w.new(f"load {vec(storage, e.width)}, ptr {at}, align {_SIZES[storage]}{_steady(buffer)}")
-    return from_storage(e.w, element, raw, e.width)
+def _load_row(e: Lanes, ins: Ins, far: str) -> str:
+    storage = STORAGE[ins.attr.element.name]
+    at = _at(e, ins.attr, far)
+    raw = e.w.new(f"load {vec(storage, e.width)}, ptr {at}, align {_SIZES[storage]}{_steady(e, ins)}")
+    return _loaded(e, ins, raw, e.width)
+
+
+def _loaded(e: Lanes, ins: Ins, raw: str, width: int) -> str:
+    """What was read, in a register. A value that steers is the same wherever it is used, whoever writes meanwhile."""
+    element = ins.attr.element.name
+    if ins in e.steering:
+        raw = e.w.new(f"freeze {vec(STORAGE[element], width)} {raw}")
+    return from_storage(e.w, element, raw, width)
 
 
 def store(e: Lanes, ins: Ins) -> None:
@@ -115,8 +126,9 @@ def _masks(e: Lanes, buffer: Buffer, index: Val, test: bool) -> list[str | None]
     return found
 
 
-def _steady(buffer: Buffer) -> str:
-    return "" if buffer.writable else ", !invariant.load !0"
+def _steady(e: Lanes, ins: Ins) -> str:
+    """Memory that nothing changes, or at least nothing that must be right in spite of it."""
+    return "" if ins.attr.writable or ins in e.steering else ", !invariant.load !0"
 
 
 def _far(e: Lanes, ins: Ins) -> tuple[str, ...]:
@@ -199,8 +211,9 @@ def _gather_narrow(e: Lanes, buffer: Buffer, indices: str, mask: str | None, sto
 # ---- one location ---------------------------------------------------------------------------------------------------
 
 
-def _load_one(e: Lanes, buffer: Buffer, index: str, test: bool, mask: str | None, far: str) -> str:
+def _load_one(e: Lanes, ins: Ins, index: str, test: bool, mask: str | None, far: str) -> str:
     """`mask`: of the vector that needs it, which may be empty although its block is not."""
+    buffer: Buffer = ins.attr
     storage = STORAGE[buffer.element.name]
     at = _at(e, buffer, far)
     if test:
@@ -208,8 +221,8 @@ def _load_one(e: Lanes, buffer: Buffer, index: str, test: bool, mask: str | None
         at = e.w.new(f"select i1 {inside}, ptr {at}, ptr {ZERO}")
     elif mask is not None:
         at = e.w.new(f"select i1 {e.any((mask,))}, ptr {at}, ptr {ZERO}")
-    raw = e.w.new(f"load {storage}, ptr {at}, align {_SIZES[storage]}{_steady(buffer)}")
-    return from_storage(e.w, buffer.element.name, raw, 1)
+    raw = e.w.new(f"load {storage}, ptr {at}, align {_SIZES[storage]}{_steady(e, ins)}")
+    return _loaded(e, ins, raw, 1)
 
 
 def _store_one(e: Lanes, ins: Ins, index: Val, value: Val, test: bool) -> None:

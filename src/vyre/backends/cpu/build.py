@@ -17,7 +17,7 @@ from .cost import Cost, cost_of
 from .emit import Target, emit
 from .jit import Host, compile_object
 
-FORMAT = 4
+FORMAT = 5
 _HEADER = struct.Struct("<4sI")
 _MAGIC = b"vcpu"
 

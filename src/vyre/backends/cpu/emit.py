@@ -25,8 +25,10 @@ from dataclasses import dataclass
 from ...lower.form import Buffer, Check, If, Ins, Kernel, Loop, walk
 from .access import TRAP, ZERO
 from .guards import held_conditions
+from .instr import ty
 from .lanes import Lanes
 from .phases import Phases
+from .steering import Taken
 from .stream import FENCE, choose, streamed
 
 ENTRY = "vyre_run"
@@ -63,8 +65,20 @@ def emit(kernel: Kernel, target: Target) -> Emitted:
     parts = _parts(kernel, phases, width, flat)
     rows = flat and parts > 1 and kernel.workgroup[1] % parts == 0 and _uses_y(kernel)
     held, check = held_conditions(kernel)
+    taken = Taken.of(kernel, check)
     checked = check is not None or any(b.private for b in kernel.buffers)
-    fast = Lanes(kernel, phases, name="fast", width=width, parts=parts, flat=flat, fast=True, rows=rows, held=held)
+    fast = Lanes(
+        kernel,
+        phases,
+        name="fast",
+        width=width,
+        parts=parts,
+        flat=flat,
+        fast=True,
+        taken=taken,
+        rows=rows,
+        held=held,
+    )
     versions, functions = [fast], [fast.text()]
     past: dict[Buffer, int] = {}
     if target.mxcsr and (stores := streamed(kernel)):
@@ -76,6 +90,7 @@ def emit(kernel: Kernel, target: Target) -> Emitted:
             parts=parts,
             flat=flat,
             fast=True,
+            taken=taken,
             rows=rows,
             held=held,
             streamed=stores,
@@ -88,17 +103,19 @@ def emit(kernel: Kernel, target: Target) -> Emitted:
     block, edge = (step, "safe") if flat and size % step else (0, "")
     if block and size % width == 0:  # fewer vectors at a time make whole blocks of what is left
         parts = next((p for p in (4, 2) if p < parts and size % (width * p) == 0), 1)
-        even = Lanes(kernel, phases, name="even", width=width, parts=parts, flat=flat, fast=True, held=held)
+        even = Lanes(
+            kernel, phases, name="even", width=width, parts=parts, flat=flat, fast=True, taken=taken, held=held
+        )
         text = even.text()
         if size % even.shape.step == 0:
             edge = even.name
             versions.append(even)
             functions.append(text)
     if checked or edge == "safe":
-        safe = Lanes(kernel, phases, name="safe", width=width, parts=1, flat=flat, fast=False)
+        safe = Lanes(kernel, phases, name="safe", width=width, parts=1, flat=flat, fast=False, taken=taken)
         versions.append(safe)
         functions.append(safe.text())
-    tiles = _Tiles(kernel, phases, check, block, edge, flat, checked, past)
+    tiles = _Tiles(kernel, phases, check, taken, block, edge, flat, checked, past)
     functions.append(tiles.text())
     declared: dict[str, str] = {}
     for one in (*versions, tiles.lanes):
@@ -210,6 +227,7 @@ class _Tiles:
         kernel: Kernel,
         phases: Phases,
         check: Check | None,
+        taken: Taken,
         block: int,
         edge: str,
         flat: bool,
@@ -218,7 +236,7 @@ class _Tiles:
     ) -> None:
         self.kernel, self.check, self.flat, self.checked = kernel, check, flat, checked
         self.block, self.edge, self.past = block, edge, past
-        self.lanes = Lanes(kernel, phases, name="tiles", width=1, parts=1, flat=True, fast=False)
+        self.lanes = Lanes(kernel, phases, name="tiles", width=1, parts=1, flat=True, fast=False, taken=taken)
 
     def text(self) -> str:
         e = self.lanes
@@ -307,8 +325,10 @@ class _Tiles:
         return w.new(f"mul i64 {x}, {size}"), w.new(f"mul i64 {end}, {size}")
 
     def _call(self, name: str, begin: str, end: str, wy: str, wz: str) -> str:
+        e = self.lanes
         arguments = f"ptr %shared, ptr %worker, i64 {begin}, i64 {end}, i32 {wy}, i32 {wz}"
-        return self.lanes.w.new(f"call i1 {name}({arguments})")
+        arguments += "".join(f", {ty(load.dtype)} {e.value(load).parts[0]}" for load in e.taken.names)
+        return e.w.new(f"call i1 {name}({arguments})")
 
     def _go_on(self, stop: str, after: str, most: str, name: str) -> tuple[str, str, str]:
         """To the next tile of the chunk, the next chunk, or out."""

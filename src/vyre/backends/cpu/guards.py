@@ -34,16 +34,7 @@ def held_conditions(kernel: Kernel) -> tuple[dict[int, bool], Check | None]:
             needs.update(dict.fromkeys(found))
     if not needs:
         return held, kernel.check
-    body = list(ranges.code.body)
-    ok = [*needs]
-    if kernel.check is not None:
-        body += kernel.check.body
-        ok.append(kernel.check.ok)
-    total, *rest = ok
-    for condition in rest:
-        total = Ins("and", "bool", (total, condition), uniform=True)
-        body.append(total)
-    return held, Check(_needed(body, total), total)
+    return held, ranges.check((*needs, kernel.check.ok) if kernel.check else needs)
 
 
 def without(body: Body, held: Mapping[int, bool]) -> Body:
@@ -124,11 +115,3 @@ def _proof(ranges: Ranges, condition: Ins, truth: bool) -> list[Ins] | None:
         else:
             return None
     return needs
-
-
-def _needed(body: list[Ins], ok: Ins) -> list[Ins]:
-    needed = {ok}
-    for item in reversed(body):
-        if item in needed:
-            needed.update(item.args)
-    return [item for item in body if item in needed]

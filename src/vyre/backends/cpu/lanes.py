@@ -19,6 +19,7 @@ from .guards import unused, without
 from .instr import literal, pure, ty
 from .phases import PAD, Phases
 from .shape import EACH, ROW, SAME, WIDE, Shape, Val, assigned, each_once
+from .steering import Taken
 
 LEFT = Local("", "bool")
 """The lanes that have not returned yet, kept like a local."""
@@ -35,12 +36,13 @@ _SHORT = 16
 
 
 class Lanes(Code):
-    """Writes one function: `i1 name(shared, worker, i64 x0, i64 x1, i32 wy, i32 wz)`, true when everything must stop.
+    """Writes one function: `i1 name(shared, worker, i64 x0, i64 x1, i32 wy, i32 wz, taken...)`, true when everything
+    must stop.
 
     A `flat` one runs the invocations x0 <= gid.x < x1 of the rows of one workgroup, others the workgroups x0 <= wid.x
     < x1. `fast` leaves out the tests that the kernel's check makes unnecessary, knows the truth of `held` conditions
-    (by identity), and is given whole blocks. With `rows` the vectors of a block stand one above the other. The stores
-    of `streamed` go past the cache where they can.
+    (by identity), has the loads of the check from its caller, and is given whole blocks. With `rows` the vectors of a
+    block stand one above the other. The stores of `streamed` go past the cache where they can.
     """
 
     def __init__(
@@ -53,13 +55,15 @@ class Lanes(Code):
         parts: int,
         flat: bool,
         fast: bool,
+        taken: Taken,
         rows: bool = False,
         held: Mapping[int, bool] = NOTHING,
         streamed: frozenset[Ins] = frozenset(),
     ) -> None:
         super().__init__(kernel, phases)
         self.name, self.flat, self.fast, self.rows, self.held = name, flat, fast, rows, held
-        self.streamed = streamed
+        self.streamed, self.taken, self.steering = streamed, taken, taken.steering
+        self.given = taken.given if fast else {}
         self.past: dict[Buffer, int] = {}
         """Buffers with stores that went past the cache, and to how many bytes their elements must be aligned."""
         self.body = without(kernel.body, held)
@@ -86,7 +90,9 @@ class Lanes(Code):
         else:
             self._groups()
         self.w.line("ret i1 false")
-        head = f"define internal i1 @{self.name}(ptr %shared, ptr %worker, i64 %x0, i64 %x1, i32 %wy, i32 %wz) #0 {{"
+        given = "".join(f", {ty(load.dtype)} {name}" for load, name in self.taken.names.items())
+        fixed = f"ptr %shared, ptr %worker, i64 %x0, i64 %x1, i32 %wy, i32 %wz{given}"
+        head = f"define internal i1 @{self.name}({fixed}) #0 {{"
         return "\n".join((head, "entry:", *self.first, "  br label %start", *self.w.lines, "}"))
 
     def cut(self, width: int, parts: int) -> None:

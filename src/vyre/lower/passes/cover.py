@@ -7,7 +7,7 @@ a return: behind `if i >= len(a): return` an index i is below the length of a, w
 from __future__ import annotations
 
 from ...foundation.visit import Steps, run_nested
-from ..form import Body, Buffer, Check, If, Ins, Kernel
+from ..form import Body, Buffer, If, Ins, Kernel
 from .ranges import MAX, Ranges
 from .stored import stored
 
@@ -36,11 +36,7 @@ class _Cover:
     def run(self) -> None:
         run_nested(self.body(self.kernel.body))
         if self.conditions:
-            code = self.ranges.code
-            ok, *more = self.conditions
-            for condition in more:
-                ok = code.emit("and", "bool", ok, condition)
-            self.kernel.check = Check(_needed(code.body, ok), ok)
+            self.kernel.check = self.ranges.check(self.conditions)
 
     def body(self, items: Body) -> Steps:
         ranges = self.ranges
@@ -134,11 +130,3 @@ class _Cover:
                 less = b.op == "const" and b.attr > 0
                 return ranges.is_at_most(b, a) and self.is_below(a, buffer, strict and not less)
         return False
-
-
-def _needed(body: list[Ins], ok: Ins) -> list[Ins]:
-    needed = {ok}
-    for item in reversed(body):
-        if item in needed:
-            needed.update(item.args)
-    return [item for item in body if item in needed]

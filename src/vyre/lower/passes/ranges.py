@@ -7,9 +7,10 @@ computed in u64 does not wrap while the conditions hold, because everything is c
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeAlias
 
-from ..form import FLOATS, PURE, Buffer, Ins, Kernel, Local, walk
+from ..form import FLOATS, PURE, Buffer, Check, Ins, Kernel, Local, walk
 
 MAX = (1 << 32) - 1
 _HUGE = 1 << 62
@@ -34,11 +35,11 @@ ANY = Range(0, MAX, MAX)
 
 
 class CheckCode:
-    """Straight-line code, each step once."""
+    """Straight-line code, each step once, after the steps that are there already."""
 
-    def __init__(self) -> None:
-        self.body: list[Ins] = []
-        self._made: dict[Any, Ins] = {}
+    def __init__(self, body: Iterable[Ins] = ()) -> None:
+        self.body = list(body)
+        self._made: dict[Any, Ins] = {(i.op, i.dtype, i.args, i.attr): i for i in self.body}
 
     def emit(self, op: str, dtype: str, *args: Ins, attr: Any = None) -> Ins:
         key = op, dtype, args, attr
@@ -95,11 +96,14 @@ class CheckCode:
 
 
 class Ranges:
-    """Ranges of values under the facts that hold at the present place of a walk over the kernel."""
+    """Ranges of values under the facts that hold at the present place of a walk over the kernel.
+
+    Their code goes on after that of the check which the kernel has already: both read memory once.
+    """
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
-        self.code = CheckCode()
+        self.code = CheckCode(kernel.check.body if kernel.check else ())
         self.above: Facts = {}  # value -> (bound, k): value + k <= bound
         self.below: Facts = {}  # value -> (bound, k): bound + k <= value
         self.sums: Facts = {}  # value -> (sum, k): sum is value + k, and `above` knows it
@@ -108,7 +112,7 @@ class Ranges:
         self._asking: set[Ins] = set()
         self._cuts = 0  # questions that went in circles or too far
         self.fuel = 0  # questions left
-        self._exact: dict[Ins, Ins | None] = {}
+        self._exact: dict[Ins, Ins | None] = {**kernel.check.loads} if kernel.check else {}
         self._tops: dict[Local, int] | None = None
 
     # -- facts
@@ -163,6 +167,22 @@ class Ranges:
     def _note(self, facts: Facts, value: Ins, other: Ins, k: int) -> None:
         facts.setdefault(value, []).append((other, k))
         self._log.append((facts, value))
+
+    def check(self, conditions: Iterable[Ins]) -> Check:
+        """That these hold, of which there is one at least."""
+        ok, *more = conditions
+        for condition in more:
+            ok = self.code.emit("and", "bool", ok, condition)
+        needed = {ok}
+        for item in reversed(self.code.body):
+            if item in needed:
+                needed.update(item.args)
+        loads = {v: found for v, found in self._exact.items() if v.op == "load" and found is not None}
+        return Check(
+            [item for item in self.code.body if item in needed],
+            ok,
+            {load: found for load, found in loads.items() if found in needed},
+        )
 
     # -- values that are the same for the whole dispatch
 
