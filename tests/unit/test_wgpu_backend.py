@@ -189,7 +189,8 @@ def test_it_opens_without_a_device_and_runs_behind_its_guard(backend):
 def test_the_probe_is_asked_again_when_a_driver_comes_or_goes(monkeypatch):
     before = package.probe_key()
     assert package.probe_key() == before
-    for name in ("VK_ICD_FILENAMES", "VK_DRIVER_FILES", "WGPU_BACKEND_TYPE", "WGPUPY_WGPU_ADAPTER_NAME"):
+    chosen = ("WGPU_BACKEND_TYPE", "WGPUPY_WGPU_ADAPTER_NAME", "LIBGL_ALWAYS_SOFTWARE", "GALLIUM_DRIVER")
+    for name in ("VK_ICD_FILENAMES", "VK_DRIVER_FILES", *chosen):
         with monkeypatch.context() as patch:
             patch.setenv(name, "another")
             assert package.probe_key() != before
@@ -225,6 +226,28 @@ def test_the_best_adapter_comes_first_and_each_device_once():
     ]
 
 
+def test_opengl_on_the_processor_is_not_used(monkeypatch):
+    found = (adapter("llvmpipe (LLVM)", "OpenGL", "CPU"),)
+    pytest.importorskip("wgpu")
+    monkeypatch.setattr(adapters, "listed", lambda: found)
+    assert package.devices() == ()
+    assert package.unavailable() == adapters.ONLY_OPENGL
+    with pytest.raises(BackendUnavailable, match=r"may end the process.*Fix: install the driver of the GPU"):
+        adapters.chosen()
+    monkeypatch.setattr(adapters, "listed", lambda: (*found, adapter("llvmpipe", "Vulkan", "CPU")))
+    assert [(d.index, d.name, d.emulated) for d in adapters.devices()] == [(0, "llvmpipe", True)]
+
+
+@pytest.mark.parametrize("api, starts", [("Vulkan", True), ("Metal", True), ("D3D12", True), ("OpenGL", False)])
+def test_no_overlap_is_claimed_where_all_threads_share_a_context(backend, api, starts):
+    from vyre.backends.wgpu.backend import capability
+
+    info = dict(backend.adapter.info) | {"backend_type": api, "adapter_type": "DiscreteGPU"}
+    found = SimpleNamespace(info=info, limits=backend.adapter.limits, features=backend.adapter.features)
+    claimed = capability(found, backend.record)
+    assert (claimed.async_compute, claimed.extras["api"]) == (starts, api)
+
+
 def test_a_device_is_found_by_index_or_part_of_its_name(monkeypatch):
     found = (adapter("Big One"), adapter("llvmpipe (LLVM)", kind="CPU"))
     monkeypatch.setattr(adapters, "why_none", lambda: None)
@@ -254,7 +277,8 @@ def test_the_registry_opens_a_device_by_name(backend):
 def test_the_capability_names_what_code_depends_on(backend):
     found = backend.capability
     assert found.types == {"u64", "i64", "f16", "bf16"}
-    assert (found.deadline, found.async_compute, found.subgroup_ops, found.f16) == ("host", True, False, False)
+    assert (found.deadline, found.subgroup_ops, found.f16) == ("host", False, False)
+    assert found.async_compute == (found.extras["api"] != "OpenGL")
     assert found.max_workgroups_per_dimension == 0xFFFFFFFF
     assert found.extras["adapter"] == backend.device
     assert set(found.extras) >= {"api", "driver", "wgpu", "immediates", "emulated"}

@@ -199,6 +199,8 @@ def test_a_device_is_asked_once_and_again_when_its_driver_changes(module, asked)
     module.record_of(adapter(device_id=3, device="another"))
     assert module.record_of(adapter(description="1.1")) == first
     assert len(asked) == 3
+    module.record_of(adapter(backend_type="OpenGL"))  # the same device, through another interface
+    assert len(asked) == 4
 
 
 def test_a_process_that_can_keep_no_file_asks_once(module, asked, monkeypatch):

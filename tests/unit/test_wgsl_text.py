@@ -294,6 +294,19 @@ def test_atomics_at_known_places_beyond_workgroup_memory_do_nothing():
     assert_agrees(case_of([write_only("out", 0, u32, 4), shared("mem", u32, 3)], body))
 
 
+@pytest.mark.parametrize("element", [u32, i64], ids=str)
+@pytest.mark.parametrize("index", [1 << 30, (1 << 31) - 1, 1 << 31, (1 << 31) + 1, (1 << 32) - 4, (1 << 32) - 1])
+def test_known_places_beyond_any_buffer_are_out_of_bounds(element, index):
+    """WGSL's compiler refuses the last u32 as an index, and OpenGL's whatever is negative as an i32."""
+    at, t = lit(index), element
+    body = [Store("out", lit(0), Load("x", at)), Store("out", at, lit(3, t)), Store("out", lit(1), lit(4, t))]
+    if t is u32:
+        body.append(Let("old", Atomic(AtomicOp.ADD, "sum", at, lit(1))))
+        body.append(Store("out", lit(2), Var("old") + 7))
+    buffers = [read("x", 0, t), read_write("out", 1, t), read_write("sum", 2, u32)]
+    assert_agrees(case_of(buffers, body, inputs=[bytes(range(64)), bytes(64), bytes(16)]))
+
+
 def test_statements_nest_as_deep_as_a_program_may():
     body = [Let("old", Atomic(AtomicOp.COMPARE_EXCHANGE, "out", GID, lit(7), lit(0)))]
     for k in range(55):

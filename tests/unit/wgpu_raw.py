@@ -27,13 +27,13 @@ LIMITS = (
 
 @cache
 def open_device() -> Any:
-    """A device of the first Vulkan adapter, or None."""
+    """A device of the best adapter, of any API, or None."""
     os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
     wgpu = pytest.importorskip("wgpu")
-    found = [a for a in wgpu.gpu.enumerate_adapters_sync() if a.info["backend_type"] == "Vulkan"]
+    found = wgpu.gpu.enumerate_adapters_sync()
     if not found:
         return None
-    adapter = found[0]
+    adapter = min(found, key=lambda a: a.info["backend_type"] == "OpenGL")
     limits = {name: adapter.limits[name] for name in LIMITS}
     features = ["immediates"] if "immediates" in adapter.features else []
     if features:
@@ -45,8 +45,8 @@ def device_or_skip() -> Any:
     device = open_device()
     if device is None:
         if "wgpu" in os.environ.get("VYRE_REQUIRE_BACKENDS", "").split(","):
-            pytest.fail("no Vulkan adapter was found")
-        pytest.skip("no Vulkan adapter was found")
+            pytest.fail("no adapter was found")
+        pytest.skip("no adapter was found")
     return device
 
 

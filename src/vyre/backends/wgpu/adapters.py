@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -12,10 +13,13 @@ from ...errors import BackendUnavailable
 from . import native
 
 _KINDS = ("DiscreteGPU", "IntegratedGPU", "unknown", "CPU")
-_OLD = "OpenGL"
 NOT_INSTALLED = "wgpu is not installed: pip install 'vyre[wgpu]'"
 NO_ADAPTER = (
     "neither Vulkan, Metal, Direct3D nor OpenGL has a device here: "
+    "install the driver of the GPU, or mesa-vulkan-drivers to emulate one on the processor"
+)
+ONLY_OPENGL = (
+    "the only device here is OpenGL on the processor, and any call made while that is busy may end the process: "
     "install the driver of the GPU, or mesa-vulkan-drivers to emulate one on the processor"
 )
 FORKED = (
@@ -26,25 +30,35 @@ _looked_in: set[int] = set()
 """The process that looked for adapters."""
 
 
-@cache
 def adapters() -> tuple[Any, ...]:
-    """The adapters, best first; one for each device."""
+    """The adapters that can be used, best first; one for each device."""
+    return ranked(listed())
+
+
+@cache
+def listed() -> tuple[Any, ...]:
+    """Whatever the library lists."""
     import wgpu  # type: ignore[import-untyped]
 
     _looked_in.add(os.getpid())
     with native.without_complaints():
-        return ranked(wgpu.gpu.enumerate_adapters_sync())
+        return tuple(wgpu.gpu.enumerate_adapters_sync())
 
 
-def ranked(found: list[Any]) -> tuple[Any, ...]:
-    """Best first, without the OpenGL adapters of devices that there is a better adapter for."""
-    better = [name_of(a) for a in found if a.info["backend_type"] != _OLD]
-    kept = [a for a in found if a.info["backend_type"] != _OLD or not any(_same(name_of(a), n) for n in better)]
-    return tuple(sorted(kept, key=lambda a: (_kind(a), a.info["backend_type"] == _OLD)))
+def ranked(found: Iterable[Any]) -> tuple[Any, ...]:
+    """Best first, without OpenGL on the processor, and on devices that there is a better adapter for."""
+    better = [a for a in found if not is_opengl(a)]
+    old = [a for a in found if is_opengl(a) and not is_emulated(a)]
+    old = [a for a in old if not any(_same(name_of(a), name_of(b)) for b in better)]
+    return tuple(sorted((*better, *old), key=lambda a: (_kind(a), is_opengl(a))))
 
 
 def name_of(adapter: Any) -> str:
     return str(adapter.info["device"] or adapter.info["description"] or "adapter")
+
+
+def is_opengl(adapter: Any) -> bool:
+    return bool(adapter.info["backend_type"] == "OpenGL")
 
 
 def is_emulated(adapter: Any) -> bool:
@@ -64,7 +78,7 @@ def why_none() -> str | None:
     if _looked_in - {os.getpid()}:
         return FORKED
     try:
-        return None if adapters() else NO_ADAPTER
+        return None if adapters() else ONLY_OPENGL if listed() else NO_ADAPTER
     except Exception as e:  # a broken driver or library may raise anything
         return f"looking for adapters failed ({type(e).__name__}: {e}): see to the driver of the GPU, or reinstall wgpu"
 

@@ -20,7 +20,7 @@ from ...foundation.program import Program
 from ...lower import shares
 from ...lower.trips import most_turns
 from . import native
-from .adapters import chosen, is_emulated, name_of
+from .adapters import chosen, is_emulated, is_opengl, name_of
 from .build import build
 from .device import WgpuDevice, most_bytes
 from .exactness import Record, best, describe, record_of
@@ -93,12 +93,15 @@ class WgpuBackend(OffloadBackend):
 
 
 def capability(adapter: Any, record: Record, immediates: bool = True) -> BackendCapability:
-    """What the emitter does on this device. Subgroups, 64-bit integers, f16 and bf16 are emulated."""
+    """What the emitter does on this device. Subgroups, 64-bit integers, f16 and bf16 are emulated.
+
+    OpenGL has one context for all threads, so that nothing is promised to go on meanwhile.
+    """
     limits, info = adapter.limits, adapter.info
     return BackendCapability(
         ops=OPS,
         types=frozenset(("u64", "i64", "f16", "bf16")),
-        async_compute=True,
+        async_compute=not is_opengl(adapter),
         max_workgroup_size=(
             limits["max-compute-workgroup-size-x"],
             limits["max-compute-workgroup-size-y"],

@@ -54,6 +54,8 @@ _LITERAL_ZERO = "(params.z0 + params.z1)"
 _SET_ZEROS = ("(params.z0 * params.z1)", "(params.z0 - params.z1)")
 """Zeros that the compiler cannot know. They are added: with the words of float operands, which are taken by ^, they do
 not cancel. Each has its use, as Mesa takes what both sides of a choice add out of it (see `prelude`)."""
+_FAR = 0x7FFFFFFF
+"""The largest index that is written as a constant."""
 _AXES = "xyz"
 _GROUP = {"x": "group.x + group.y * params.row", "y": "select(group.y, 0u, params.row != 0u)", "z": "group.z"}
 _WIDE = frozenset(("u64", "i64"))
@@ -332,8 +334,12 @@ class _Wgsl(Printer):
         return ["return;"]
 
     def _named_index(self, text: str, lines: list[str]) -> str:
+        """An index that can be written more than once. Compilers refuse large constants: WGSL's the last u32, and those
+        that the text is translated for take others for negative ones."""
         if re.fullmatch(r"[\w.]+", text):
-            return text
+            if not text[0].isdigit() or _number(text) <= _FAR:
+                return text
+            text = self.unknown("u32", text)
         lines.append(self.constant("u32", name := self.fresh(), text))
         return name
 
