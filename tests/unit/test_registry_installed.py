@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import vyre
-from vyre.driver import probe
 from vyre.driver.contract import PRECEDENCE_UNKNOWN
 
 
