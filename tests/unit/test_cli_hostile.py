@@ -319,11 +319,13 @@ def test_what_a_plugin_prints_stays_out_of_the_document(words, tmp_path):
     assert sorted(done.stderr.split()) == ["one", "two"]
 
 
-def test_whatever_a_plugin_raises_is_an_error_document(tmp_path):
+def test_whatever_a_plugin_raises_disables_it_alone(tmp_path):
     plugins = Plugins(tmp_path)
     plugins.add("odd", NOISY.format("Odd"))
     done = command("backends", "--json", cwd=tmp_path, **plugins.environ)
-    assert (done.returncode, parsed(done.stdout, ErrorDocument)["error"]["name"]) == (1, "Odd")
+    rows = {row["id"]: row for row in json.loads(done.stdout)["backends"]}
+    assert (done.returncode, rows["cpu"]["disabled"], rows["odd"]["disabled"]) == (0, False, True)
+    assert rows["odd"]["why_not"] == "loading its record failed: Odd: boo"
     assert "Traceback" not in done.stderr
 
 
