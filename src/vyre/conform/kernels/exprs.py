@@ -223,7 +223,7 @@ class Expressions:
         buffers, args = [], []
         for _, kind in helper.params:
             if kind[0] == "*":
-                arrays = [a.name for a in self.readable if a.t == kind[1:]]
+                arrays = [a.name for a in self.readable if a.t == kind[1:] and not a.static]
                 if not arrays or self.pure:
                     return None
                 buffers.append(self.rng.choice(arrays))
