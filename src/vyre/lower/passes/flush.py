@@ -19,7 +19,6 @@ _FIRM = _ARITHMETIC | {"sqrt", "native"}
 _STEPS = _FIRM - {"native"} | {"flush", "quiet", "neg", "abs"}
 _ZEROS = frozenset((0, 1 << 31))
 _ONES = frozenset((0x3F800000, 0xBF800000))
-_DEPTH = 8
 
 
 def flush(kernel: Kernel) -> None:
@@ -66,16 +65,18 @@ class _Constants:
     def __init__(self, kernel: Kernel) -> None:
         self.found: dict[Ins, int | None] = {}  # the only one, given that loads out of bounds are zero; None: none
         self.sets: dict[Local, list[Ins]] = {}
-        self.asking: set[tuple[Ins, frozenset[int] | None]] = set()
+        self.floats: list[Ins] = []
+        self.answers: dict[frozenset[int] | None, set[Ins]] = {}
         found = self.found
         for item in walk(kernel.body):
             if not isinstance(item, Ins):
                 continue
             if item.op == "set":
                 self.sets.setdefault(item.attr, []).append(item.args[0])
-            elif item.dtype != "f32":
+            if item.dtype != "f32":
                 continue
-            elif _is_element(item):
+            self.floats.append(item)
+            if _is_element(item):
                 found[item] = 0 if item.guarded else None
             elif item.op == "const":
                 found[item] = item.attr
@@ -87,21 +88,37 @@ class _Constants:
                     values = [value_of("f32", bits) for bits in operands if bits is not None]
                     found[item] = bits_of("f32", function_of(item, False)(*values))
 
-    def may_be(self, x: Ins, values: frozenset[int] | None = None, depth: int = 0) -> bool:
+    def may_be(self, x: Ins, values: frozenset[int] | None = None) -> bool:
         """Whether x could be found to be one of these constants; without them, any."""
-        if x in self.found:
-            known = self.found[x]
-            return known is not None if values is None else known in values
-        key = x, values
-        if key in self.asking:
-            return False  # a local is what it is set to elsewhere
-        if depth > _DEPTH:
-            return True
-        self.asking.add(key)
-        try:
-            return x.op != "get" or any(self.may_be(v, values, depth + 1) for v in self.sets[x.attr])
-        finally:
-            self.asking.discard(key)
+        if values not in self.answers:
+            self.answers[values] = self._all_that_may_be(values)
+        return x in self.answers[values]
+
+    def _all_that_may_be(self, values: frozenset[int] | None) -> set[Ins]:
+        """Every float that could be one of them: a local is what it is set to, and only what is so for a reason is."""
+        unvisited: list[Ins] = []
+        gets: dict[Local, list[Ins]] = {}
+        for x in self.floats:
+            if x in self.found:
+                known = self.found[x]
+                if known is not None if values is None else known in values:
+                    unvisited.append(x)
+            elif x.op == "get":
+                gets.setdefault(x.attr, []).append(x)
+            else:
+                unvisited.append(x)
+        locals_set: dict[Ins, list[Local]] = {}
+        for local, assigned in self.sets.items():
+            for x in assigned:
+                locals_set.setdefault(x, []).append(local)
+        found: set[Ins] = set()
+        while unvisited:
+            x = unvisited.pop()
+            if x not in found:
+                found.add(x)
+                for local in locals_set.get(x, ()):
+                    unvisited.extend(gets.pop(local, ()))
+        return found
 
 
 def _may_vanish(user: Ins, x: Ins, constants: _Constants) -> bool:
