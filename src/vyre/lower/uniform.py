@@ -1,61 +1,49 @@
 """Which values are the same in every lane of a workgroup? Emitters keep those in one register.
 
 A local is uniform while every `set` gives it a uniform value and stands where the lanes that are still running go
-together. Optimistic at first, and then corrected until nothing changes.
+together. Everything counts as uniform at first; what differs makes its users differ, each of them once.
 """
 
 from __future__ import annotations
 
-from .form import If, Ins, Kernel, Statement, bodies, walk
+from .form import If, Ins, Kernel, Local, Loop, bodies, operands, walk
 
-_VARYING = frozenset(("lid", "lane", "atomic", "subgroup"))
+_VARYING = frozenset(("lane", "atomic", "subgroup"))
 
 
 def mark_uniform(kernel: Kernel) -> None:
     """Fill in `uniform` of every value, local, branch and loop."""
+    users: dict[Ins | If | Loop | Local, list[Ins | If | Loop]] = {}
+    varying: list[Ins | If | Loop | Local] = []
     for item in walk(kernel.body):
-        if item.op in ("set", "get"):
-            item.attr.uniform = True  # type: ignore[union-attr]
-    changed = True
-    while changed:
-        changed = _correct(kernel)
-
-
-def _correct(kernel: Kernel) -> bool:
-    """One pass; whether a local stopped being uniform."""
-    changed = False
-    unvisited: list[tuple[Statement, bool]] = [(item, True) for item in reversed(kernel.body)]
-    while unvisited:
-        item, together = unvisited.pop()  # together: the lanes come here as one
+        used: list[Ins | If | Loop | Local] = [*operands(item)]
         if isinstance(item, Ins):
-            if item.op != "set":
-                item.uniform = _is_uniform(kernel, item)
-            elif item.attr.uniform and not (together and item.args[0].uniform):
-                item.attr.uniform = False
-                changed = True
+            if item.op in ("get", "set"):
+                item.attr.uniform = True
+            if item.op in ("get", "index"):
+                used.append(item.attr)
+        elif isinstance(item, Loop) and item.live is not None:
+            used.append(item.live)
+        for one in used:
+            users.setdefault(one, []).append(item)
+        if isinstance(item, Ins) and item.op == "set":
             continue
-        if isinstance(item, If):
-            item.uniform = item.condition.uniform
-        else:
-            item.uniform = item.start.uniform and item.stop.uniform and (item.live is None or item.live.uniform)
-        together = together and item.uniform
-        for inner in reversed(bodies(item)):
-            unvisited.extend((part, together) for part in reversed(inner))
-    return changed
+        item.uniform = True
+        if isinstance(item, Ins) and _varies(kernel, item):
+            varying.append(item)
+    while varying:
+        value = varying.pop()
+        if not value.uniform:
+            continue
+        value.uniform = False
+        reached = users.get(value, [])
+        if isinstance(value, If | Loop):  # lanes do not come to what is inside as one
+            reached = reached + [part for body in bodies(value) for part in walk(body) if part.op == "set"]
+        varying += [x.attr if isinstance(x, Ins) and x.op == "set" else x for x in reached]
 
 
-def _is_uniform(kernel: Kernel, item: Ins) -> bool:
-    match item.op:
-        case "gid":
-            return kernel.workgroup[item.attr] == 1
-        case "lid":
-            return kernel.workgroup[item.attr] == 1
-        case "get":
-            return bool(item.attr.uniform)
-        case "index":
-            return bool(item.attr.uniform)
-        case "load":
-            return item.args[0].uniform and not item.attr.writable
-        case op if op in _VARYING:
-            return False
-    return all(a.uniform for a in item.args)
+def _varies(kernel: Kernel, item: Ins) -> bool:
+    """Whether lanes differ here whatever the operands are."""
+    if item.op in ("gid", "lid"):
+        return bool(kernel.workgroup[item.attr] != 1)
+    return item.op in _VARYING or (item.op == "load" and item.attr.writable)

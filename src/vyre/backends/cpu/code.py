@@ -14,6 +14,38 @@ from .shape import EACH, ROW, SAME, WIDE, Shape, Val
 POLL_EVERY = 1024
 
 
+class Env:
+    """The values of locals. A fork sees them and keeps its changes for itself: `own`, until they are joined."""
+
+    __slots__ = ("_below", "own")
+
+    def __init__(self, below: Env | None = None) -> None:
+        self.own: dict[Local, Val] = {}
+        self._below = below
+
+    def fork(self) -> Env:
+        return Env(self)
+
+    def get(self, local: Local) -> Val | None:
+        env: Env | None = self
+        while env is not None:
+            if (found := env.own.get(local)) is not None:
+                return found
+            env = env._below
+        return None
+
+    def __contains__(self, local: Local) -> bool:
+        return self.get(local) is not None
+
+    def __getitem__(self, local: Local) -> Val:
+        found = self.get(local)
+        assert found is not None, local.name
+        return found
+
+    def __setitem__(self, local: Local, val: Val) -> None:
+        self.own[local] = val
+
+
 class Code:
     """What is known while a function is written, and how to write its common parts."""
 
@@ -29,7 +61,7 @@ class Code:
         self.entered: set[str] = set()
         self.known: dict[object, Val] = {}
         self.trail: list[object] = []
-        self.env: dict[Local, Val] = {}
+        self.env = Env()
         self.fars: dict[str, str] = {}
         """Words that are known in 64 bits too."""
         self.block, self.open = "start", True
@@ -236,22 +268,21 @@ class Code:
         self.w.lines.append("")
         return len(self.w.lines) - 1
 
-    def join(self, label: str, arms: list[tuple[str, dict[Local, Val]]]) -> None:
-        """Where `arms` (last block, locals) meet."""
+    def join(self, label: str, base: Env, arms: list[tuple[str, Env]]) -> None:
+        """Where `arms` (last block, locals) meet. Each is a fork of `base`, or `base` itself."""
+        self.env = base
         if not arms:
             return
         self.start(label)
-        first = arms[0][1]
-        merged = {}
-        for local, val in first.items():
+        merged: dict[Local, Val] = {}
+        for local in dict.fromkeys(local for _, env in arms if env is not base for local in env.own):
             if all(local in env for _, env in arms):
                 vals = [env[local] for _, env in arms]
-                if any(v != val for v in vals):
-                    new, at = self.phis(val)
-                    self.fill_phis(local.dtype, new, at, [(b, env[local]) for b, env in arms])
-                    val = new
-                merged[local] = val
-        self.env = merged
+                merged[local] = vals[0]
+                if any(v != vals[0] for v in vals):
+                    merged[local], at = self.phis(vals[0])
+                    self.fill_phis(local.dtype, merged[local], at, [(b, env[local]) for b, env in arms])
+        base.own.update(merged)
 
     def phis(self, like: Val) -> tuple[Val, int]:
         """Names for phis of the form of `like`, and the first of their holes."""

@@ -37,6 +37,10 @@ _FLUSHING, _PLAIN = 0x9FC0, 0x1F80
 operands and results."""
 _TINY, _LIGHT, _MEDIUM = 6, 12, 40
 """Instructions of a loop up to which eight, four or two vectors share it: all of them must fit the registers."""
+_MOST_ABREAST = 2_000
+"""Instructions times vectors that share them, in the whole body: a long one gains little and takes long to compile."""
+_LARGE = 8_000
+"""Instructions of a body above which there is one version of it, with all tests."""
 _LEAST_LANES = 64
 """A tile is not halved below this many invocations."""
 
@@ -62,6 +66,10 @@ def emit(kernel: Kernel, target: Target) -> Emitted:
     phases = Phases(kernel)
     flat = _is_flat(kernel, phases, target.width)
     width = target.width if flat else min(target.width, 1 << (kernel.lanes - 1).bit_length())
+    if sum(1 for _ in walk(kernel.body)) > _LARGE:
+        taken = Taken.of(kernel, None)
+        only = Lanes(kernel, phases, name="fast", width=width, parts=1, flat=flat, fast=False, taken=taken)
+        return _module(kernel, phases, target, [only], [only.text()], _Tiles(kernel, phases, None, taken, flat=flat))
     parts = _parts(kernel, phases, width, flat)
     rows = flat and parts > 1 and kernel.workgroup[1] % parts == 0 and _uses_y(kernel)
     held, check = held_conditions(kernel)
@@ -115,7 +123,14 @@ def emit(kernel: Kernel, target: Target) -> Emitted:
         safe = Lanes(kernel, phases, name="safe", width=width, parts=1, flat=flat, fast=False, taken=taken)
         versions.append(safe)
         functions.append(safe.text())
-    tiles = _Tiles(kernel, phases, check, taken, block, edge, flat, checked, past)
+    tiles = _Tiles(kernel, phases, check, taken, flat=flat, block=block, edge=edge, checked=checked, past=past)
+    return _module(kernel, phases, target, versions, functions, tiles)
+
+
+def _module(
+    kernel: Kernel, phases: Phases, target: Target, versions: list[Lanes], functions: list[str], tiles: _Tiles
+) -> Emitted:
+    """The versions of the body, with all that goes around them."""
     functions.append(tiles.text())
     declared: dict[str, str] = {}
     for one in (*versions, tiles.lanes):
@@ -156,6 +171,9 @@ def _parts(kernel: Kernel, phases: Phases, width: int, flat: bool) -> int:
             if all(isinstance(i, Ins | If) and i.op not in ("store", "atomic", "return") for i in inside):
                 work = sum(isinstance(i, Ins) and not i.uniform and i.op not in ("get", "set", "const") for i in inside)
                 found = max(found, 8 if work <= _TINY else 4 if work <= _LIGHT else 2 if work <= _MEDIUM else 1)
+    size = sum(1 for _ in walk(kernel.body))
+    while found > 1 and found * size > _MOST_ABREAST:
+        found //= 2
     lanes = kernel.workgroup[0] if flat else kernel.lanes
     local = any(i.op in ("lid", "wid") and i.attr == 0 for i in walk(kernel.body) if isinstance(i, Ins))
     while found > 1 and lanes % (width * found) and (local or not flat):
@@ -228,14 +246,15 @@ class _Tiles:
         phases: Phases,
         check: Check | None,
         taken: Taken,
-        block: int,
-        edge: str,
+        *,
         flat: bool,
-        checked: bool,
-        past: dict[Buffer, int],
+        block: int = 0,
+        edge: str = "",
+        checked: bool = False,
+        past: dict[Buffer, int] | None = None,
     ) -> None:
         self.kernel, self.check, self.flat, self.checked = kernel, check, flat, checked
-        self.block, self.edge, self.past = block, edge, past
+        self.block, self.edge, self.past = block, edge, past or {}
         self.lanes = Lanes(kernel, phases, name="tiles", width=1, parts=1, flat=True, fast=False, taken=taken)
 
     def text(self) -> str:

@@ -24,6 +24,11 @@ ffi: Any = _cffi_backend.FFI()
 ENTRY = "vyre_run"
 """The one symbol that a module exports: `void vyre_run(ptr shared, ptr worker)`."""
 _SIGNATURE = "void(*)(void *, void *)"
+_THOROUGH, _QUICK = 10_000, 20_000
+"""Up to the first size a module is optimised; above the second its code is generated in the quickest way. The compiler's
+time grows with the square of the size where there are many blocks or many values are alive; both ways are linear."""
+_BLOCK = 8
+"""A branch counts like so many lines."""
 _LIBRARIES_PER_LINKER = 32
 """A linker keeps about 9 KiB for every library it ever had; a fresh one costs 1.5 ms."""
 
@@ -69,15 +74,17 @@ class Code:
 
 
 def compile_object(text: str) -> bytes:
-    """The object file of a module in the assembler's text."""
+    """The object file of a module in the assembler's text. The larger it is, the less is done for its speed."""
     llvm = _llvm()
-    machine = _machine()
+    size = text.count("\n") + _BLOCK * text.count("\n  br ")
+    machine = _machine(2 if size <= _THOROUGH else 1 if size <= _QUICK else 0)
     context = llvm.create_context()
     try:
         module = llvm.parse_assembly(text, context)
         try:
             module.verify()
-            _optimize(module)
+            if size <= _THOROUGH:
+                _optimize(module)
             found: bytes = machine.emit_object(module)
         finally:
             module.close()
@@ -93,7 +100,7 @@ def compile_object(text: str) -> bytes:
 def _optimize(module: Any) -> None:
     """Function by function: what the compiler does for whole modules doubles the time and gains nothing here."""
     llvm = _llvm()
-    with llvm.create_pass_builder(_machine(), _tuning()) as builder:
+    with llvm.create_pass_builder(_machine(2), _tuning()) as builder:
         for function in module.functions:
             if function.is_declaration:
                 continue
@@ -128,7 +135,7 @@ class _Linkers:
     def link(self, builder: Any) -> Any:
         with self._lock:
             if self._current is None or self._linked >= _LIBRARIES_PER_LINKER:
-                self._current = _llvm().create_lljit_compiler(_new_machine(), use_jit_link=True, suppress_errors=True)
+                self._current = _llvm().create_lljit_compiler(_new_machine(2), use_jit_link=True, suppress_errors=True)
                 self._linked = 0
             self._linked += 1
             return builder.link(self._current, f"kernel{self._linked}")
@@ -151,13 +158,13 @@ def _llvm() -> Any:
     return llvm
 
 
-def _new_machine() -> llvm.TargetMachine:
+def _new_machine(effort: int) -> llvm.TargetMachine:
     found = host()
     return (
         _llvm()
         .Target.from_triple(found.triple)
         .create_target_machine(
-            cpu=found.name, features=found.features, opt=2, reloc="pic", codemodel="small", jit=True
+            cpu=found.name, features=found.features, opt=effort, reloc="pic", codemodel="small", jit=True
         )  # small: the linker puts the parts of a library side by side
     )
 

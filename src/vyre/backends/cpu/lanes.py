@@ -243,7 +243,8 @@ class Lanes(Code):
         rest = self._hoist(body)
         if not rest:
             return
-        env, mark = dict(self.env), len(self.trail)
+        env, mark = self.env, len(self.trail)
+        self.env = env.fork()
         shared = self._exports(rest)
         self.cut(*self._best(rest))
         if self.phases.left is None:
@@ -251,7 +252,7 @@ class Lanes(Code):
                 self._lane(rest)
                 inner, values = self.env, [(i, self.known.get(id(i))) for i in shared[1]]
             self.env = env
-            self.env.update((local, inner[local]) for local in shared[0] if local in inner)
+            env.own.update((local, inner[local]) for local in shared[0] if local in inner)
             self.leave(mark)
             for ins, val in values:
                 if val is not None:
@@ -363,7 +364,6 @@ class Lanes(Code):
         self.at = (begin, *(w.new(f"add i32 {begin}, {p * across}") if across else begin for p in range(1, self.parts)))
         self.mask = self._present(at, last)
         self.region = 0
-        self.env.pop(LEFT, None)
         yield
         self.jump(self.lane_end)
         self.start(self.lane_end)
@@ -457,23 +457,25 @@ class Lanes(Code):
         if not body:
             return
         mark, outer = len(self.trail), (self.mask, self.region)
+        base = self.env
         if _short(body):
-            before = set(self.env)
+            self.env = base.fork()
             self.mask, self.region = mask, region
             self.lanes(body)
-            self.env = {local: val for local, val in self.env.items() if local in before}
+            base.own.update((local, val) for local, val in self.env.own.items() if local in base)
+            self.env = base
         else:
             inside, after = self.w.fresh("some"), self.w.fresh("none")
             self.branch(self.any(mask), inside, after)
-            arms = [(self.block, self.env)]
-            self.env = dict(self.env)
+            arms = [(self.block, base)]
+            self.env = base.fork()
             self.start(inside)
             self.mask, self.region = mask, region
             self.lanes(body)
             if self.open:
                 arms.append((self.block, self.env))
                 self.jump(after)
-            self.join(after, arms)
+            self.join(after, base, arms)
         self.dead = False
         self.leave(mark)
         self.mask, self.region = outer
@@ -492,14 +494,14 @@ class Lanes(Code):
                 continue
             mark = len(self.trail)
             self.start(label)
-            self.env = dict(before)
+            self.env = before.fork()
             run(body)
             self.mask, self.dead = mask, False
             if self.open:
                 arms.append((self.block, self.env))
                 self.jump(after)
             self.leave(mark)
-        self.join(after, arms)
+        self.join(after, before, arms)
 
     def _loop(self, loop: Loop, run: Callable[[Body], None]) -> None:
         w = self.w
@@ -510,8 +512,8 @@ class Lanes(Code):
         start, stop = self.coerce(self.value(loop.start), level, "u32"), self.value(loop.stop)
         changed = assigned(loop.body)
         if leaving:
-            changed.add(LEFT)
-        carried = [local for local in self.env if local in changed]
+            changed[LEFT] = None
+        carried = [local for local in changed if local in self.env]
         outer, before, mark = (self.mask, self.region), self.block, len(self.trail)
         head, inside, done = w.fresh("loop"), w.fresh("loop"), w.fresh("loop")
         counted = start.kind == stop.kind == SAME
@@ -525,7 +527,8 @@ class Lanes(Code):
         index, index_at = self.phis(start)
         phis = {local: self.phis(self.env[local]) for local in carried}
         entry = self.env
-        self.env = {**entry, **{local: val for local, (val, _) in phis.items()}}
+        header = self.env = entry.fork()
+        header.own.update((local, val) for local, (val, _) in phis.items())
         active: Val | None = None
         if parted:
             active, active_at = self.phis(Val(WIDE, outer[0] or self.ones()))
@@ -534,9 +537,8 @@ class Lanes(Code):
             mask = self.both(mask, self.env[LEFT].parts)
         condition, mask = self._goes_on(loop, index, stop, mask, parted, leaving)
         self.branch(condition, inside, done)
-        header = self.env
         self.start(inside)
-        self.env = dict(header)
+        self.env = header.fork()
         self.mask, self.region = mask, self.shape.region(loop.body) if mine else 0
         self.counters[id(loop)] = Val(SAME, (self.near(index.parts[0]),)) if counted else index
         run(loop.body)
@@ -560,7 +562,8 @@ class Lanes(Code):
             self.fill_phis("bool", active, active_at, [(block, Val(WIDE, m)) for block, _, _, m in arrivals])
         self.leave(mark)
         self.start(done)
-        self.env = header
+        entry.own.update(header.own)
+        self.env = entry
         self.mask, self.region = outer
 
     def _goes_on(

@@ -14,9 +14,10 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
-from ...lower.form import Body, If, Ins, Kernel, Local, Loop, Statement, bodies, walk
+from ...lower.form import Body, If, Ins, Kernel, Local, Loop, bodies, walk
 
 K = TypeVar("K", bound=Hashable)
+_PASSES = 16
 SAME, EACH, WIDE, ROW = range(4)
 """The same in the whole block; the same in each vector of it; different from lane to lane; lane k holds base + k."""
 
@@ -68,13 +69,18 @@ class Shape:
         self.levels: dict[int, int] = {}
         self.locals: dict[Local, int] = dict.fromkeys(memory, WIDE if self.block > 1 else SAME)
         self.regions: dict[int, int] = {}
-        self.homes: dict[Local, int] = {}
+        self._around: dict[Local, Body] = {}
         self.leaves: set[int] = set()
         self.owned: dict[Local, int] = {}
         if self.block > 1:
-            self._uses = _uses(kernel.body)
-            while self._pass():
-                pass
+            self._uses, self._around = _uses(kernel.body), _around(kernel.body)
+            for _ in range(_PASSES):
+                if not self._pass():
+                    return
+            for local in self._uses:  # what goes around in loops, one local per pass, is not followed to its end
+                if flat or not local.uniform:
+                    self.locals[local] = WIDE
+            self._pass()
 
     def level(self, ins: Ins) -> int:
         return self.levels.get(id(ins), SAME)
@@ -86,8 +92,8 @@ class Shape:
         return self.regions.get(id(body), 0)
 
     def home(self, local: Local) -> int:
-        """The innermost region that holds every use."""
-        return self.homes.get(local, 0)
+        """The innermost region that holds every use: that of the innermost body which does."""
+        return self.region(self._around[local]) if local in self._around else 0
 
     def keeps(self, local: Local, region: int) -> bool:
         """Whether a set in this region must leave the value of lanes elsewhere as it is."""
@@ -133,21 +139,18 @@ class Shape:
         self.regions.clear()
         self.leaves.clear()
         self.owned.clear()
-        parents = [0]
-        uses: dict[Local, set[int]] = {}
-        sets: list[tuple[Local, int, int]] = []
-
-        def use(local: Local, region: int) -> None:
-            uses.setdefault(local, set()).add(region)
+        regions = 1
+        changed = False
 
         def inner(item: If | Loop, region: int) -> bool:
+            nonlocal regions
             parted = self.parting(item)
             leaves = False
             for body in bodies(item):
                 here = region
                 if parted:
-                    parents.append(region)
-                    here = len(parents) - 1
+                    here = regions
+                    regions += 1
                 self.regions[id(body)] = here
                 leaves |= scope(body, here)
             if leaves:
@@ -155,43 +158,35 @@ class Shape:
             return leaves
 
         def scope(body: Body, region: int) -> bool:
+            nonlocal changed
             leaves = False
             before: Counter[Local] = Counter()
             for item in body:
                 if isinstance(item, If | Loop):
-                    if isinstance(item, Loop) and item.live is not None:
-                        use(item.live, region)
                     leaves |= inner(item, region)
                     if isinstance(item, Loop) and self.parting(item):
                         self._own(item, before)
                 elif item.op == "set":
-                    before[item.attr] += 1
-                    use(item.attr, region)
-                    sets.append((item.attr, region, self.level(item.args[0])))
+                    local = item.attr
+                    before[local] += 1
+                    level = self.level(item.args[0]) if region == self.home(local) else WIDE
+                    if level > self.local(local):
+                        self.locals[local] = level
+                        changed = True
                 elif item.op == "return":
                     leaves |= region != 0
                 else:
-                    if item.op == "get":
-                        use(item.attr, region)
                     self.levels[id(item)] = self._level(item)
             return leaves
 
         scope(self.kernel.body, 0)
-        self.homes = {local: _meet(parents, found) for local, found in uses.items()}
-        changed = False
-        for local, region, level in sets:
-            level = level if region == self.homes[local] else WIDE
-            if level > self.local(local):
-                self.locals[local] = level
-                changed = True
         return changed
 
     def _own(self, loop: Loop, before: Counter[Local]) -> None:
         """Locals that are set just before a loop and else used in it only: what lanes that have left it would hold
         nobody sees, so that an iteration may change them for all."""
-        inside = _uses([loop])
-        for local, count in before.items():
-            if inside[local] and inside[local] + count == self._uses[local]:
+        for local, count in _uses([loop]).items():
+            if before.get(local, 0) and count + before[local] == self._uses[local]:
                 self.owned[local] = self.regions[id(loop.body)]
 
     def _level(self, ins: Ins) -> int:
@@ -209,22 +204,28 @@ class Shape:
         return max((self.level(a) for a in ins.args), default=SAME)
 
 
-def _meet(parents: list[int], regions: set[int]) -> int:
-    """The innermost region around all of these."""
+def _around(body: Body) -> dict[Local, Body]:
+    """The innermost body that holds every use of a local."""
+    found: dict[Local, tuple[Body, ...]] = {}
 
-    def path(region: int) -> list[int]:
-        found = [region]
-        while found[-1]:
-            found.append(parents[found[-1]])
-        return found[::-1]
+    def use(local: Local, path: tuple[Body, ...]) -> None:
+        known = found.get(local, path)
+        if known is not path:
+            path = tuple(a for a, b in zip(known, path, strict=False) if a is b)
+        found[local] = path
 
-    paths = [path(r) for r in regions]
-    shared = 0
-    for steps in zip(*paths, strict=False):
-        if len(set(steps)) > 1:
-            break
-        shared = steps[0]
-    return shared
+    unvisited: list[tuple[Body, tuple[Body, ...]]] = [(body, (body,))]
+    while unvisited:
+        here, path = unvisited.pop()
+        for item in here:
+            if isinstance(item, Ins):
+                if item.op in ("get", "set"):
+                    use(item.attr, path)
+                continue
+            if isinstance(item, Loop) and item.live is not None:
+                use(item.live, path)
+            unvisited.extend((inner, (*path, inner)) for inner in bodies(item))
+    return {local: path[-1] for local, path in found.items()}
 
 
 def _uses(body: Body) -> Counter[Local]:
@@ -238,16 +239,6 @@ def _uses(body: Body) -> Counter[Local]:
     return found
 
 
-def assigned(body: Body) -> set[Local]:
-    """Locals that are set in a body or inside it."""
-    found: set[Local] = set()
-    stack: list[Statement] = list(body)
-    while stack:
-        item = stack.pop()
-        if isinstance(item, Ins):
-            if item.op == "set":
-                found.add(item.attr)
-        else:
-            for inner in bodies(item):
-                stack.extend(inner)
-    return found
+def assigned(body: Body) -> dict[Local, None]:
+    """Locals that are set in a body or inside it, in the order in which they are."""
+    return {item.attr: None for item in walk(body) if isinstance(item, Ins) and item.op == "set"}

@@ -30,12 +30,13 @@ def unrolled(e: Lanes, loop: Loop, start: Val, stop: Val) -> Val:
     e.start(head)
     changed = assigned(loop.body)
     index, index_at = e.phis(start)
-    phis = {local: e.phis(val) for local, val in entry.items() if local in changed}
-    header = {**entry, **{local: val for local, (val, _) in phis.items()}}
+    phis = {local: e.phis(entry[local]) for local in changed if local in entry}
+    header = entry.fork()
+    header.own.update((local, val) for local, (val, _) in phis.items())
     after = Val(SAME, (w.new(f"add i64 {index.parts[0]}, {copies}"),))
     e.branch(w.new(f"icmp ule i64 {after.parts[0]}, {stop.parts[0]}"), inside, done)
     e.start(inside)
-    e.env = dict(header)
+    e.env = header.fork()
     for k in range(copies):
         mark = len(e.trail)
         here = w.new(f"add i64 {index.parts[0]}, {k}") if k else index.parts[0]
@@ -48,7 +49,8 @@ def unrolled(e: Lanes, loop: Loop, start: Val, stop: Val) -> Val:
     for local, (val, at) in phis.items():
         e.fill_phis(local.dtype, val, at, [(before, entry[local]), (latch, last[local])])
     e.start(done)
-    e.env = header
+    entry.own.update(header.own)
+    e.env = entry
     return index
 
 
