@@ -156,7 +156,7 @@ def program_of(name: str, n: int) -> Any:
     text, file = FAMILIES[name][0](n), f"<{name} {n}>"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     space: dict[str, Any] = {"__name__": name}
-    exec(compile(text, file, "exec"), space)  # noqa: S102 - our own text
+    exec(compile(text, file, "exec"), space)
     return space["grown"].program
 
 

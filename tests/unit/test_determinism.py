@@ -317,6 +317,42 @@ def test_too_many_places_or_barriers_are_not_compared():
     assert determinism(program(*(Barrier() for _ in range(1001)))).reasons == ("too many barriers to analyse",)
 
 
+def test_accesses_that_differ_alike_are_compared_once(monkeypatch):
+    monkeypatch.setattr("vyre.foundation.determinism.MOST_COMPARISONS", 1000)
+    assert determinism(program(*(store(G * 256 + i, x(G)) for i in range(200)), size=(64, 1, 1))).verdict == "proved"
+
+
+def test_the_pairs_and_comparisons_of_all_buffers_together_are_bounded(monkeypatch):
+    buffers = [read_write(f"b{i}", i, u32) for i in range(9)]
+    p = Program(buffers, (64, 1, 1), [Store(f"b{i}", G * 8 + k, ONE) for i in range(9) for k in range(8)])
+    assert determinism(p).verdict == "proved"
+    for limit, enough, too_few in (("MOST_PAIRS", 9 * 64, 9 * 64 - 1), ("MOST_COMPARISONS", 16, 15)):
+        monkeypatch.setattr(f"vyre.foundation.determinism.{limit}", enough)
+        assert determinism(p).verdict == "proved"
+        monkeypatch.setattr(f"vyre.foundation.determinism.{limit}", too_few)
+        assert "memory is accessed in too many places to compare" in determinism(p).reasons
+        monkeypatch.undo()
+
+
+def test_a_condition_that_repeats_itself_is_known_once():
+    steps = [Let("c0", G < 4), *(Let(f"c{k + 1}", BinOp(BinaryOp.AND, Var(f"c{k}"), Var(f"c{k}"))) for k in range(60))]
+    p = program(*steps, If(Var("c60"), [store(G)]))
+    assert determinism(p).verdict == "proved"
+
+
+def test_an_index_of_too_many_terms_is_unknown():
+    buffers = [uniform(f"u{k}", k, u32, 1) for k in range(65)]
+    out = read_write("o", 65, u32)
+
+    def indexed(terms: int) -> Program:
+        steps = [Let("s0", Load("u0", lit(0)))]
+        steps += [Let(f"s{k}", Var(f"s{k - 1}") + Load(f"u{k}", lit(0))) for k in range(1, terms)]
+        return Program([*buffers, out], (4, 1, 1), [*steps, Store("o", Var(f"s{terms - 1}") + G, ONE)])
+
+    assert determinism(indexed(63)).verdict == "proved"
+    assert determinism(indexed(65)).verdict == "unproved"
+
+
 def test_reasons_are_few():
     buffers = [read_write(f"b{i}", i, u32) for i in range(30)]
     p = Program(buffers, (64, 1, 1), [Store(f"b{i}", lit(0), ONE) for i in range(30)])

@@ -39,7 +39,7 @@ from .ir import (
     UnOp,
     Var,
 )
-from .linear import WORD, Atom, Form, linear, plus
+from .linear import MOST_TERMS, WORD, Atom, Form, linear, plus
 from .ops import BinaryOp, Ordering, UnaryOp
 from .program import Access, Program
 from .typing import Type, type_of
@@ -51,6 +51,8 @@ EXTENTS = (WORD, 1 << 30, 1 << 28, 1 << 26, 1 << 24, 1 << 22, 1 << 20)
 _AXES = ((0, 1, 2), (0, 1), (0, 2), (1, 2), (0,), (1,), (2,))
 """Axes that may have several workgroups, in the order in which a proof is tried."""
 MOST_PLACES = 300  # accesses to one buffer that are compared pairwise
+MOST_PAIRS = 1_000_000  # of accesses to all buffers together
+MOST_COMPARISONS = 5_000  # of pairs; those that differ alike are compared once
 MOST_BARRIERS = 1000
 MOST_REASONS = 10
 MOST_ROUNDS = 64  # bounds that close in on each other one by one would take ages; stopping early proves less
@@ -109,6 +111,8 @@ def _widest(meetings: Callable[[Dims], tuple[str, ...]], size: Dims) -> Determin
         x, y, z = ([max(most, s) if axis in axes else s for most in EXTENTS] for axis, s in enumerate(size))
         extents = list(zip(x, y, z, strict=True))
         found.append(meetings(extents[-1]))
+        if _TOO_MANY in found[-1]:
+            break
         if not found[-1]:
             extent = next(e for e in extents if not meetings(e))
             return Determinism(_condition(extent, size), tuple(f"on other grids, {r}" for r in found[0]), extent)
@@ -274,9 +278,9 @@ class _Places:
                 case UnOp(op=UnaryOp.LOGICAL_NOT):
                     return _Facts(below[0].if_false, below[0].if_true)
                 case BinOp(op=BinaryOp.AND):
-                    return _Facts(below[0].if_true + below[1].if_true)
+                    return _Facts(_both(below[0].if_true, below[1].if_true))
                 case BinOp(op=BinaryOp.OR):
-                    return _Facts((), below[0].if_false + below[1].if_false)
+                    return _Facts((), _both(below[0].if_false, below[1].if_false))
                 case BinOp(op=BinaryOp() as op) if op in _OPPOSITE:
                     if type_of(e.left, self.types.names, self.elements) != u32:
                         return _Facts()  # signed order is another one
@@ -288,9 +292,17 @@ class _Places:
         return fold(condition, combine)
 
 
+Known = tuple[tuple[Atom, tuple[int, int]], ...]
+
+
 class _Facts(NamedTuple):
-    if_true: tuple[tuple[Atom, tuple[int, int]], ...] = ()
-    if_false: tuple[tuple[Atom, tuple[int, int]], ...] = ()
+    if_true: Known = ()
+    if_false: Known = ()
+
+
+def _both(a: Known, b: Known) -> Known:
+    """What is known where both hold: the bounds of each atom once."""
+    return tuple(_narrow(dict(a), b).items())[:MOST_TERMS]
 
 
 _OPPOSITE = {
@@ -303,7 +315,7 @@ _MIRROR = {
 }  # fmt: skip
 
 
-def _compare(op: BinaryOp, left: Form | None, right: Form | None) -> tuple[tuple[Atom, tuple[int, int]], ...]:
+def _compare(op: BinaryOp, left: Form | None, right: Form | None) -> Known:
     """Bounds of a bare atom that is compared with a number; anything longer might have wrapped."""
     if left is None or right is None:
         return ()
@@ -388,9 +400,23 @@ class _Grid(NamedTuple):
         return 0, most[kind] - 1
 
 
+_TOO_MANY = "memory is accessed in too many places to compare"
+
+
 def _meetings(buffers: Mapping[str, Mapping[Place, None]], shared: set[str], grid: _Grid) -> tuple[str, ...]:
     """A sentence for every pair of accesses that different invocations may make to one location in any order."""
     found: dict[str, None] = {}
+    known: dict[object, bool] = {}
+
+    def may_meet(a: Place, b: Place, same_group: bool) -> bool:
+        x, y = (Form(0), Form(0)) if a.at is None or b.at is None else (a.at, b.at)
+        apart = x.const - y.const, x.terms, y.terms, a.bounds, b.bounds, same_group  # all that the answer depends on
+        if apart not in known:
+            known[apart] = _may_meet(a, b, grid, same_group=same_group)
+        return known[apart]
+
+    if sum(len(places) ** 2 for places in buffers.values() if len(places) <= MOST_PLACES) > MOST_PAIRS:
+        return (_TOO_MANY,)
     for buffer, places in buffers.items():
         if not any(p.writes for p in places):
             continue
@@ -401,9 +427,11 @@ def _meetings(buffers: Mapping[str, Mapping[Place, None]], shared: set[str], gri
             said = f"{a.name} and {b.name} of two invocations may meet in {buffer!r}"
             if said in found or _harmless(a, b):
                 continue
-            together = a.epochs.group & b.epochs.group and _may_meet(a, b, grid, same_group=True)
+            if len(known) > MOST_COMPARISONS:
+                return (*found, _TOO_MANY)
+            together = a.epochs.group & b.epochs.group and may_meet(a, b, True)
             across = buffer not in shared and a.epochs.grid & b.epochs.grid
-            if together or (across and _may_meet(a, b, grid, same_group=False)):
+            if together or (across and may_meet(a, b, False)):
                 found[said] = None
                 if len(found) >= MOST_REASONS:
                     return tuple(found)

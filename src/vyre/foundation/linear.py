@@ -10,6 +10,8 @@ from .ops import BinaryOp, OpaqueOp, UnaryOp
 from .visit import fold
 
 WORD = 1 << 32
+MOST_TERMS = 64
+"""What has more is not followed: sums of sums would take ages."""
 Atom = tuple[str, int | str]
 """`g`, `l`, `w` with an axis; `k` with the number of a loop; `u` with the name of a value all invocations share."""
 
@@ -27,6 +29,7 @@ def form(const: int, terms: Mapping[Atom, int]) -> Form:
 
 
 def plus(a: Form, b: Form, scale: int = 1) -> Form:
+    """a + scale * b."""
     terms = dict(a.terms)
     for atom, c in b.terms:
         terms[atom] = terms.get(atom, 0) + scale * c
@@ -61,7 +64,8 @@ def linear(root: Expr, names: Mapping[str, Form | None], constant: frozenset[str
             case UnOp(op=UnaryOp.NEGATE), (Form() as x,):
                 return times(x, -1)
             case BinOp(op=op), (Form() as x, Form() as y):
-                return _combine(op, x, y)
+                found = _combine(op, x, y)
+                return None if found is not None and len(found.terms) > MOST_TERMS else found
         return None
 
     return fold(root, combine)

@@ -25,8 +25,8 @@ ENTRY = "vyre_run"
 """The one symbol that a module exports: `void vyre_run(ptr shared, ptr worker)`."""
 _SIGNATURE = "void(*)(void *, void *)"
 _THOROUGH, _QUICK = 10_000, 20_000
-"""Up to the first size a module is optimised; above the second its code is generated in the quickest way. The compiler's
-time grows with the square of the size where there are many blocks or many values are alive; both ways are linear."""
+"""Up to the first size a module is optimised; above the second its code is generated in the quickest way. Else the time
+would grow with the square of the size where there are many blocks, or many values that are alive."""
 _BLOCK = 8
 """A branch counts like so many lines."""
 _LIBRARIES_PER_LINKER = 32
