@@ -319,16 +319,16 @@ def test_too_many_places_or_barriers_are_not_compared():
 
 def test_accesses_that_differ_alike_are_compared_once(monkeypatch):
     monkeypatch.setattr("vyre.foundation.determinism.MOST_COMPARISONS", 1000)
-    assert determinism(program(*(store(G * 256 + i, x(G)) for i in range(200)), size=(64, 1, 1))).verdict == "proved"
+    assert determinism(program(*(store(G * 256 + i, x(G)) for i in range(200)), size=(64, 1, 1))).verdict.startswith("proved")
 
 
 def test_the_pairs_and_comparisons_of_all_buffers_together_are_bounded(monkeypatch):
     buffers = [read_write(f"b{i}", i, u32) for i in range(9)]
     p = Program(buffers, (64, 1, 1), [Store(f"b{i}", G * 8 + k, ONE) for i in range(9) for k in range(8)])
-    assert determinism(p).verdict == "proved"
+    assert determinism(p).verdict.startswith("proved")
     for limit, enough, too_few in (("MOST_PAIRS", 9 * 64, 9 * 64 - 1), ("MOST_COMPARISONS", 16, 15)):
         monkeypatch.setattr(f"vyre.foundation.determinism.{limit}", enough)
-        assert determinism(p).verdict == "proved"
+        assert determinism(p).verdict.startswith("proved")
         monkeypatch.setattr(f"vyre.foundation.determinism.{limit}", too_few)
         assert "memory is accessed in too many places to compare" in determinism(p).reasons
         monkeypatch.undo()
@@ -337,7 +337,7 @@ def test_the_pairs_and_comparisons_of_all_buffers_together_are_bounded(monkeypat
 def test_a_condition_that_repeats_itself_is_known_once():
     steps = [Let("c0", G < 4), *(Let(f"c{k + 1}", BinOp(BinaryOp.AND, Var(f"c{k}"), Var(f"c{k}"))) for k in range(60))]
     p = program(*steps, If(Var("c60"), [store(G)]))
-    assert determinism(p).verdict == "proved"
+    assert determinism(p).verdict.startswith("proved")
 
 
 def test_an_index_of_too_many_terms_is_unknown():
@@ -349,7 +349,7 @@ def test_an_index_of_too_many_terms_is_unknown():
         steps += [Let(f"s{k}", Var(f"s{k - 1}") + Load(f"u{k}", lit(0))) for k in range(1, terms)]
         return Program([*buffers, out], (4, 1, 1), [*steps, Store("o", Var(f"s{terms - 1}") + G, ONE)])
 
-    assert determinism(indexed(63)).verdict == "proved"
+    assert determinism(indexed(63)).verdict.startswith("proved")
     assert determinism(indexed(65)).verdict == "unproved"
 
 
