@@ -119,7 +119,8 @@ def run_case(
     """
     program = case.program
     float64 = program.requirements.float64
-    kernel = lower(program, LowerOptions(soft_flush=keeps_subnormals(mode, float64), poll=poll, off=off))
+    soft, firm = keeps_subnormals(mode, float64), mode is Mode.PTX
+    kernel = lower(program, LowerOptions(soft_flush=soft, poll=poll, off=off, firm=firm))
     memory = Memory.build(program, case.inputs, case.output_elements)
     bound = [memory.buffers[b.name] for b in kernel.buffers if not b.shared]
     lengths = [m.count for m in bound]

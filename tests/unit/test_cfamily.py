@@ -582,7 +582,7 @@ def test_a_trap_that_is_not_reached_leaves_its_words_zero():
 
 def text_of(program, mode=Mode.NATIVE, poll=False):
     soft = keeps_subnormals(mode, program.requirements.float64)
-    return opencl_text(lower(program, LowerOptions(soft_flush=soft, poll=poll)), mode)
+    return opencl_text(lower(program, LowerOptions(soft_flush=soft, poll=poll, firm=mode is Mode.PTX)), mode)
 
 
 def branches():
@@ -714,3 +714,15 @@ def test_bits_come_back_from_every_bitcast():
     ]
     buffers = [read("x", 0, u32, n), write_only("a", 1, u32, n), write_only("b", 2, i32, n), write_only("c", 3, f32, n)]
     same(Program(buffers, (n, 1, 1), body), [struct.pack(f"<{n}I", *bits)])
+
+
+def test_no_number_is_known_to_a_compiler_that_could_compute_with_it():
+    """Constants, words and halves are multiplied by a 1 that comes from the launch; that also flushes them."""
+    x = Bitcast(f32, Load("w", GID)) + Cast(f32, Load("w", GID + 1)) * lit(0.5) + Cast(f32, Load("h", GID))
+    buffers = [read("w", 0, u32), read("h", 1, f16), write_only("out", 2, f32, 64)]
+    program = Program(buffers, (64, 1, 1), [Store("out", GID, x)])
+    native, ptx, soft = (text_of(program, mode) for mode in (Mode.NATIVE, Mode.PTX, Mode.SOFT))
+    assert "const float one = as_float(0x3f800000u + ((base_y & base_z) >> 31));" in native
+    assert native.count("* one") == 4
+    assert "flush_f32" not in native
+    assert not any(re.search(r"\bone\b", text) for text in (ptx, soft))

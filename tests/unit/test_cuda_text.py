@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import struct
 import sys
 from types import ModuleType, SimpleNamespace
@@ -17,7 +18,7 @@ from vyre.conform.generate import Case, random_program
 from vyre.conform.lanes import lane_program
 from vyre.errors import BackendUnavailable, KernelCompileFailed, Trap
 from vyre.foundation.dtypes import f32, u32
-from vyre.foundation.ir import BinOp, If, InvocationId, Load, Store, lit
+from vyre.foundation.ir import BinOp, Bitcast, Cast, If, InvocationId, Load, Store, lit
 from vyre.foundation.ir import Trap as TrapNode
 from vyre.foundation.ops import BinaryOp
 from vyre.foundation.program import Program, read, write_only
@@ -92,6 +93,18 @@ def test_a_step_of_f32_is_an_instruction_that_the_compiler_cannot_leave_out():
     text = cuda_text(kernel)
     assert "add.rn.ftz.f32" in text
     assert " + " not in text.split("vyre_kernel")[1].replace("blockIdx.x + base_x", "").replace("64u + lid_x", "")
+
+
+@pytest.mark.parametrize("element, made", [(f32, lambda x: x), (u32, lambda x: Bitcast(f32, x))], ids=["f32", "bits"])
+def test_what_a_comparison_looks_at_was_flushed_by_an_instruction(element, made):
+    """The compiler makes an integer test of a comparison whose operand it knows as bits."""
+    zero = made(Load("x", GID)).eq(lit(0.0))
+    kernel = lowered(Program([read("x", 0, element), write_only("y", 1, u32)], (64, 1, 1), [
+        Store("y", GID, Cast(u32, zero)),
+    ]))  # fmt: skip
+    text = cuda_text(kernel)
+    assert "add.rn.ftz.f32 %0, %1, 0f80000000" in text
+    assert re.search(r"\(flush_f32\(.*\) == 0\.0f\)", text.split("vyre_kernel")[1])
 
 
 def test_literals_of_64_bits_do_not_depend_on_the_host():

@@ -55,7 +55,8 @@ Registers have seven types: bool u32 i32 u64 i64 f32 f64.
 
 A subnormal f32 comes from `load` and `bitcast` alone, and under `soft_flush` from the arithmetic that `exact.py` then
 flushes. Without `soft_flush` the machine reads subnormal operands of + - * / sqrt, fma and comparisons as zero and
-flushes what these give, so that a `flush` before them may be missing; all other instructions take operands as they are.
+flushes what these give, so that a `flush` before + - * / and fma, where `firm` also sqrt, may be missing; all other
+instructions take operands as they are.
 A `subgroup` reduction of floats gives canonical sums and products in every mode: its steps are those of `exact.py`.
 
 Loads, stores and atomics carry `guarded`: the access is out of bounds for some lane unless the emitter tests it. With

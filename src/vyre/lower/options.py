@@ -17,8 +17,8 @@ class LowerOptions:
     `poll`: loops and workgroups look at the stop flag. `off` names improvements that are not made. `native` names
     operations that the machine's own approximation computes, as a budget allows it: transcendental ones by their text,
     and `div`, `reciprocal`, `sqrt` and `inverse_sqrt` of f32. Without it every result is canonical. `firm`: no tool
-    behind the emitter takes an f32 step away, such as one that multiplies by 1. `grid_sync`: the emitter has a barrier
-    of the whole grid, so that a program need not be split there.
+    behind the emitter takes + - * /, fma or sqrt of f32 away, such as a product with 1. `grid_sync`: the emitter has a
+    barrier of the whole grid, so that a program need not be split there.
     """
 
     soft_flush: bool = False

@@ -1,11 +1,5 @@
 #pragma OPENCL FP_CONTRACT OFF
 
-static float flush_f32(float x) // a subnormal becomes zero of its sign
-{
-    const uint bits = as_uint(x);
-    return (bits & 0x7f800000u) == 0 ? as_float(bits & 0x80000000u) : x;
-}
-
 static float quiet_f32(float x)
 {
     const uint bits = as_uint(x);
@@ -45,12 +39,13 @@ void vyre_kernel(
     const uint wid_x = (uint)get_group_id(0) + base_x;
     const uint lid_x = (uint)get_local_id(0);
     const uint gid_x = wid_x * 64u + lid_x;
+    const float one = as_float(0x3f800000u + ((base_y & base_z) >> 31)); // 1, which the compiler does not know
     const uint v1 = gid_x * 7u;
     const float v2 = gid_x < len_x ? buf_x[gid_x] : 0.0f;
-    const float v3 = flush_f32(v2);
+    const float v3 = v2 * one;
     const float v4 = gid_x < len_y ? buf_y[gid_x] : 0.0f;
-    const float v5 = flush_f32(v4);
-    if (v1 < len_out) { buf_out[v1] = quiet_f32(fma(v3, v5, 0.5f)); }
+    const float v5 = v4 * one;
+    if (v1 < len_out) { buf_out[v1] = quiet_f32(fma(v3, v5, (0.5f * one))); }
     const uint at6 = v1 + 1u;
     if (at6 < len_out) { buf_out[at6] = quiet_f32(v3 / v5); }
     const uint at7 = v1 + 2u;
@@ -59,10 +54,11 @@ void vyre_kernel(
     if (at8 < len_out) { buf_out[at8] = quiet_f32(min_f32(v3, v5)); }
     const float v9 = fabs(v3);
     const float v10 = floor_f32(v9);
-    const uint at11 = v1 + 4u;
-    if (at11 < len_out) { buf_out[at11] = quiet_f32(copysign(((v9 - v10) >= 0.5f) ? (v10 + 1.0f) : v10, v3)); }
-    const uint at12 = v1 + 5u;
-    if (at12 < len_out) { buf_out[at12] = quiet_f32((v3 < v5) ? (-1.0f) : 0.0f); }
-    const uint at13 = v1 + 6u;
-    if (at13 < len_out) { buf_out[at13] = (float)i32_of_f32(v3); }
+    const float v11 = quiet_f32(copysign(((v9 - v10) >= (0.5f * one)) ? (v10 + (1.0f * one)) : v10, v3));
+    const uint at12 = v1 + 4u;
+    if (at12 < len_out) { buf_out[at12] = v11; }
+    const uint at13 = v1 + 5u;
+    if (at13 < len_out) { buf_out[at13] = quiet_f32((v3 < v5) ? ((-1.0f) * one) : 0.0f); }
+    const uint at14 = v1 + 6u;
+    if (at14 < len_out) { buf_out[at14] = (float)i32_of_f32(v3) * one; }
 }

@@ -47,6 +47,7 @@ void vyre_kernel(
     const uint wid_x = (uint)get_group_id(0) + base_x;
     const uint lid_x = (uint)get_local_id(0);
     const uint gid_x = wid_x * 64u + lid_x;
-    const float v1 = gid_x < len_a ? load_f16(buf_a[gid_x]) : 0.0f;
-    if (gid_x < len_out) { buf_out[gid_x] = store_f16(quiet_f32(round_f16(v1 * 0.5f))); }
+    const float one = as_float(0x3f800000u + ((base_y & base_z) >> 31)); // 1, which the compiler does not know
+    const float v1 = gid_x < len_a ? (load_f16(buf_a[gid_x]) * one) : 0.0f;
+    if (gid_x < len_out) { buf_out[gid_x] = store_f16(quiet_f32(round_f16(v1 * (0.5f * one)))); }
 }

@@ -20,9 +20,10 @@ void vyre_kernel(
     const uint wid_x = (uint)get_group_id(0) + base_x;
     const uint lid_x = (uint)get_local_id(0);
     const uint gid_x = wid_x * 64u + lid_x;
+    const float one = as_float(0x3f800000u + ((base_y & base_z) >> 31)); // 1, which the compiler does not know
     if (len_y > gid_x) {
         const float v1 = gid_x < len_x ? buf_x[gid_x] : 0.0f;
         const float v2 = buf_y[gid_x];
-        buf_y[gid_x] = quiet_f32((2.5f * v1) + v2);
+        buf_y[gid_x] = quiet_f32(((2.5f * one) * v1) + (v2 * one));
     }
 }

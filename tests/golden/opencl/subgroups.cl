@@ -1,11 +1,5 @@
 #pragma OPENCL FP_CONTRACT OFF
 
-static float flush_f32(float x) // a subnormal becomes zero of its sign
-{
-    const uint bits = as_uint(x);
-    return (bits & 0x7f800000u) == 0 ? as_float(bits & 0x80000000u) : x;
-}
-
 static float join_add_f32(float a, float b)
 {
     return a + b;
@@ -110,10 +104,11 @@ void vyre_kernel(
     const uint lid_x = (uint)get_local_id(0);
     const uint gid_x = wid_x * 48u + lid_x;
     const uint lid = lid_x;
+    const float one = as_float(0x3f800000u + ((base_y & base_z) >> 31)); // 1, which the compiler does not know
     const uint lane = lid % 32u;
     const uint v1 = gid_x * 2u;
     const float v2 = gid_x < len_a ? buf_a[gid_x] : 0.0f;
-    const float v3 = flush_f32(v2);
+    const float v3 = v2 * one;
     slots[lid] = as_uint(v3);
     for (uint k = 48u + lid; k < 64u; k += 48u) { slots[k] = 2147483648u; }
     barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
@@ -126,5 +121,5 @@ void vyre_kernel(
     const uint v5 = reduce_or_u32(slots + (lid - lane));
     barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
     const uint at6 = v1 + 1u;
-    if (at6 < len_out) { buf_out[at6] = (float)v5; }
+    if (at6 < len_out) { buf_out[at6] = (float)v5 * one; }
 }

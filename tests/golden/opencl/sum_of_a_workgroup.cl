@@ -1,11 +1,5 @@
 #pragma OPENCL FP_CONTRACT OFF
 
-static float flush_f32(float x) // a subnormal becomes zero of its sign
-{
-    const uint bits = as_uint(x);
-    return (bits & 0x7f800000u) == 0 ? as_float(bits & 0x80000000u) : x;
-}
-
 static float quiet_f32(float x)
 {
     const uint bits = as_uint(x);
@@ -28,10 +22,11 @@ void vyre_kernel(
     const uint lid_x = (uint)get_local_id(0);
     const uint gid_x = wid_x * 64u + lid_x;
     const uint lid = lid_x;
+    const float one = as_float(0x3f800000u + ((base_y & base_z) >> 31)); // 1, which the compiler does not know
     for (uint k = lid; k < 64u; k += 64u) { buf_mem[k] = 0; }
     barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
     const float v1 = gid_x < len_a ? buf_a[gid_x] : 0.0f;
-    buf_mem[lid_x] = quiet_f32(flush_f32(v1));
+    buf_mem[lid_x] = quiet_f32(v1 * one);
     barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
     for (uint i2 = 0u; i2 < 6u; ++i2) {
         const uint v3 = 32u >> (i2 & 31u);
@@ -45,6 +40,6 @@ void vyre_kernel(
     }
     if (lid_x == 0u) {
         const float v7 = buf_mem[0u];
-        if (wid_x < len_sums) { buf_sums[wid_x] = quiet_f32(flush_f32(v7)); }
+        if (wid_x < len_sums) { buf_sums[wid_x] = quiet_f32(v7 * one); }
     }
 }

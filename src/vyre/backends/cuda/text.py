@@ -17,7 +17,8 @@ the size that the kernel says. Shared memory is static unless it is too much (se
 kernel writes is bound once.
 
 Sums, products and the like of f32 are instructions of the assembler: around those of C++ the compiler drops `x * 1`,
-`x / 1` and `x + -0`, and the flush with them.
+`x / 1` and `x + -0`, and the flush with them. Comparisons are those of C++, and their operands are flushed before: the
+compiler makes integer tests of some whose operands were integers.
 """
 
 from __future__ import annotations

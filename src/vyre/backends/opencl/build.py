@@ -39,6 +39,7 @@ def kernel_text(
 ) -> tuple[Kernel, str, list[str]]:
     """The kernel form, its text, and what the driver's compiler is told."""
     float64 = soft or program.requirements.float64
-    options = LowerOptions(soft_flush=keeps_subnormals(mode, float64), poll=poll, off=OFF)
+    soft_flush, firm = keeps_subnormals(mode, float64), mode is Mode.PTX
+    options = LowerOptions(soft_flush=soft_flush, poll=poll, off=OFF, firm=firm)
     kernel = lower(program, options)
     return kernel, opencl_text(kernel, mode), build_options(mode, float64, kernel.lanes)
