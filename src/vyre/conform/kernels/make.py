@@ -10,7 +10,7 @@ from typing import Any
 
 from . import inputs
 from .stmts import ORDER_FREE, Around, Bins, Owned, Statements
-from .tree import FLOATS, NARROW, Array, E, S, Tree, statements
+from .tree import FLOATS, NARROW, Array, E, S, Tree
 from .write import source
 
 WORKGROUPS: dict[int, tuple[tuple[int, ...], ...]] = {
@@ -54,20 +54,15 @@ class _Maker(Statements):
         lanes = prod(workgroup)
         dims = (rng.choice(LENGTHS),) if rank == 1 else tuple(rng.choice(SIDES[rank]) for _ in range(rank))
         alike = rng.random() < 0.4  # every array has the shape of the domain
-        flat = rank > 1 and prod(workgroup[1:]) == 1
-        way = (
-            rng.choice(("grid", "domain", "inferred", "inferred"))
-            if alike and not flat
-            else rng.choice(("grid", "domain"))
-        )
+        way = rng.choice(("grid", "domain", "inferred", "inferred") if alike else ("grid", "domain"))
         grid = tuple(-(-n // w) for n, w in zip(dims, workgroup, strict=True))
         if way == "grid":
             grid = tuple(max(0, min(g + rng.choice((-1, 0, 0, 1)), 40)) or 1 for g in grid)
         arrays, scalars = self.declared(dims, alike, way)
         i, guard = self.linear(dims, grid, workgroup, scalars)
         body = self.body(lanes, workgroup, i, guard)
-        if way == "inferred":
-            grid = self.inferred(arrays, body, workgroup)
+        if way == "inferred" and rank == 1:  # one workgroup at least, also for nothing
+            grid = (max(1, grid[0]),)
         x, y, z = (*grid, 1, 1)[:3]
         call: tuple[Any, ...] = {"grid": ("grid", grid), "domain": ("domain", dims), "inferred": ()}[way]
         tree = Tree(
@@ -140,18 +135,6 @@ class _Maker(Statements):
         """Whether the inputs say how long the results are."""
         return any(a.role in ("in", "inout") and not a.static for a in arrays)
 
-    def inferred(self, arrays: list[Array], body: tuple[S, ...], workgroup: tuple[int, ...]) -> tuple[int, ...]:
-        """What a call without a grid or a domain launches: enough for the largest result in one dimension, for
-        everything where lanes matter beyond their own element; the shape of the first result in several."""
-        results = [a for a in arrays if a.role == "out"] + [a for a in arrays if a.role == "inout"]
-        if len(workgroup) > 1 and prod(workgroup[1:]) > 1:
-            extent = (*results[0].shape[::-1], 1, 1)[:3]
-            return tuple(-(-n // w) for n, w in zip(extent, (*workgroup, 1, 1), strict=False))
-        lanes_matter = any(s.op in ("atomic", "shared", "subgroup") for s in statements(body))
-        seen = [a for a in arrays if a.role != "uniform"] if lanes_matter else results
-        most = max(a.size for a in seen) or max(a.size for a in arrays if a.role != "uniform")
-        return (-(-max(most, 1) // workgroup[0]),)
-
     # -- ids
 
     def linear(
@@ -211,8 +194,9 @@ class _Maker(Statements):
             name = self.local("u32", mutable=False, stem="i")
             head.append(S("let", name, (i,)))
             i = E("var", "u32", data=name)
-        self.ids = [i, i, i, *(E("id", "u32", data=("gid", a)) for a in "xyz"[: len(workgroup)])]
-        self.ids += [E("id", "u32", data=(rng.choice(("lid", "wg")), rng.choice("xyz")))]
+        axes = "xyz"[: len(workgroup)]  # a call without a domain asks how many of them a kernel reads
+        self.ids = [i, i, i, *(E("id", "u32", data=("gid", a)) for a in axes)]
+        self.ids += [E("id", "u32", data=("lid", rng.choice("xyz"))), E("id", "u32", data=("wg", rng.choice(axes)))]
         for a in self.written:
             places = self.places(a, i)
             self.outs.append(Owned(a, places, swapped=a.name == "swap"))
