@@ -29,6 +29,7 @@ FACTS = {
     "max_invocations_per_workgroup": "invocations of a workgroup, at most",
     "max_shared_bytes": "workgroup memory, at most",
     "max_storage_buffer_bytes": "one buffer, at most",
+    "max_steps": "steps of a program to compile, at most",
 }
 """Fact -> how the page calls it."""
 EVERYTHING = {*NODE_IDS.values(), *EXPR_IDS.values(), *LITERAL_IDS.values(), *vyre.core_supported_ops()}

@@ -55,6 +55,7 @@ LIMITS = {
     "max_workgroups_per_dimension": "workgroups along each axis",
     "max_shared_bytes": "shared memory of a workgroup, bytes",
     "max_storage_buffer_bytes": "bytes of a buffer; 0: not told",
+    "max_steps": "steps of a program, by program.stats; 0: any number",
     "subgroup_size": "lanes of a subgroup",
 }
 

@@ -28,6 +28,7 @@ from ..foundation.report import CAPABILITY_BITS, Capabilities
 from ..foundation.validate import SHOWN, check, validate
 from .contract import VyreBackend, core_supported_ops
 from .plan.launch import resolve_fixpoint_iterations, resolve_workgroup
+from .settings import MAX_STEPS
 from .values import DEFAULT_CONFIG, Dims, DispatchConfig, PersistentThreadMode, SpeculationMode
 
 if TYPE_CHECKING:
@@ -197,7 +198,7 @@ def _check(program: Program, backend: VyreBackend) -> None:
     raise UnsupportedFeature(
         f"backend {backend.id} does not run the program{lacks}:"
         + "".join(f"\n  {line}" for line in (*lines[:SHOWN], *more)),
-        fix=errors[0].fix if errors else "choose a smaller workgroup or smaller buffers, or another backend",
+        fix=errors[0].fix if errors else next(iter(limits.values())),
         name=", ".join(missing) or "limits",
         backend=backend.id,
     )
@@ -210,19 +211,25 @@ def _require_sound(program: Program) -> None:
         check(program, anywhere)
 
 
-def _broken_limits(program: Program, backend: VyreBackend) -> list[str]:
-    """Limits that validity does not depend on: single axes of the workgroup, single buffers."""
-    found = [
-        f"workgroup axis {axis} is {asked}; max is {most}"
+def _broken_limits(program: Program, backend: VyreBackend) -> dict[str, str]:
+    """Limits that validity does not depend on, each with its fix: axes of the workgroup, single buffers, all steps."""
+    smaller = "choose a smaller workgroup or smaller buffers, or another backend"
+    found = {
+        f"workgroup axis {axis} is {asked}; max is {most}": smaller
         for axis, (asked, most) in enumerate(zip(program.workgroup_size, backend.max_workgroup_size, strict=True))
         if type(asked) is int and asked > most
-    ]
+    }
     most = backend.max_storage_buffer_bytes
-    found += [
-        f"buffer {b.name!r} has {b.nbytes} bytes; max is {most}"
+    found |= {
+        f"buffer {b.name!r} has {b.nbytes} bytes; max is {most}": smaller
         for b in program.bound_buffers
         if most and (b.nbytes or 0) > most
-    ]
+    }
+    most, steps = MAX_STEPS.value() or backend.capability.max_steps, program.stats.steps
+    if most and steps > most:
+        found[f"it has {steps} steps to compile; max is {most}"] = (
+            f"split it into several programs, or raise the limit: {MAX_STEPS.variable}={steps}"
+        )
     return found
 
 

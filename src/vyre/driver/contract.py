@@ -76,6 +76,7 @@ class BackendCapability:
 
     `types` are the value types beyond u32 i32 f32 bool and the narrow storage types. `deadline` is how a timeout is
     kept: `none`, `cooperative` (the program stops itself) or `host` (the call returns, the device counts as lost).
+    `max_steps` is how large a program it compiles, by `program.stats.steps`, so that none takes minutes; 0 is no limit.
     `exactness` is what a probe of the device found; it is part of every cache key. `extras` are facts this version
     does not know; they must survive JSON.
     """
@@ -102,6 +103,7 @@ class BackendCapability:
     max_invocations_per_workgroup: int | None = None
     max_shared_bytes: int = 0
     max_storage_buffer_bytes: int = 0
+    max_steps: int = 0
     deadline: str = "none"
     exactness: Mapping[str, Any] = field(default_factory=dict)
     extras: Mapping[str, Any] = field(default_factory=dict)

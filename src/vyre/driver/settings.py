@@ -276,6 +276,11 @@ CACHE_DIR: Knob[str | None] = Knob(
     "at the folder of the file.",
     read="at every use",
 )  # fmt: skip
+MAX_STEPS: Knob[int | None] = Knob(
+    "max_steps", COUNT, default=None, without="what the backend says: `max_steps` of its capability",
+    meaning="The largest program that is compiled, by `program.stats.steps`.",
+    read="when a program is compiled for a backend for the first time",
+)  # fmt: skip
 PIPELINE_CACHE_ENTRIES = Knob(
     "pipeline_cache_entries", COUNT, default=256,
     meaning="How many compiled programs a backend keeps in memory.",
@@ -296,6 +301,7 @@ TABLE: dict[str, Knob[Any]] = {
         SHADOW_TIMEOUT,
         ACQUIRE_TIMEOUT,
         CACHE_DIR,
+        MAX_STEPS,
         PIPELINE_CACHE_ENTRIES,
         PIPELINE_CACHE_BYTES,
     )

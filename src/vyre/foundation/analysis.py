@@ -46,8 +46,16 @@ SUBGROUP_EXPRS = (SubgroupReduce, SubgroupShuffle, SubgroupBallot, SubgroupLocal
 COLLECTIVES = (AllReduce, AllGather, ReduceScatter, Broadcast)
 
 
+_HEAVY = 50
+"""Steps of a loop or a barrier: compilers of every target take that much longer over them."""
+
+
 class Stats(Value):
-    """How much of what, counted as written: a shared part counts as often as it appears."""
+    """How much of what, counted as written: a shared part counts as often as it appears.
+
+    `steps` says what there is to compile: one for each statement and expression, 50 for a loop or a barrier, and for a
+    function such as sin those of its definition.
+    """
 
     nodes: int
     expressions: int
@@ -58,6 +66,7 @@ class Stats(Value):
     loops: int
     regions: int
     calls: int
+    steps: int
     depth: int
     kinds: frozenset[str]
 
@@ -114,6 +123,7 @@ class _Tally(NamedTuple):
     loops: int = 0
     regions: int = 0
     calls: int = 0
+    steps: int = 0
 
 
 _COUNTED: dict[type, str] = {
@@ -139,7 +149,7 @@ def stats(program: Program) -> Stats:
             stack.extend((c, False) for c in below)
             continue
         kinds.add(type(item).__name__)
-        own = {"nodes" if isinstance(item, Node) else "expressions": 1}
+        own = {"nodes" if isinstance(item, Node) else "expressions": 1, "steps": _steps(item)}
         if type(item) in _COUNTED:
             own[_COUNTED[type(item)]] = 1
         tallies[id(item)] = _total([_Tally(**own), *(tallies[id(c)] for c in below)])
@@ -147,6 +157,18 @@ def stats(program: Program) -> Stats:
     whole = _total([tallies[id(n)] for n in program.entry])
     depth = max((depths[id(n)] for n in program.entry), default=0)
     return Stats(*whole, depth=depth, kinds=frozenset(kinds))
+
+
+def _steps(item: Expr | Node) -> int:
+    """Of one statement or expression, without what is inside it."""
+    match item:
+        case Loop() | Barrier():
+            return _HEAVY
+        case UnOp(op=UnaryOp() as op) if op.transcendental:
+            from .mathlib import steps
+
+            return steps(op)
+    return 1
 
 
 def _total(tallies: list[_Tally]) -> _Tally:

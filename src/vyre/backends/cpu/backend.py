@@ -287,6 +287,7 @@ def capability(found: Host, switches: Switches, why_soft: str | None) -> Backend
         max_workgroups_per_dimension=U32_MAX,
         max_shared_bytes=1 << 24,
         max_storage_buffer_bytes=U32_MAX * 8,
+        max_steps=200_000,
         deadline="cooperative",
         exactness={"f32": "canonical", "flushed_by": "processor" if why_soft is None else f"software: {why_soft}"},
         extras={

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...errors import UnsupportedFeature
 from ...lower.form import Buffer, Check, If, Ins, Kernel, Loop, walk
 from .access import TRAP, ZERO
 from .guards import held_conditions
@@ -41,6 +42,8 @@ _MOST_ABREAST = 2_000
 """Instructions times vectors that share them, in the whole body: a long one gains little and takes long to compile."""
 _LARGE = 8_000
 """Instructions of a body above which there is one version of it, with all tests."""
+_MOST_SCRATCH = 64 << 20
+"""Bytes that each worker brings, at most."""
 _LEAST_LANES = 64
 """A tile is not halved below this many invocations."""
 
@@ -64,6 +67,13 @@ class Emitted:
 def emit(kernel: Kernel, target: Target) -> Emitted:
     """The text of a module for `kernel`."""
     phases = Phases(kernel)
+    if phases.nbytes > _MOST_SCRATCH:
+        raise UnsupportedFeature(
+            f"what invocations keep across barriers takes {phases.nbytes} bytes for a workgroup of {kernel.lanes}, with "
+            f"its shared memory; max is {_MOST_SCRATCH}",
+            fix="choose a smaller workgroup, or keep fewer values across barriers",
+            name="memory across barriers",
+        )
     flat = _is_flat(kernel, phases, target.width)
     width = target.width if flat else min(target.width, 1 << (kernel.lanes - 1).bit_length())
     if sum(1 for _ in walk(kernel.body)) > _LARGE:

@@ -112,6 +112,7 @@ def capability(found: Found, exactness: Exactness) -> BackendCapability:
         max_workgroups_per_dimension=U32_MAX,
         max_shared_bytes=found.shared_bytes - _OWN_SHARED_BYTES,
         max_storage_buffer_bytes=found.memory_bytes,
+        max_steps=50_000,
         deadline="cooperative",
         exactness={
             "f32": "canonical",

@@ -80,6 +80,7 @@ def capability(found: Found, exactness: Exactness) -> BackendCapability:
         max_workgroups_per_dimension=U32_MAX,
         max_shared_bytes=device.local_mem_size,
         max_storage_buffer_bytes=device.max_mem_alloc_size,
+        max_steps=20_000 if found.emulated else 50_000,
         deadline="cooperative" if exactness.mode and polls(device, exactness.mode) else "host",
         exactness={"f32": "canonical", "mode": str(exactness.mode)},
         extras={

@@ -111,6 +111,7 @@ def capability(adapter: Any, record: Record, immediates: bool = True) -> Backend
         max_workgroups_per_dimension=U32_MAX,
         max_shared_bytes=limits["max-compute-workgroup-storage-size"],
         max_storage_buffer_bytes=most_bytes(limits),
+        max_steps=10_000 if is_emulated(adapter) else 50_000,
         deadline="host",
         exactness=describe(record, adapter),
         extras={

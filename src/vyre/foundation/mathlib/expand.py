@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import TypeAlias, TypeGuard
 
 from ..build import Builder
@@ -36,6 +37,16 @@ _FUNCTIONS: dict[UnaryOp, Function] = {
 def functions() -> dict[UnaryOp, Function]:
     """The definition of every transcendental operator."""
     return dict(_FUNCTIONS)
+
+
+@cache
+def steps(op: UnaryOp) -> int:
+    """Statements and expressions of a definition."""
+    b = Builder()
+    b.let("y", _FUNCTIONS[op](b, Var("x", dtype=f32)))
+    block, _ = b.mark()
+    found = Program([], (1, 1, 1), block).stats
+    return found.nodes + found.expressions
 
 
 def expand(program: Program, keep: frozenset[UnaryOp] = frozenset()) -> Program:
