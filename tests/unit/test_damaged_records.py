@@ -92,15 +92,19 @@ def test_adapters(folder, monkeypatch):
         return module.record_of(adapter)
 
     file, real = every_damage(folder, monkeypatch, module, ask, right)
+
+    def write(text):
+        file.write_bytes(probe.sealed(real | {"devices": [real["devices"][0] | {"name": text}]}))
+
     fitting = {"why_not": str, "loop_limit": int}
     for path, value, record in damaged(asdict(right)):
-        file.write_bytes(probe.sealed(real | {"unavailable": json.dumps(record)}))
+        write(json.dumps(record))
         found = ask()
         assert found == right or value is None or type(value) in (bool, fitting.get(path[-1])), (path, value)
         assert found.loop_limit is None or 0 <= found.loop_limit <= module.TURNS
         assert all(type(flag) is bool for flag in asdict(found.traits).values())
     for text in ("[" * 60_000, '{"traits":' * 5000, "1e999", '{"traits": null}'):
-        file.write_bytes(probe.sealed(real | {"unavailable": text}))
+        write(text)
         before = len(asked)
         assert ask() == right
         assert len(asked) == before + 1

@@ -319,7 +319,9 @@ def test_too_many_places_or_barriers_are_not_compared():
 
 def test_accesses_that_differ_alike_are_compared_once(monkeypatch):
     monkeypatch.setattr("vyre.foundation.determinism.MOST_COMPARISONS", 1000)
-    assert determinism(program(*(store(G * 256 + i, x(G)) for i in range(200)), size=(64, 1, 1))).verdict.startswith("proved")
+    assert determinism(program(*(store(G * 256 + i, x(G)) for i in range(200)), size=(64, 1, 1))).verdict.startswith(
+        "proved"
+    )
 
 
 def test_the_pairs_and_comparisons_of_all_buffers_together_are_bounded(monkeypatch):

@@ -351,7 +351,8 @@ def test_bytes_are_inputs_of_u8(make):
 
 
 @pytest.mark.parametrize("value", [DLPack(X, (2, 0)), DeviceArray()])
-def test_memory_of_a_device_is_refused_with_a_fix(value):
+def test_memory_of_a_device_is_refused_with_a_fix(recording, value):
+    """Where no backend has that device."""
     with pytest.raises(vyre.ArgumentTypeError, match=r"x lives in the memory of a device.*Fix: copy x to host memory"):
         copy_words(value)
 

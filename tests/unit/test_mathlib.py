@@ -506,7 +506,7 @@ def test_random_programs_with_functions_stay_valid_and_give_one_result(seed):
 
 
 def test_random_programs_use_functions_only_when_asked():
-    cases = [(random_program(random.Random(s), functions=True), random_program(random.Random(s))) for s in range(60)]
+    cases = [(random_program(random.Random(s), functions=True), random_program(random.Random(s))) for s in range(120)]
     assert {e.op for asked, _ in cases for e in functions_in(asked.program)} == set(FUNCTIONS)
     assert not any(functions_in(plain.program) for _, plain in cases)
 

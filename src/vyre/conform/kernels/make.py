@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from dataclasses import replace
+from itertools import count
 from math import prod
 from typing import Any
 
@@ -25,12 +26,8 @@ MOST_LANES = 640
 
 def random_kernel(seed: int) -> Tree:
     """The kernel of a seed; the same one on every machine."""
-    for attempt in range(100):
-        maker = _Maker(random.Random(f"kernel {seed} {attempt}"))
-        tree = maker.tree(seed)
-        if prod(tree.grid) * prod(tree.workgroup) <= MOST_LANES:
-            return tree
-    raise AssertionError(f"no kernel for seed {seed} is small enough")
+    attempts = (_Maker(random.Random(f"kernel {seed} {attempt}")).tree(seed) for attempt in count())
+    return next(tree for tree in attempts if prod(tree.grid) * prod(tree.workgroup) <= MOST_LANES)
 
 
 class _Maker(Statements):

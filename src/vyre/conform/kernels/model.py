@@ -197,9 +197,8 @@ class Model:
                 return self._while(args[0], self.block(s.bodies[0]))
             case "return":
                 return self._return(args)
-            case "break" | "continue":
-                return lambda lane: s.op
-        raise TypeError(s.op)
+        assert s.op in ("break", "continue")
+        return lambda lane: s.op
 
     def _assign(self, names: Sequence[str], values: list[Value]) -> Action:
         def run(lane: Lane) -> None:
