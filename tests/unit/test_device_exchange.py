@@ -100,7 +100,8 @@ def test_torch_to_vyre_to_torch_without_a_copy():
         out.zero_()
     n = torch.zeros(100, dtype=torch.int32, device="cuda")
     for k in range(1, 4):
-        assert bump(n) is n
+        words = n.view(torch.uint32)
+        assert bump(words) is words
         assert (n == k).all()
 
 
@@ -165,7 +166,7 @@ def test_a_grid_that_does_not_run_at_once_goes_through_the_host():
             out[i] = work[len(work) - u32(1) - i]
 
     for count in (1 << 10, 1 << 22):
-        x = torch.arange(count, dtype=torch.int32, device="cuda")
+        x = torch.arange(count, dtype=torch.int32, device="cuda").view(torch.uint32)
         work = vyre.to_device(np.zeros(count, np.uint32), "cuda")
         found, out = turned(x, work)
         assert found is work
@@ -204,17 +205,18 @@ def test_vyre_reads_after_what_a_side_stream_writes(ordered, monkeypatch, exchan
 def test_torch_reads_after_what_vyre_writes(ordered, monkeypatch, exchange):
     side = torch.cuda.Stream()
     turns = vyre.to_device(np.array([LONG], np.uint32), "cuda")
-    x = torch.ones(64, dtype=torch.int32, device="cuda")
+    x = torch.ones(64, dtype=torch.int32, device="cuda").view(torch.uint32)
     out = torch.zeros(64, dtype=torch.int32, device="cuda")
-    stirred(vyre.to_device(np.array([1], np.uint32), "cuda"), x, out=out)
-    stirred(turns, x, out=out)
+    words = out.view(torch.uint32)
+    stirred(vyre.to_device(np.array([1], np.uint32), "cuda"), x, out=words)
+    stirred(turns, x, out=words)
     torch.cuda.synchronize()
     out.zero_()
     torch.cuda.synchronize()
     if not ordered:
         monkeypatch.setattr(type(exchange), "release_to", lambda self, stream: None)
     with torch.cuda.stream(side):
-        stirred(turns, x, out=out)
+        stirred(turns, x, out=words)
         seen = out.clone()
     side.synchronize()
     assert bool((seen % 2 == 1).all()) is ordered
@@ -270,11 +272,11 @@ def test_torch_reads_lent_memory_after_what_vyre_writes(ordered, monkeypatch, ex
 
 def test_torch_reads_through_the_older_protocol_after_what_vyre_writes():
     turns, x = vyre.to_device(np.array([LONG], np.uint32), "cuda"), vyre.to_device(np.ones(64, np.uint32), "cuda")
-    out = vyre.to_device(np.zeros(64, np.int32), "cuda")
+    out = vyre.to_device(np.zeros(64, np.uint32), "cuda")
     stirred(turns, x, out=out)
     home().backend.upload_resident([(out._memory.handle, 0, bytes(256))])
     stirred(turns, x, out=out)
-    seen = torch.as_tensor(out, device="cuda").clone()  # which does not look at the stream that it is told
+    seen = torch.as_tensor(out, device="cuda").view(torch.int32).clone()  # which does not look at the stream that it is told
     assert (seen % 2 == 1).all()
     home().backend.flush()
 
@@ -308,7 +310,7 @@ def test_graphs_fill_memory_of_several_allocators_in_turn():
     ours = [vyre.to_device(np.full(100, 9, np.uint32), "cuda") for _ in range(6)]
     theirs = [torch.full((100,), 9, dtype=torch.int32, device="cuda") for _ in range(6)]
     for _ in range(20):
-        for out in (*ours, *theirs):
+        for out in (*ours, *(t.view(torch.uint32) for t in theirs)):
             even(x, out=out)
     for found in (*(d.numpy() for d in ours), *(t.cpu().numpy() for t in theirs)):
         assert found.tolist() == [1, 0] * 50
@@ -349,7 +351,7 @@ def test_a_stream_of_another_context_is_refused_and_nothing_is_lost():
 def test_memory_comes_back_to_torch_when_vyre_is_done_with_it():
     turns = vyre.to_device(np.array([LONG], np.uint32), "cuda")
     out = vyre.to_device(np.zeros(64, np.uint32), "cuda")
-    x = torch.ones(1 << 20, dtype=torch.int32, device="cuda")
+    x = torch.ones(1 << 20, dtype=torch.int32, device="cuda").view(torch.uint32)
     stirred(turns, x, out=out)
     home().backend.flush()
     gc.collect()
