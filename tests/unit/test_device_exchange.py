@@ -276,7 +276,7 @@ def test_torch_reads_through_the_older_protocol_after_what_vyre_writes():
     stirred(turns, x, out=out)
     home().backend.upload_resident([(out._memory.handle, 0, bytes(256))])
     stirred(turns, x, out=out)
-    seen = torch.as_tensor(out, device="cuda").view(torch.int32).clone()  # which does not look at the stream that it is told
+    seen = torch.as_tensor(out, device="cuda").view(torch.int32).clone()  # it does not look at the stream it is told
     assert (seen % 2 == 1).all()
     home().backend.flush()
 
