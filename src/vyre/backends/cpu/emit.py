@@ -179,7 +179,10 @@ def _parts(kernel: Kernel, phases: Phases, width: int, flat: bool) -> int:
         if isinstance(loop, Loop) and id(loop) not in phases.cuts:
             inside = list(walk(loop.body))
             if all(isinstance(i, Ins | If) and i.op not in ("store", "atomic", "return") for i in inside):
-                work = sum(isinstance(i, Ins) and not i.uniform and i.op not in ("get", "set", "const") for i in inside)
+                work = sum(
+                    isinstance(i, Ins) and not i.uniform and i.op not in ("get", "set", "const", "flush")
+                    for i in inside
+                )
                 found = max(found, 8 if work <= _TINY else 4 if work <= _LIGHT else 2 if work <= _MEDIUM else 1)
     size = sum(1 for _ in walk(kernel.body))
     while found > 1 and found * size > _MOST_ABREAST:

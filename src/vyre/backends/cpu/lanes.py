@@ -24,8 +24,8 @@ from .steering import Taken
 LEFT = Local("", "bool")
 """The lanes that have not returned yet, kept like a local."""
 NOTHING: Mapping[int, bool] = MappingProxyType({})
-FREE = frozenset(("const", "gid", "wid", "lid", "lane", "index"))
-"""Instructions that cost nothing."""
+FREE = frozenset(("const", "gid", "wid", "lid", "lane", "index", "flush"))
+"""Instructions that cost nothing, or next to nothing beside the load that they go with."""
 SCATTERED = {"load": 10, "store": 56, "atomic": 32}
 _ROW_GAIN, _WORK_GAIN = 7, 4
 """Cycles that a vector of 16 lanes loses by accesses all over memory, and gains by others and by instructions (about,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _WORK = 48
 """Instructions of an unrolled body, about."""
 _MOST = 8
-_FREE = frozenset(("const", "index", "get", "set"))
+_FREE = frozenset(("const", "index", "get", "set", "flush"))
 
 
 def unrolled(e: Lanes, loop: Loop, start: Val, stop: Val) -> Val:
