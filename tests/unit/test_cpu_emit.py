@@ -644,3 +644,31 @@ def test_the_vector_unit_flushes_only_inside():
     assert "ldmxcsr" in soft, "the caller's mode is not ours either way"
     assert "denormal-fp-math" not in soft
     assert "ldmxcsr" not in emit(lowered(saxpy.program, soft_flush=True), Target(width=8)).text
+
+
+@vyre.kernel(workgroup=(8, 8))
+def one_place(a: Out[u32], b: Out[u32], n: u32):
+    a[128] = gid.x  # beyond the end: whatever this computes, it computes on one path only
+    b[gid.y * 8 + gid.x] = gid.x // n
+
+
+@vyre.kernel(workgroup=16)
+def one_place_of_some(a: InOut[u32], b: Out[u32], n: u32):
+    if gid.x % 3 == 1:
+        a[n] = gid.x ^ 5
+        b[gid.x] = (gid.x ^ 5) // n + gid.x * gid.x
+
+
+@vyre.kernel(workgroup=16)
+def trap_of_some(b: Out[u32], n: u32):
+    if gid.x % 3 == 1:
+        if n * gid.x == 1000:
+            trap("here", gid.x * n)
+        b[gid.x] = (gid.x * n) // 7 + gid.x * gid.x
+
+
+def test_what_is_computed_for_one_place_is_not_known_behind_it():
+    n = np.uint32([3])
+    agree(case_of(one_place.program, [n], (1, 2, 1), a=128, b=128))
+    agree(case_of(one_place_of_some.program, [np.zeros(2, np.uint32), n], (3, 1, 1), b=48))
+    agree(case_of(trap_of_some.program, [n], (3, 1, 1), b=48))

@@ -8,6 +8,8 @@ index below the length.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ...foundation.ops import AtomicOp
@@ -235,34 +237,37 @@ def _store_one(e: Lanes, ins: Ins, index: Val, value: Val, test: bool) -> None:
         conditions = [e.w.new(f"icmp ult i32 {i}, {e.length(buffer)}")] if test else []
         if e.mask is not None:
             conditions.append(e.any(e.mask if len(each) == 1 else (e.mask[p],)))
-        done = _only_if(e, conditions)
-        if value.kind in (SAME, EACH):
-            x = value.parts[p if value.kind == EACH else 0]
-        elif e.width == 1:
-            x = value.parts[p]
-        else:
-            x = _last(e, e.wide(value, ins.args[1].dtype)[p], ins.args[1].dtype, None if e.mask is None else e.mask[p])
-        raw = to_storage(e.w, buffer.element.name, x, 1)
-        storage = STORAGE[buffer.element.name]
-        at = _at(e, buffer, far[p])
-        if not stream.one(e, ins, raw, at):
-            e.w.line(f"store {storage} {raw}, ptr {at}, align {_SIZES[storage]}")
-        if done:
-            e.jump(done)
-            e.start(done)
+        with _only_if(e, conditions):
+            if value.kind in (SAME, EACH):
+                x = value.parts[p if value.kind == EACH else 0]
+            elif e.width == 1:
+                x = value.parts[p]
+            else:
+                vector, mask = e.wide(value, ins.args[1].dtype)[p], None if e.mask is None else e.mask[p]
+                x = _last(e, vector, ins.args[1].dtype, mask)
+            raw = to_storage(e.w, buffer.element.name, x, 1)
+            storage = STORAGE[buffer.element.name]
+            at = _at(e, buffer, far[p])
+            if not stream.one(e, ins, raw, at):
+                e.w.line(f"store {storage} {raw}, ptr {at}, align {_SIZES[storage]}")
 
 
-def _only_if(e: Lanes, conditions: list[str]) -> str:
-    """Begin a block for when all conditions hold; the label after it, or nothing where there are none."""
+@contextmanager
+def _only_if(e: Lanes, conditions: list[str]) -> Iterator[None]:
+    """A block for when all conditions hold; what becomes known in it is forgotten behind it."""
     if not conditions:
-        return ""
+        yield
+        return
     both = conditions[0]
     for c in conditions[1:]:
         both = e.w.new(f"and i1 {both}, {c}")
-    yes, no = e.w.fresh("in"), e.w.fresh("out")
+    yes, no, mark = e.w.fresh("in"), e.w.fresh("out"), len(e.trail)
     e.branch(both, yes, no)
     e.start(yes)
-    return no
+    yield
+    e.jump(no)
+    e.start(no)
+    e.leave(mark)
 
 
 def _last(e: Lanes, vector: str, dtype: str, mask: str | None) -> str:
@@ -308,13 +313,12 @@ def _guarded_rmw(e: Lanes, ins: Ins, args: list[str], test: bool, mask: str | No
     before = e.block
     buffer = ins.attr[1]
     conditions = [e.w.new(f"icmp ult i32 {args[0]}, {e.length(buffer)}")] if test else []
-    done = _only_if(e, conditions if mask is None else [*conditions, mask])
-    old = _rmw(e, ins, args)
-    if not done:
+    conditions += [] if mask is None else [mask]
+    with _only_if(e, conditions):
+        old = _rmw(e, ins, args)
+        after = e.block
+    if not conditions:
         return old
-    after = e.block
-    e.jump(done)
-    e.start(done)
     return e.w.new(f"phi i32 [ 0, %{before} ], [ {old}, %{after} ]") if ins.used else "0"
 
 
@@ -409,11 +413,8 @@ def _one_for_all(e: Lanes, ins: Ins, index: str, value: Val, test: bool) -> None
     conditions = [w.new(f"icmp ult i32 {index}, {e.length(buffer)}")] if test else []
     if e.mask is not None:
         conditions.append(e.any(e.mask))
-    done = _only_if(e, conditions)
-    _rmw(e, ins, [index, total])
-    if done:
-        e.jump(done)
-        e.start(done)
+    with _only_if(e, conditions):
+        _rmw(e, ins, [index, total])
 
 
 # ---- traps ----------------------------------------------------------------------------------------------------------
@@ -422,23 +423,21 @@ def _one_for_all(e: Lanes, ins: Ins, index: str, value: Val, test: bool) -> None
 def trap(e: Lanes, ins: Ins) -> None:
     """The first active lane says what happened, and everything stops."""
     w = e.w
-    lane = ""
-    done = ""
-    if e.shape.block > 1 and e.mask is not None:
-        done = _only_if(e, [e.any(e.mask)])
-        t = f"i{e.width}"
-        first = w.call(t, f"llvm.cttz.{t}", (t, e.bits(e.mask[0])), ("i1", "true"))
-        lane = first if t == "i32" else w.new(f"{'zext' if e.width < 32 else 'trunc'} {t} {first} to i32")
-    words = []
-    for val in (e.value(ins.args[0]), *(e.id("gid", axis) for axis in range(3))):
-        words.append(_of_lane(e, val, lane))
-    code = e.kernel.traps.index(ins.attr) + 1
-    arguments = ", ".join(f"i32 {x}" for x in (code, *words))
-    w.line(f"call void @{TRAP}(ptr %shared, {arguments})")
-    w.line("ret i1 true")
-    e.open = False
-    if done:
-        e.start(done)
+    mask = e.mask if e.shape.block > 1 else None
+    with _only_if(e, [] if mask is None else [e.any(mask)]):
+        lane = ""
+        if mask is not None:
+            t = f"i{e.width}"
+            first = w.call(t, f"llvm.cttz.{t}", (t, e.bits(mask[0])), ("i1", "true"))
+            lane = first if t == "i32" else w.new(f"{'zext' if e.width < 32 else 'trunc'} {t} {first} to i32")
+        words = []
+        for val in (e.value(ins.args[0]), *(e.id("gid", axis) for axis in range(3))):
+            words.append(_of_lane(e, val, lane))
+        code = e.kernel.traps.index(ins.attr) + 1
+        arguments = ", ".join(f"i32 {x}" for x in (code, *words))
+        w.line(f"call void @{TRAP}(ptr %shared, {arguments})")
+        w.line("ret i1 true")
+        e.open = False
 
 
 def _of_lane(e: Lanes, val: Val, lane: str) -> str:
