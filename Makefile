@@ -1,5 +1,6 @@
 # Everything needs only Python 3.11+ and make; the first target that runs creates .venv.
-#   make test        unit and contract tests, in parallel
+#   make test        the quick tests, in parallel
+#   make check       lint, documentation, demo, and the tests that make test leaves out
 #   make lint        ruff (lint and format) and mypy --strict
 #   make docs        the documentation site, into build/site; a warning is an error
 #   make demo        one program on every backend here, one answer, and a report in build/demo
@@ -20,7 +21,7 @@ BENCHES := import_time registry dispatch_overhead
 PEERS  := .bench
 
 .DELETE_ON_ERROR:
-.PHONY: help venv demo docs test lint format bench bench-cpu clean $(TIERS)
+.PHONY: help venv demo docs test check lint format bench bench-cpu clean $(TIERS)
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -44,6 +45,9 @@ demo: $(USABLE)
 
 test: $(STAMP)
 	$(PYTEST) -n auto --dist worksteal
+
+check: lint docs demo
+	$(PYTEST) -n auto --dist worksteal -m check
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
