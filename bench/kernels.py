@@ -98,7 +98,9 @@ def run_block(backend: str, label: str, first: int, count: int) -> dict[str, Any
             return {"verdicts": {"different": 1}, "refused": {}, "mismatches": [{"seed": first, "difference": why}],
                     "kernels_using": {}}  # fmt: skip
         KEPT.mkdir(parents=True, exist_ok=True)
-        path.write_text(done.stdout)
+        unfinished = path.with_suffix(".part")
+        unfinished.write_text(done.stdout)
+        unfinished.replace(path)
     found: dict[str, Any] = json.loads(path.read_text())
     return found
 
