@@ -61,6 +61,8 @@ class Dialect(ABC):
     hides_numbers = False
     """Whether f32 numbers that come from constants or integers must not be known to the compiler, because it computes
     with tiny ones by rules of its own, or takes the flush away with a step that it finds to do nothing."""
+    hides_zeros = False
+    """Whether zeros must not be known to the compiler: NVIDIA's takes `x < 0.0 ? x : 0.0` for a minimum, which -0 is."""
     subgroups: Subgroups | None = None
     """Where there is none, lanes exchange values through shared memory."""
 
@@ -288,6 +290,9 @@ class Emitter(Printer):
         if "one" in words:
             unknown = "0x3f800000u + ((base_y & base_z) >> 31)"
             found.append(f"const float one = as_float({unknown}); // 1, which the compiler does not know")
+        if "zero" in words:
+            unknown = "(base_y & base_z) >> 31"
+            found.append(f"const float zero = as_float({unknown}); // which the compiler does not know")
         if "none" in words:
             found.append("const uint none = lid >> 31; // 0, which the compiler does not know")
         if "lane" in words:
@@ -332,7 +337,12 @@ class Emitter(Printer):
         op, t = item.op, item.dtype
         if op == "const":
             text = literal(t, item.attr)
-            return self.number(text) if t == "f32" and item.attr & 0x7FFFFFFF else text
+            if t not in FLOATS or value_of(t, item.attr) != 0:
+                return self.number(text) if t == "f32" else text
+            if not self.dialect.hides_zeros:
+                return text
+            zero = "zero" if t == "f32" else "(double)zero"
+            return f"(-{zero})" if item.attr else zero
         if op in ("gid", "wid", "lid"):
             return f"{op}_{_AXES[item.attr]}"
         if op == "lane":

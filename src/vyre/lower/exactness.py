@@ -66,6 +66,7 @@ def _steps() -> dict[str, Expr]:
         "from an integer": Cast(f32, Load("a", at)),
         "copy": a,
         "size with zero": size + zero,
+        "choice below zero": Select(BinOp(BinaryOp.LT, a, zero), a, zero),
         "product with one": a * Select(BinOp(BinaryOp.LT, b, c), one, -one),
         "product of constants": Select(BinOp(BinaryOp.LT, a, b), tiny, one) * below_one,
     }
@@ -169,6 +170,7 @@ CANONICAL: dict[str, str] = {
     "from an integer": "d83e6e5b9d832bf9",
     "copy": "2b1ed643f78e8fc3",
     "size with zero": "c597e83e07527793",
+    "choice below zero": "c96021102531fb1e",
     "product with one": "206a8cf52b1cfd57",
     "product of constants": "7c9822eb571dd3e8",
     "less": "e4c410c1789bc9de",

@@ -81,6 +81,7 @@ vyre_kernel(
     const uint wid_x = (uint)blockIdx.x + base_x;
     const uint lid_x = (uint)threadIdx.x;
     const uint gid_x = wid_x * 64u + lid_x;
+    const float zero = as_float((base_y & base_z) >> 31); // which the compiler does not know
     const uint v1 = gid_x * 7u;
     const float v2 = gid_x < len_x ? buf_x[gid_x] : 0.0f;
     const float v3 = flush_f32(v2);
@@ -99,7 +100,7 @@ vyre_kernel(
     const uint at12 = v1 + 4u;
     if (at12 < len_out) { buf_out[at12] = v11; }
     const uint at13 = v1 + 5u;
-    if (at13 < len_out) { buf_out[at13] = quiet_f32((v3 < v5) ? (-1.0f) : 0.0f); }
+    if (at13 < len_out) { buf_out[at13] = quiet_f32((v3 < v5) ? (-1.0f) : zero); }
     const uint at14 = v1 + 6u;
     if (at14 < len_out) { buf_out[at14] = (float)i32_of_f32(v3); }
 }

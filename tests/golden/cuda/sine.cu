@@ -60,6 +60,7 @@ static __device__ __forceinline__ void several(
     const uint most                  // how many come behind it
 )
 {
+    const float zero = as_float((base_y & base_z) >> 31); // which the compiler does not know
     Pack<float, 4> in_x;
     if (whole) { in_x = *(const Pack<float, 4> *)(buf_x + first); }
     Pack<float, 4> out_out;
@@ -117,7 +118,7 @@ static __device__ __forceinline__ void several(
                 const uint v40 = (v35 << v38) | ((v36 >> 1u) >> v39);
                 const float v41 = (float)(v40 & 4294967040u);
                 const float v42 = mul_f32(v41, 1.5707964f);
-                const bool v43 = v2 < 0.0f;
+                const bool v43 = v2 < zero;
                 const float v44 = as_float(((95u - v37) << 23u) | ((v33 ^ (v43 ? 1u : 0u)) << 31u));
                 const uint v45 = (v31 >> 30u) + v33;
                 const uint v46 = (v40 << 24u) | (((v36 << v38) | ((((v32 << 2u) ^ v34) >> 1u) >> v39)) >> 8u);
@@ -133,7 +134,7 @@ static __device__ __forceinline__ void several(
             const uint v52 = var_sin_n;
             const float v53 = fma_f32(fma_f32(2.4430754e-05f, v50, (-0.0013887301f)), v50, 0.041666646f);
             const float v54 = ((v52 & 1u) != 0u) ? fma_f32(v50, fma_f32(v50, v53, (-0.5f)), 1.0f) : add_f32(v48, fma_f32(mul_f32(v50, v51), v48, v49));
-            const float v55 = quiet_f32((v2 == 0.0f) ? v2 : (((v52 & 2u) != 0u) ? (-v54) : v54));
+            const float v55 = quiet_f32((v2 == zero) ? v2 : (((v52 & 2u) != 0u) ? (-v54) : v54));
             if (whole) { out_out.at[k] = v55; } else { buf_out[gid_x] = v55; }
         }
     }

@@ -68,12 +68,13 @@ vyre_kernel(
     const uint lid_x = (uint)threadIdx.x;
     const uint gid_x = wid_x * 48u + lid_x;
     const uint lid = lid_x;
+    const float zero = as_float((base_y & base_z) >> 31); // which the compiler does not know
     const uint v1 = gid_x * 2u;
     const float v2 = gid_x < len_a ? buf_a[gid_x] : 0.0f;
     const float v3 = flush_f32(v2);
     const float v4 = reduce_add_f32(v3, lid);
     const float v5 = quiet_f32(v4);
-    const uint v6 = ballot(v3 < 0.0f, lid);
+    const uint v6 = ballot(v3 < zero, lid);
     const float v7 = (float)v6;
     const uint at8 = v1;
     if ((ulong)buf_out % sizeof(Pack<float, 2>) == 0ull && at8 + 1u < len_out) { const Pack<float, 2> run9 = {{v5, v7}}; *(Pack<float, 2> *)(buf_out + at8) = run9; }

@@ -49,6 +49,7 @@ void vyre_kernel(
     const uint wid_x = (uint)get_group_id(0) + base_x;
     const uint lid_x = (uint)get_local_id(0);
     const uint gid_x = wid_x * 64u + lid_x;
+    const float zero = as_float((base_y & base_z) >> 31); // which the compiler does not know
     if (len_out > gid_x) {
         const double v1 = gid_x < len_x ? buf_x[gid_x] : 0.0;
         const float v2 = gid_x < len_y ? buf_y[gid_x] : 0.0f;
@@ -56,10 +57,10 @@ void vyre_kernel(
         const double v4 = add_f64(div_f64(v1, (double)v3), 0.1);
         const float v5 = (float)v4;
         const double v6 = fabs(v4);
-        const float v7 = (v6 < 1.1754943157898259e-38) ? copysign(0.0f, v5) : copysign(1.17549435e-38f, v5);
+        const float v7 = (v6 < 1.1754943157898259e-38) ? copysign(zero, v5) : copysign(1.17549435e-38f, v5);
         const float v8 = (v6 < 1.1754943508222875e-38) ? v7 : v5;
         const float v9 = mul_f32(v8, v3);
         const bool v10 = (fabs(v9) <= 1.17549435e-38f) && (fabs(mul_f32(mul_f32(v8, 16777216.0f), v3)) < 1.9721523e-31f);
-        buf_out[gid_x] = quiet_f32(v10 ? copysign(0.0f, v9) : v9);
+        buf_out[gid_x] = quiet_f32(v10 ? copysign(zero, v9) : v9);
     }
 }

@@ -129,6 +129,7 @@ class Cuda(Dialect):
     shared = "__shared__ "
     barrier = "__syncthreads();"
     grid_barrier = "grid_barrier(arrived);"
+    hides_zeros = True
 
     def __init__(self, kernel: Kernel) -> None:
         self.flush = "" if kernel.soft_flush else ".ftz"

@@ -120,6 +120,7 @@ class _Ptx(_OpenCL):
 
     careful = False
     hides_numbers = False
+    hides_zeros = True
 
     def __init__(self, kernel: Kernel) -> None:
         self.flush = "" if kernel.soft_flush else ".ftz"
