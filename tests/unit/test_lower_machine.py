@@ -4,11 +4,11 @@ import struct
 
 import pytest
 
-from vyre.backends.cpu import CpuBackend, unavailable
+from vyre.backends.cpu import CpuBackend, Switches, unavailable
 from vyre.backends.reference import run
 from vyre.driver.values import DispatchConfig
-from vyre.foundation.dtypes import f32
-from vyre.foundation.ir import Assign, InvocationId, Let, Load, Loop, Store, Var, lit
+from vyre.foundation.dtypes import f32, u32
+from vyre.foundation.ir import Assign, Bitcast, Cast, If, InvocationId, Let, Load, Loop, Store, Var, lit
 from vyre.foundation.program import Program, read, read_write
 
 pytestmark = pytest.mark.skipif(unavailable() is not None, reason="this machine compiles no kernels")
@@ -40,3 +40,23 @@ def test_the_first_turn_of_a_loop_flushes(name, first, turns, backend):
     expected = run(program, inputs, grid=(3, 1, 1)).outputs
     found = backend.dispatch(program, inputs, DispatchConfig(grid_override=(3, 1, 1)))
     assert [bytes(o) for o in found] == [bytes(o) for o in expected]
+
+
+KNOWN = {
+    "bits": ((0x3F7FFFFF, 0x00800000), lambda w: Bitcast(f32, w), lambda x, y: x * y),
+    "conversion": ((0xFFFFFF, 1 << 30), lambda w: Cast(f32, w), lambda x, y: x / y / y / y / y / y),
+}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_a_branch_that_knows_an_integer_does_not_let_the_compiler_compute_with_its_number(name):
+    """(2^24 - 1) * 2^-150 is tiny: zero here, and 2^-126 to a compiler that rounds as if subnormals were kept."""
+    words, made, step = KNOWN[name]
+    x, y = (Load("words", I + 4 * k) for k in range(2))
+    store = Store("f", I, step(made(x), made(y)))
+    body = [If(x.eq(lit(words[0])), [If(y.eq(lit(words[1])), [store])])]
+    program = Program([read("words", 0, u32), read_write("f", 1, f32)], (4, 1, 1), body)
+    inputs = (struct.pack("<8I", *(word for word in words for _ in range(4))), struct.pack("<4f", *[5.0] * 4))
+    for switches in (Switches(), Switches(scalar=True)):
+        (found,) = CpuBackend(switches, threads=1).dispatch(program, inputs, DispatchConfig(grid_override=(1, 1, 1)))
+        assert bytes(found) == bytes(16)
