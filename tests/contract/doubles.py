@@ -50,6 +50,7 @@ FULL = BackendCapability(
     max_invocations_per_workgroup=512,
     max_shared_bytes=48 << 10,
     max_storage_buffer_bytes=1 << 30,
+    max_steps=100_000,
     deadline="host",
     exactness={"f32": "canonical"},
     extras={"color": "green"},

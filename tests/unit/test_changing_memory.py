@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -284,3 +285,22 @@ def test_nothing_is_written_outside_of_a_buffer_while_a_thread_changes_an_index(
 def test_nothing_is_written_outside_of_a_buffer_for_long(kernel):
     done = subprocess.run([sys.executable, "-c", RACE, kernel.__name__, "2000"], cwd=Path(__file__).parents[2])
     assert done.returncode == 0
+
+
+@vyre.kernel(workgroup=64)
+def wrapped(d: InOut[u32], c: In[u32], src: In[u32], out: Out[u32]):
+    a = d[0] - 1
+    c0 = c[0]
+    if c0 <= a:
+        out[gid.x] = src[a - c0]
+
+
+def test_an_index_whose_steps_wrap_is_computed_in_the_width_of_the_language():
+    """a is 2^32 - 1 although it is made of 0: in 64 bits the same steps lead far outside."""
+    words = np.arange(100, 164, dtype=np.uint32)
+    arrays = {"d": np.zeros(64, np.uint32), "c": np.array([0xFFFFFFF0], np.uint32), "src": words}
+    results = {}
+    for name in ("cpu", "reference"):
+        _, results[name] = wrapped.on(name)(**{k: v.copy() for k, v in arrays.items()})
+    assert np.array_equal(results["cpu"], results["reference"])
+    assert results["cpu"][0] == words[15]

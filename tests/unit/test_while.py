@@ -18,7 +18,7 @@ from vyre.foundation.visit import walk_nodes
 from vyre.lower import PASSES, LowerOptions, lower
 from vyre.lower.form import show, walk
 
-from .device_backends import open_or_skip
+from .device_backends import open_or_skip, registration_or_skip
 from .test_cuda_text import cubin, nvrtc_or_skip
 from .wgpu_raw import run_case
 
@@ -211,3 +211,28 @@ def test_more_turns_than_a_word_counts():
     kernel = vyre.kernel(workgroup=1)(random_numbers).on("cpu")
     kernel(state, np.array([(1 << 32) + 5], np.uint64), domain=1)
     assert state[0] == s
+
+
+@vyre.kernel(workgroup=16)
+def stays(x: In[u32], out: Out[u32]):
+    y = x[gid.x]
+    while y != 5:
+        y = y * 1
+    out[gid.x] = y
+
+
+@vyre.kernel(workgroup=16)
+def never_comes_behind(x: In[u32], out: Out[u32]):
+    y = x[gid.x]
+    while y != 1:
+        y = y * 3
+    out[gid.x] = 7
+
+
+@pytest.mark.parametrize("kernel", [stays, never_comes_behind], ids=lambda k: k.__name__)
+@pytest.mark.parametrize("backend", ["reference", "cpu", "opencl"])
+def test_what_stands_behind_a_while_that_never_ends_is_not_reached(backend, kernel):
+    """Also where nothing that it computes is used."""
+    registration_or_skip(backend)
+    with pytest.raises(vyre.DeadlineExceeded):
+        kernel.on(backend)(np.zeros(16, np.uint32), config=vyre.DispatchConfig(timeout=1.0))

@@ -62,7 +62,8 @@ class Dialect(ABC):
     """Whether f32 numbers that come from constants or integers must not be known to the compiler, because it computes
     with tiny ones by rules of its own, or takes the flush away with a step that it finds to do nothing."""
     hides_zeros = False
-    """Whether zeros must not be known to the compiler: NVIDIA's takes `x < 0.0 ? x : 0.0` for a minimum, which -0 is."""
+    """Whether zeros must not be known to the compiler. NVIDIA's takes `x < 0.0 ? x : 0.0` for a minimum, which is -0
+    where x is."""
     subgroups: Subgroups | None = None
     """Where there is none, lanes exchange values through shared memory."""
 

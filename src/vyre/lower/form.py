@@ -73,6 +73,9 @@ from typing import Any
 
 from ..foundation.dtypes import DataType
 
+FOREVER = 0xFFFFFFFF
+"""Turns of a loop that has as many as it can have."""
+
 REGISTER_TYPES = ("bool", "u32", "i32", "u64", "i64", "f32", "f64")
 BITS = {"bool": 1, "u32": 32, "i32": 32, "u64": 64, "i64": 64, "f32": 32, "f64": 64}
 SIGNED = frozenset(("i32", "i64"))
@@ -166,6 +169,13 @@ class Loop:
     uniform: bool = False
     endless: bool = False
     op = "loop"
+
+    @property
+    def is_forever(self) -> bool:
+        """Whether it has as many turns as a loop can have, so that only `live` ends it."""
+        start, stop = self.start, self.stop
+        whole = start.op == stop.op == "const" and (start.attr, stop.attr) == (0, FOREVER)
+        return self.live is not None and whole
 
 
 Statement = Ins | If | Loop

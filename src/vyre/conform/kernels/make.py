@@ -187,6 +187,8 @@ class _Maker(Statements):
     def body(self, lanes: int, workgroup: tuple[int, ...], i: E, guard: E | None) -> tuple[S, ...]:
         rng = self.rng
         head: list[S] = []
+        if guard is not None and i.op != "id":  # lanes outside of the domain would share the places of others
+            i = E("choose", "u32", (guard, i, E("num", "u32", data=0xFFFFFFFF)), "if")
         if i.op != "id" or rng.random() < 0.3:
             name = self.local("u32", mutable=False, stem="i")
             head.append(S("let", name, (i,)))

@@ -98,7 +98,11 @@ class _Cover:
         unvisited = [index]
         while unvisited:
             v = unvisited.pop()
-            if v.op in _GROWING and not self.ranges.above.get(v) and v not in found and self.ranges.exact(v) is None:
+            if v.op not in _GROWING or v in found or self.ranges.above.get(v) or self.ranges.exact(v) is not None:
+                continue
+            if (
+                self.ranges.of(v).hi != MAX
+            ):  # else it may have wrapped, and a condition on its user says that it has not
                 found.add(v)
                 unvisited.extend(v.args)
         return frozenset(found)

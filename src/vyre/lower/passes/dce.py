@@ -1,4 +1,7 @@
-"""What nobody sees: values without users, locals without readers, branches and loops without effects."""
+"""What has no effect: values without users, locals without readers, branches and loops without effects.
+
+A loop that only its flag ends may never end, and what stands behind it must not run then: it stays.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ def dce(kernel: Kernel) -> None:
         body, parent = held.pop()
         for item in body:
             parents[item] = parent
-            if item.op in _ROOTS:
+            if item.op in _ROOTS or (isinstance(item, Loop) and item.is_forever):
                 wanted.append(item)
             elif item.op == "set":
                 sets.setdefault(item.attr, []).append(item)  # type: ignore[union-attr, arg-type]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from ..form import Body, Ins, Kernel, Loop, Statement, bodies, walk
 
-_FOREVER = 0xFFFFFFFF
 _LEAVES = frozenset(("barrier", "subgroup", "return"))
 """Where lanes meet or leave, a loop may be built anew around them, with a count."""
 
@@ -23,19 +22,14 @@ def endless(kernel: Kernel) -> None:
 
 
 def _merged(item: Statement) -> Body:
-    if not isinstance(item, Loop) or not _is_forever(item):
+    if not isinstance(item, Loop) or not item.is_forever:
         return [item]
     constants: Body = [i for i in item.body if isinstance(i, Ins) and i.op == "const"]
     rest = [i for i in item.body if i not in constants]
     inner = rest[0] if len(rest) == 1 else None
-    if not isinstance(inner, Loop) or inner.live is not item.live or not _is_forever(inner):
+    if not isinstance(inner, Loop) or inner.live is not item.live or not inner.is_forever:
         return [item]
     if any(i.op in _LEAVES or (i.op == "index" and i.attr is inner) for i in walk(inner.body) if isinstance(i, Ins)):
         return [item]
     inner.endless = True
     return [*constants, inner]
-
-
-def _is_forever(loop: Loop) -> bool:
-    start, stop = loop.start, loop.stop
-    return loop.live is not None and start.op == stop.op == "const" and (start.attr, stop.attr) == (0, _FOREVER)

@@ -77,7 +77,8 @@ class _Constants:
                 continue
             self.floats.append(item)
             if _is_element(item):
-                found[item] = 0 if item.guarded else None
+                if not (item.attr.writable or item.attr.shared):  # else the compiler may know what was stored there
+                    found[item] = 0 if item.guarded else None
             elif item.op == "const":
                 found[item] = item.attr
             elif item.op in _STEPS:
