@@ -301,6 +301,6 @@ def test_an_index_whose_steps_wrap_is_computed_in_the_width_of_the_language():
     arrays = {"d": np.zeros(64, np.uint32), "c": np.array([0xFFFFFFF0], np.uint32), "src": words}
     results = {}
     for name in ("cpu", "reference"):
-        _, results[name] = wrapped.on(name)(**{k: v.copy() for k, v in arrays.items()})
+        _, results[name] = wrapped.on(name)(**{k: v.copy() for k, v in arrays.items()}, sizes={"out": 64})
     assert np.array_equal(results["cpu"], results["reference"])
     assert results["cpu"][0] == words[15]

@@ -100,9 +100,7 @@ class _Cover:
             v = unvisited.pop()
             if v.op not in _GROWING or v in found or self.ranges.above.get(v) or self.ranges.exact(v) is not None:
                 continue
-            if (
-                self.ranges.of(v).hi != MAX
-            ):  # else it may have wrapped, and a condition on its user says that it has not
+            if self.ranges.of(v).hi != MAX:  # else it may have wrapped, which a fact about its user does not show
                 found.add(v)
                 unvisited.extend(v.args)
         return frozenset(found)
