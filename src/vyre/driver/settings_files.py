@@ -136,9 +136,11 @@ def _table(path: str) -> Mapping[str, Any] | None:
     """The settings of a file; None for a `pyproject.toml` that is not about us."""
     shared = os.path.basename(path) == SHARED_FILE
     try:
-        with open(path, "rb") as file:
-            others = _others(os.fstat(file.fileno()))
-            blob = file.read(MAX_BYTES + 1)
+        others = _others(os.lstat(path), is_link=True) if os.path.islink(path) else None
+        with open(path, "rb", opener=_open) as file:
+            info = os.fstat(file.fileno())
+            others = others or _others(info)
+            blob = file.read(MAX_BYTES + 1) if stat.S_ISREG(info.st_mode) else b""
     except OSError as e:
         raise _PassedBy(f"{path} cannot be read: {e.strerror}", fix="let this user read it, or remove it") from e
     if shared and _MAY_BE_OURS.search(blob) is None:
@@ -164,12 +166,22 @@ def _table(path: str) -> Mapping[str, Any] | None:
 _MAKE_IT_YOURS = "let it belong to this user and be written by no other (chmod go-w), or remove it"
 
 
-def _others(info: os.stat_result) -> str | None:
-    """Who else may have written a file, or None. A group is others, unless it is the one that the user's files get."""
+def _open(path: str, flags: int) -> int:
+    """Does not wait for the other end of a pipe that took the place of the file."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def _others(info: os.stat_result, *, is_link: bool = False) -> str | None:
+    """Who else may have written a file, or made a link to it; or None.
+
+    A group is others, unless it is the one that the user's files get. A link has an owner, and no mode of its own.
+    """
     if os.name == "nt":
         return None  # mode bits say nothing there
     if info.st_uid not in (os.geteuid(), 0):
-        return "belongs to another user"
+        return "is a link of another user" if is_link else "belongs to another user"
+    if is_link:
+        return None
     if info.st_mode & stat.S_IWOTH or (info.st_mode & stat.S_IWGRP and info.st_gid != os.getegid()):
         return "can be written by others"
     return None

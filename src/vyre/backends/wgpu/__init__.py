@@ -68,6 +68,10 @@ def emit(program: Program) -> str:
     return wgsl_text(kernel, SAFEST, immediates=False)
 
 
+_FOLDERS = ("XDG_DATA_HOME", "XDG_DATA_DIRS", "XDG_CONFIG_HOME", "XDG_CONFIG_DIRS")
+"""Variables that say where drivers announce themselves."""
+
+
 def probe_key() -> str:
     import os
 
@@ -80,7 +84,9 @@ def probe_key() -> str:
             "/etc/vulkan/icd.d/*",
             "/usr/local/share/vulkan/icd.d/*",
             "~/.local/share/vulkan/icd.d/*",
+            "/run/opengl-driver/share/vulkan/icd.d/*",
             "/usr/share/glvnd/egl_vendor.d/*",
+            *(f"{folder}/vulkan/icd.d/*" for name in _FOLDERS for folder in os.environ.get(name, "").split(":") if folder),
             "/dev/dri/*",
             "/dev/nvidia*",
             "/dev/dxg",
@@ -95,6 +101,7 @@ def probe_key() -> str:
             "GALLIUM_DRIVER",
             "MESA_LOADER_DRIVER_OVERRIDE",
             "LD_LIBRARY_PATH",
+            *_FOLDERS,
             *sorted(name for name in os.environ if name.startswith("WGPU")),
         ),
     )
