@@ -249,6 +249,7 @@ def test_a_backend_that_cannot_stop_is_left_behind_and_used_again_when_it_ends()
 
     go_on, backend = threading.Event(), opened(Slow())
     target = bytearray(b"\xa5" * 16)
+    pipelines.compile(backend, ADD, FOUR.with_(timeout=60))
     start = time.monotonic()
     with pytest.raises(DeadlineExceeded, match=r"in time.*Fix: "):
         backend.dispatch(ADD, PAIR, FOUR.with_(timeout=0.05), out=[target])

@@ -316,6 +316,7 @@ def test_flush_returns_when_everything_has_ended(backend):
 
 
 def test_waiting_too_long_for_a_result_can_be_tried_again(backend):
+    compiled(backend, LONG, DispatchConfig(timeout=60))
     try:
         pending = backend.dispatch_async(LONG, [words(0)], DispatchConfig(timeout=0.3))
     except DeadlineExceeded:
@@ -433,6 +434,7 @@ def test_field_timeout_ends_a_dispatch(backend):
     if backend.deadline == "none":
         pytest.skip(f"{backend.id} keeps no deadline")
     assert backend.dispatch(COUNT, [words(1)], DispatchConfig(timeout=60)) == [words(2)]  # the device opens
+    compiled(backend, LONG, DispatchConfig(timeout=60))
     start = time.monotonic()
     target = bytearray(b"\xa5" * 4)
     with pytest.raises(DeadlineExceeded, match=r"in time.*Fix: "):
@@ -448,6 +450,35 @@ def test_field_timeout_of_no_time_is_over_at_once(backend, timeout):
         pytest.skip(f"{backend.id} keeps no deadline")
     with pytest.raises(DeadlineExceeded):
         backend.dispatch(COUNT, [words(1)], DispatchConfig(timeout=timeout))
+
+
+def test_field_timeout_holds_for_compiling_too_and_what_was_compiled_is_kept(backend, monkeypatch):
+    go_on, compilations, compile_native = threading.Event(), [], backend.inner.compile_native
+
+    def slow(program, config):
+        compilations.append(program)
+        assert go_on.wait(60)
+        return compile_native(program, config)
+
+    monkeypatch.setattr(backend.inner, "compile_native", slow)
+    program = Program([write_only("out", 0, u32)], (4, 1, 1), [Store("out", InvocationId(0), lit(4711))])
+    for timeout in (0, 0.05):
+        with pytest.raises(DeadlineExceeded, match=r"not compiled in time.*Fix: call again: compiling goes on") as e:
+            backend.dispatch(program, [], FOUR.with_(timeout=timeout))
+        assert e.value.context == {"backend": backend.id, "timeout": timeout}
+    go_on.set()
+    assert backend.dispatch(program, [], FOUR.with_(timeout=60)) == [words(*[4711] * 4)]
+    assert len(compilations) == 1
+
+
+def test_compiling_ahead_has_all_the_time_it_needs(backend, monkeypatch):
+    compile_native, slept = backend.inner.compile_native, []
+    monkeypatch.setattr(
+        backend.inner, "compile_native", lambda *a: slept.append(time.sleep(0.05)) or compile_native(*a)
+    )
+    program = Program([write_only("out", 0, u32)], (4, 1, 1), [Store("out", InvocationId(0), lit(4712))])
+    with compiled(backend, program, FOUR.with_(timeout=0.01)):
+        assert slept == [None]
 
 
 def test_field_label_is_in_the_error(backend):

@@ -4,6 +4,7 @@ Whatever it says no to is refused by name before anything is lowered; or it runs
 
 import re
 import time
+from contextlib import suppress
 from dataclasses import fields, replace
 from importlib import import_module
 
@@ -235,6 +236,9 @@ def prove_deadline(backend, how):
 
 
 def take_too_long(backend, how):
+    for program in (LONG, slow.program, patient.program):
+        with suppress(UnsupportedFeature):
+            backend.compile_native(program, DispatchConfig(timeout=60))
     if how == "cooperative":
         backend.dispatch(LONG, [words(0)], DispatchConfig(timeout=0.05))
         return

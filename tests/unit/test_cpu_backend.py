@@ -265,6 +265,7 @@ def numpy_keeps_subnormals():
 
 
 def test_the_floats_of_the_process_stay_as_they_are(backend):
+    pipelines.compile(backend, LONG, DispatchConfig(timeout=60))
     assert numpy_keeps_subnormals()
     backend.dispatch(scaled.program, [TINY])
     assert numpy_keeps_subnormals()
@@ -291,6 +292,7 @@ def test_f32_flushes_and_f64_underflows_gradually(backend):
 
 
 def test_a_program_that_never_ends_ends_at_its_deadline(backend):
+    pipelines.compile(backend, LONG, DispatchConfig(timeout=60))
     start = time.monotonic()
     with pytest.raises(DeadlineExceeded, match=r"in time.*Fix: "):
         backend.dispatch(LONG, [words(0)], DispatchConfig(timeout=0.2))

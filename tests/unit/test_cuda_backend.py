@@ -755,6 +755,7 @@ def test_a_stop_ends_nobody_else(backend):
     threads = [threading.Thread(target=work) for _ in range(3)]
     for thread in threads:
         thread.start()
+    pipelines.compile(guard, LONG, DispatchConfig(timeout=60))
     for _ in range(5):
         with pytest.raises(DeadlineExceeded):
             guard.dispatch(LONG, [words(7)], DispatchConfig(grid_override=(1, 1, 1), timeout=0.05))

@@ -566,6 +566,8 @@ def launch_behind_endless_work():
         pipe.dispatch_resident([x])
     cuda.flush()
 
+    pipelines.compile(cuda, LONG, DispatchConfig(timeout=60))
+
     def wait_too_long():
         with pytest.raises(DeadlineExceeded):
             cuda.dispatch(LONG, [words(0)], DispatchConfig(timeout=0.5))

@@ -37,7 +37,7 @@ def test_time_that_runs_out_while_work_is_sent_off_still_stops_it(own):  # noqa:
     if not device.polls:
         pytest.skip(f"{own.id}: its kernels cannot be stopped")
     config = DispatchConfig(timeout=0.2)
-    pipeline, _ = own.pipeline(LONG, config)
+    pipeline, _ = own.pipeline(LONG, config.with_(timeout=60))
     make = device.batch
 
     def slow(**options):

@@ -1,6 +1,7 @@
 """The memory tier: one compilation per key, what is kept and for how long, and what it counts."""
 
 import gc
+import sys
 import threading
 import time
 
@@ -9,6 +10,7 @@ import pytest
 from vyre import u32
 from vyre.driver import pipeline
 from vyre.driver.contract import BackendCapability, CompiledPipeline, VyreBackend
+from vyre.driver.guard import guarded
 from vyre.driver.pipeline import (
     DEFAULT_PIPELINE_CACHE_BYTES,
     DEFAULT_PIPELINE_CACHE_ENTRIES,
@@ -16,9 +18,13 @@ from vyre.driver.pipeline import (
     pipeline_cache_limits_from_env,
     pipelines_of,
 )
+from vyre.driver.pipeline import cache as caches
+from vyre.driver.pipeline.cache import Entry
+from vyre.driver.pipeline.compiler import key_of
 from vyre.driver.values import DEFAULT_CONFIG, DispatchConfig
 from vyre.errors import (
     ArgumentValueError,
+    DeadlineExceeded,
     DeviceLost,
     DeviceOutOfMemory,
     KernelCompileFailed,
@@ -134,6 +140,82 @@ def test_when_the_compiling_thread_is_interrupted_another_one_takes_over():
     results = in_threads(4, lambda: pipeline.compile(backend, storing(7)))
     assert len(backend.compiled) == 2
     assert sorted(type(r).__name__ for r in results) == ["DriverPipeline"] * 3 + ["KeyboardInterrupt"]
+
+
+@pytest.mark.parametrize("within", [None, 30])
+def test_an_interruption_anywhere_leaves_nobody_waiting(within):
+    """Wherever Python looks for signals while the cache is asked: the next thread that asks gets an answer."""
+    places, program = 0, storing(7)
+    while True:
+        backend = Compiler()
+        guard = guarded(backend)
+        cache, key = guard.life.pipelines, key_of(guard, program, DEFAULT_CONFIG)
+
+        def get(cache=cache, key=key, backend=backend):
+            def make(epoch):
+                return Entry(backend.compile_native(program, None), 0, "compiled", epoch)
+
+            return cache.get(key, make, within)
+
+        try:
+            interrupted(get, places)
+        except KeyboardInterrupt:
+            places += 1
+        else:
+            break
+        (found,) = in_threads(1, get)
+        assert found.entry.native.id == f"native:{program.fingerprint[:8]}"
+        assert not cache._flights
+    assert places > 20
+
+
+COLLECTED = {"__del__", "_remove"}
+"""Functions of the collector, whose exceptions are nobody's."""
+
+
+def interrupted(work, after):
+    """Run `work` with a KeyboardInterrupt after so many calls that the cache makes, or that are made of it."""
+
+    def look(frame, event, _):
+        nonlocal after
+        asking = frame if event == "c_return" else frame.f_back if event == "call" else None
+        code = asking and asking.f_code
+        if code and code.co_filename == caches.__file__ and COLLECTED.isdisjoint((code.co_name, frame.f_code.co_name)):
+            after -= 1
+            if after < 0:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+    sys.setprofile(look)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+
+
+def test_whoever_waits_for_another_ones_compilation_waits_no_longer_than_his_own_time():
+    go_on = threading.Event()
+    backend = Compiler(lambda: go_on.wait(30))
+    first = threading.Thread(target=lambda: pipeline.compile(backend, storing(7)))
+    first.start()
+    while not backend.compiled:
+        time.sleep(0.001)
+    with pytest.raises(DeadlineExceeded, match="not compiled in time"):
+        guarded(backend).dispatch(storing(7), [], DispatchConfig(timeout=0.01))
+    go_on.set()
+    first.join(30)
+    assert len(backend.compiled) == 2  # with a deadline it is other code, which goes on being compiled
+
+
+def test_a_failure_reaches_the_one_who_waits_in_time():
+    def fail():
+        raise KernelCompileFailed("no", fix="report it")
+
+    backend = Compiler(fail)
+    for _ in range(2):
+        with pytest.raises(KernelCompileFailed, match="no"):
+            guarded(backend).dispatch(storing(7), [], DispatchConfig(timeout=30))
+    assert len(backend.compiled) == 1
 
 
 def test_a_compilation_that_asks_for_itself_is_refused_instead_of_waiting_forever():

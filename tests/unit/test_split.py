@@ -641,9 +641,10 @@ def test_the_launches_share_one_deadline():
     spin = Loop("k", ZERO, lit(0xFFFFFFFF), (If(Load("x", lit(1)).eq(1), (add("x", 0),)),))
     program = Program([read_write("x", 0, u32, 2)], (1, 1, 1), [add("x", 1), SYNC, spin])
     backend, out = Splitting(), bytearray(b"mine" * 2)
+    compiled = pipeline.compile(backend, program, DispatchConfig(timeout=60))
     started = time.monotonic()
     with pytest.raises(DeadlineExceeded):
-        pipeline.compile(backend, program).dispatch([words(1, 1)], DispatchConfig(timeout=0.1), out=[out])
+        compiled.dispatch([words(1, 1)], DispatchConfig(timeout=0.1), out=[out])
     assert time.monotonic() - started < 2
     assert out == b"mine" * 2
     first, second = (config.timeout for _, _, config, _ in backend.launches)
@@ -664,8 +665,9 @@ def test_no_launch_starts_after_the_deadline():
         capability = replace(Compiling.capability, deadline="cooperative")
 
     native = Slow()
+    compiled = pipeline.compile(Keeping(native), adding(5), DispatchConfig(timeout=60))
     with pytest.raises(DeadlineExceeded, match=r"segment 2 of 5"):
-        pipeline.compile(Keeping(native), adding(5)).dispatch([words(1)], DispatchConfig(timeout=0.03))
+        compiled.dispatch([words(1)], DispatchConfig(timeout=0.03))
     assert native.calls == 1
 
 

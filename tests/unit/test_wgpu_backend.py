@@ -498,7 +498,7 @@ def spins(backend):
 
 def test_a_long_grid_ends_at_its_deadline_and_the_next_dispatch_works(guard):
     program, groups = spins(guard)
-    guard.dispatch(program, [words(1)], DispatchConfig(grid_override=(1, 1, 1)))
+    guard.dispatch(program, [words(1)], DispatchConfig(grid_override=(1, 1, 1), timeout=60))
     config = DispatchConfig(grid_override=(groups, 1, 1), timeout=0.2)
     target, before = bytearray(words(7)), words(7)
     begun = time.monotonic()
@@ -517,6 +517,7 @@ def test_work_that_cannot_be_stopped_is_left_behind(guard):
         pytest.skip("a GPU is not kept busy that long by one workgroup")
     inner = guard.inner
     guard.dispatch(spinning.program, [words(1)], DispatchConfig(grid_override=(1, 1, 1)))
+    guard.compile_native(COUNT, DispatchConfig(timeout=60))
     session = inner.session()
     native = inner.compile_native(spinning.program, DispatchConfig(grid_override=(4000, 1, 1)))
     ahead = native.dispatch_async([words(1)])  # the queue is busy for seconds

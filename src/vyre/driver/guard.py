@@ -188,7 +188,7 @@ class GuardedBackend(VyreBackend):
         except (AttributeError, TypeError, VyreError):  # no program, no config, or one that cannot be encoded
             return compile(self, program, config)  # which says what is wrong with them
         if handle is None:
-            handle = compile(self, program, config)
+            handle = compile(self, program, config, in_time=True)
             self._handles[key] = handle
             while len(self._handles) > _MAX_HANDLES:
                 self._handles.popitem(last=False)

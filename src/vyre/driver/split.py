@@ -183,7 +183,7 @@ class SequencePipeline(CompiledPipeline):
         self._stages = tuple((k, p) for k, p in enumerate(stage_programs(program), 1) if _acts(p))
         self._codes: dict[tuple[int, bool], _Code] = {}
         for k, stage in self._stages:
-            self._code(k, stage, oversized)
+            self._code(k, stage, oversized, config)
 
     def dispatch(
         self,
@@ -241,7 +241,7 @@ class SequencePipeline(CompiledPipeline):
         most = self._limits.max_grid_dim
         oversized = any(n > limit for n, limit in zip(grid, most, strict=True))
         for k, stage in self._stages:
-            code = self._code(k, stage, oversized)
+            code = self._code(k, stage, oversized, run.in_time(self.config))
             for first, size in pieces(grid, most):
                 where = f"segment {k} of {self.segment_count}"
                 if oversized:
@@ -266,16 +266,16 @@ class SequencePipeline(CompiledPipeline):
         if code.entry.epoch != life.pipelines.epoch:
             raise life.refusal(pipeline=self.id)
 
-    def _code(self, k: int, stage: Program, oversized: bool) -> _Code:
+    def _code(self, k: int, stage: Program, oversized: bool, config: DispatchConfig) -> _Code:
         found = self._codes.get((k, oversized))
         if found is None:
             from .admission import admit  # these two know this module
             from .pipeline.compiler import code_for
 
             program, base = based_program(stage) if oversized else (stage, None)
-            admit(program, self.backend, self.config)
+            admit(program, self.backend, config)
             found = self._codes[k, oversized] = _Code(
-                code_for(self.backend, program, self.config),
+                code_for(self.backend, program, config),
                 tuple(b.name for b in program.host_inputs),
                 tuple(b.name for b in program.host_outputs),
                 base,
@@ -341,14 +341,20 @@ class _Run:
     def _config_for(self, grid: Grid) -> DispatchConfig:
         """The config of one launch, with the time that is left."""
         if self.deadline is not None:
-            left = self.deadline - time.monotonic()
-            if left <= 0:
-                raise expired()
-            return self._config.with_(grid_override=grid, timeout=left)
+            return self.in_time(self._config.with_(grid_override=grid))
         found = self._configs.get(grid)
         if found is None:
             found = self._configs[grid] = self._config.with_(grid_override=grid)
         return found
+
+    def in_time(self, config: DispatchConfig) -> DispatchConfig:
+        """The config with the time that is left, where there is a deadline."""
+        if self.deadline is None:
+            return config
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise expired()
+        return config.with_(timeout=left)
 
     def same_as(self, before: dict[str, Buffer]) -> bool:
         """Whether the launches since then have left every byte as it was."""

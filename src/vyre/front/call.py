@@ -141,7 +141,7 @@ class Call:
         backend = backend_for(name, plan.program)
         cache = pipelines_of(backend)
         epoch = cache.epoch  # before compiling: what ends meanwhile is compiled again by the next call
-        found = pipeline.compile(backend, plan.program, plan.request)
+        found = pipeline.compile(backend, plan.program, plan.request, in_time=True)
         if len(kernel._pipelines) >= MAX_PLANS:
             kernel._pipelines.clear()
         kernel._pipelines[key] = found, cache, epoch

@@ -186,7 +186,7 @@ class DeviceCall(Call):
             return known[0]
         cache = pipelines_of(home.backend)
         epoch = cache.epoch  # before compiling: what ends meanwhile is compiled again by the next call
-        found = pipeline.compile(home.backend, plan.program, plan.request)
+        found = pipeline.compile(home.backend, plan.program, plan.request, in_time=True)
         if len(kernel._pipelines) >= MAX_PLANS:
             kernel._pipelines.clear()
         kernel._pipelines[key] = found, cache, epoch

@@ -69,8 +69,8 @@ def emit(kernel: Kernel, target: Target) -> Emitted:
     phases = Phases(kernel)
     if phases.nbytes > _MOST_SCRATCH:
         raise UnsupportedFeature(
-            f"what invocations keep across barriers takes {phases.nbytes} bytes for a workgroup of {kernel.lanes}, "
-            f"with its shared memory; max is {_MOST_SCRATCH}",
+            f"shared memory and what invocations keep across barriers take {phases.nbytes} bytes for a workgroup of "
+            f"{kernel.lanes}; max is {_MOST_SCRATCH}",
             fix="choose a smaller workgroup, or keep fewer values across barriers",
             name="memory across barriers",
         )

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import sys
 import threading
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
+from contextvars import copy_context
 from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from ...errors import KernelCompileFailed, UnsupportedFeature, VyreError
+from ...errors import DeadlineExceeded, KernelCompileFailed, UnsupportedFeature, VyreError
 from ..contract import CompiledPipeline
 from ..settings import PIPELINE_CACHE_BYTES, PIPELINE_CACHE_ENTRIES
 from .key import PipelineCacheKey, PipelineCacheMissEvidence, PipelineCacheMissReason, PipelineDeviceFingerprint
@@ -105,7 +108,7 @@ class Entry:
         self._process = os.getpid()
 
     def __del__(self) -> None:  # no finalizer: that would hold the code, which may hold its backend, which holds us
-        if sys.is_finalizing() or self._process != os.getpid():
+        if sys.is_finalizing() or getattr(self, "_process", 0) != os.getpid():
             return  # a device library may be gone by then; what a forked process lets go of is still its parent's
         self.native.close()
 
@@ -131,8 +134,19 @@ class _Flight:
         self.epoch = epoch
         self.evidence = evidence
         self.landed = threading.Event()
+        self.apart = False
+        """Whether a thread of its own lands it."""
         self.entry: Entry | None = None
         self.error: Exception | None = None
+
+
+def _fly(flight: _Flight, make: Callable[[int], Entry]) -> None:
+    """Compile for everyone who waits."""
+    try:
+        flight.entry = make(flight.epoch)
+    except Exception as e:
+        flight.error = fresh(e)  # it holds no frames
+        raise
 
 
 def fresh(error: Exception) -> Exception:
@@ -173,60 +187,96 @@ class PipelineCache:
         self._seen: OrderedDict[PipelineCacheKey, None] = OrderedDict()
         self._device: tuple[BackendCapability, str, PipelineDeviceFingerprint] | None = None
 
-    def get(self, key: PipelineCacheKey, make: Callable[[int], Entry]) -> Found:
+    def get(self, key: PipelineCacheKey, make: Callable[[int], Entry], within: float | None = None) -> Found:
         """The entry of a key, made by `make(epoch)` if nobody has it; others who ask meanwhile wait for it.
 
-        A lasting failure is remembered and raised again; what else goes wrong is raised to everyone who waited.
+        A lasting failure is remembered and raised again; what else goes wrong is raised to everyone who waited. After
+        `within` seconds the caller is told so, and the making goes on: it has a thread of its own then.
         """
         limits = pipeline_cache_limits_from_env()
+        end = None if within in (None, math.inf) else time.monotonic() + within
         while True:
-            with self._lock:
-                if (entry := self._entries.get(key)) is not None:
-                    self._entries.move_to_end(key)
-                    self.audit.observe(True)
-                    return Found(entry, "memory")
-                if (failure := self._failures.get(key)) is not None:
-                    self._failures.move_to_end(key)
-                    raise fresh(failure)
-                flight = self._flights.get(key)
-                if ours := flight is None:
-                    flight = self._flights[key] = _Flight(self.epoch, self.evidence(key))
-                    _remember(self._seen, key, None)
-            if ours:
-                return self._fly(key, flight, make, limits)
-            if flight.owner == threading.get_ident():
+            ours: _Flight | None = None
+            try:
+                with self._lock:
+                    if (entry := self._entries.get(key)) is not None:
+                        self._entries.move_to_end(key)
+                        self.audit.observe(True)
+                        return Found(entry, "memory")
+                    if (failure := self._failures.get(key)) is not None:
+                        self._failures.move_to_end(key)
+                        raise fresh(failure)
+                    flight = self._flights.get(key)
+                    if flight is None:
+                        ours = flight = self._flights[key] = _Flight(self.epoch, self.evidence(key))
+                        _remember(self._seen, key, None)
+                if ours is not None and end is None:
+                    _fly(ours, make)
+                elif ours is not None:
+                    self._fly_apart(key, ours, make, limits)
+            finally:  # whatever interrupts this thread, also in here, those who wait must not wait for ever
+                if ours is not None and not ours.apart:
+                    try:
+                        self._land(key, ours, limits)
+                    except BaseException:
+                        self._land(key, ours, limits)
+                        raise
+            if flight.owner == threading.get_ident() and ours is None:
                 raise KernelCompileFailed(
                     "compiling the program asks for the same program compiled",
                     fix="let compile_native compile what it was given without the pipeline cache",
                     backend=key.backend_id,
                 )
-            flight.landed.wait()
+            left = None if end is None else min(max(end - time.monotonic(), 0), threading.TIMEOUT_MAX)
+            if not flight.landed.wait(left):
+                raise DeadlineExceeded(
+                    "the program was not compiled in time",
+                    fix="call again: compiling goes on, and what comes of it is kept; else allow more time, or compile "
+                    "before the clock starts, with vyre.compile(program)",
+                    backend=key.backend_id,
+                    timeout=within,
+                )
             if flight.error is not None:
                 raise fresh(flight.error)
             if flight.entry is not None:
+                if ours is not None:
+                    return Found(flight.entry, flight.entry.tier, flight.evidence)
                 with self._lock:
                     self.audit.observe(True)
                 return Found(flight.entry, "memory")
             # the thread that compiled was interrupted: somebody else takes over
 
-    def _fly(
+    def _fly_apart(
         self, key: PipelineCacheKey, flight: _Flight, make: Callable[[int], Entry], limits: tuple[int, int]
-    ) -> Found:
-        """Compile for everyone who waits."""
-        try:
-            entry = flight.entry = make(flight.epoch)
-        except Exception as e:
-            flight.error = fresh(e)  # it holds no frames
-            raise
-        finally:
-            with self._lock:
-                del self._flights[key]
-                gone = self._land(key, flight, limits)
-            flight.landed.set()
-            del gone  # closing what nobody holds may take other locks, so not under ours
-        return Found(entry, entry.tier, flight.evidence)
+    ) -> None:
+        """Compile on a thread that nobody need wait for. The process does, at its exit: a compiler must not be unloaded
+        while it works."""
+        context = copy_context()
 
-    def _land(self, key: PipelineCacheKey, flight: _Flight, limits: tuple[int, int]) -> list[Entry]:
+        def run() -> None:
+            flight.owner = threading.get_ident()
+            try:
+                context.run(_fly, flight, make)
+            except BaseException:
+                pass  # raised where somebody waits
+            finally:
+                self._land(key, flight, limits)
+
+        flight.owner = 0
+        threading.Thread(target=run, name="vyre-compile", daemon=False).start()
+        flight.apart = True
+
+    def _land(self, key: PipelineCacheKey, flight: _Flight, limits: tuple[int, int]) -> None:
+        """Tell those who wait, and keep what came of it. Once is enough, and twice does no harm."""
+        gone: list[Entry] = []
+        with self._lock:
+            if self._flights.get(key) is flight:
+                gone = self._landed(key, flight, limits)
+                del self._flights[key]
+        flight.landed.set()
+        del gone  # closing what nobody holds may take other locks, so not under ours
+
+    def _landed(self, key: PipelineCacheKey, flight: _Flight, limits: tuple[int, int]) -> list[Entry]:
         """Keep what came of a flight; what had to go for it."""
         self.reasons[flight.evidence.reason] += 1
         self.audit.observe(flight.entry is not None and flight.entry.tier != "compiled")

@@ -63,16 +63,19 @@ class PipelinePrewarmReport:
     manifest: PipelineReproManifest
 
 
-def compile(backend: VyreBackend, program: Program, config: DispatchConfig | None = None) -> DriverPipeline:
+def compile(
+    backend: VyreBackend, program: Program, config: DispatchConfig | None = None, *, in_time: bool = False
+) -> DriverPipeline:
     """The program compiled for this backend, from its cache if it was compiled before.
 
-    `config` is what dispatches use that bring none of their own, or one equal to the default.
+    `config` is what dispatches use that bring none of their own, or one equal to the default. `in_time`: a dispatch
+    waits for it, so that the timeout of the config holds here too.
     """
-    return compile_with_telemetry(backend, program, config).pipeline
+    return compile_with_telemetry(backend, program, config, in_time=in_time).pipeline
 
 
 def compile_with_telemetry(
-    backend: VyreBackend, program: Program, config: DispatchConfig | None = None
+    backend: VyreBackend, program: Program, config: DispatchConfig | None = None, *, in_time: bool = False
 ) -> CompiledPipelineBuild:
     """As `compile`, with what the cache did and why."""
     _check_arguments(backend, program, config)
@@ -83,12 +86,12 @@ def compile_with_telemetry(
         enforce(program)
         settled = validate_program_for_backend(guard, program, asked)
         key = key_of(guard, program, settled)
-        found = _find(guard, program, key)
+        found = _find(guard, program, key, settled.timeout if in_time else None)
 
     def code_for(other: DispatchConfig) -> Entry:
         if LoweringOptions.of(other) == key.options:
             return found.entry  # also when the cache has thrown it out
-        return _find(guard, program, key_of(guard, program, other)).entry
+        return _find(guard, program, key_of(guard, program, other), other.timeout).entry
 
     pipeline = DriverPipeline(guard, program, settled, key, found.entry, guard.life.pipelines, code_for)
     manifest = PipelineReproManifest(
@@ -140,13 +143,13 @@ def _require_regions(program: Program) -> None:
 
 
 def code_for(backend: VyreBackend, program: Program, config: DispatchConfig) -> Entry:
-    """The compiled code of a program that was admitted, found or made."""
-    return _find(guarded(backend), program, key_of(backend, program, config)).entry
+    """The compiled code of a program that was admitted, found or made within the timeout of the config."""
+    return _find(guarded(backend), program, key_of(backend, program, config), config.timeout).entry
 
 
-def _find(guard: GuardedBackend, program: Program, key: PipelineCacheKey) -> Found:
+def _find(guard: GuardedBackend, program: Program, key: PipelineCacheKey, within: float | None) -> Found:
     cache = guard.life.pipelines
-    return cache.get(key, lambda epoch: guard.on_device(lambda: _make(guard, program, key, cache, epoch)))
+    return cache.get(key, lambda epoch: guard.on_device(lambda: _make(guard, program, key, cache, epoch)), within)
 
 
 # ---- below the memory tier ------------------------------------------------------------------------------------------
