@@ -23,6 +23,8 @@ from vyre.foundation.ir import Assign, Atomic, Cast, If, InvocationId, Let, Load
 from vyre.foundation.ops import AtomicOp
 from vyre.foundation.program import Program, read, read_write, write_only
 
+pytestmark = pytest.mark.check
+
 ROOT = Path(__file__).parents[2]
 TEMPLATE = ROOT / "examples" / "backend_template"
 MODULE = TEMPLATE / "vyre_pygen.py"

@@ -43,6 +43,8 @@ from vyre.lower.options import PASSES
 
 from .control_word import flush_control
 
+pytestmark = pytest.mark.check
+
 GID = InvocationId(0)
 SWITCHES = (
     Switches(),

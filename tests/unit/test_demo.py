@@ -23,6 +23,8 @@ from vyre.errors import DispatchFailed
 from .cli_tool import started
 from .device_backends import REQUIRED
 
+pytestmark = pytest.mark.check
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SCRIPT = EXAMPLES / "demo.py"
 

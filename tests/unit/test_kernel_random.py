@@ -13,6 +13,8 @@ from vyre import In, InOut, Out, atomic_add, device, static_range, u32
 from vyre.backends import reference
 from vyre.foundation.kernel import build_program, read_source, stmts
 
+pytestmark = pytest.mark.check
+
 MASK = 0xFFFFFFFF
 HELPER = """
 def helper(p, q):

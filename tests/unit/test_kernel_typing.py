@@ -11,6 +11,8 @@ import pytest
 
 import vyre
 
+pytestmark = pytest.mark.check
+
 pytest.importorskip("mypy")
 STUB = Path(vyre.__file__).with_suffix(".pyi")
 KERNELS = '''

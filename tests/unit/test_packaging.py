@@ -19,6 +19,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+pytestmark = pytest.mark.check
+
 ROOT = Path(__file__).parents[2]
 WHEEL_BYTES = 1 << 20
 """The wheel is text and must stay small: more than this is something that does not belong into it."""

@@ -41,6 +41,8 @@ from vyre.foundation.visit import children, rewrite_expr
 
 from .device_backends import IDS, VARIANTS, lacking, open_or_skip, variant
 
+pytestmark = pytest.mark.check
+
 GID = InvocationId(0)
 PROGRAMS = int(os.environ.get("VYRE_RANDOM_PROGRAMS", "200"))
 BLOCKS = 10

@@ -22,6 +22,8 @@ from vyre.backends.wgpu.device import WgpuDevice
 
 from .test_exits import HAS_WAY
 
+pytestmark = pytest.mark.check
+
 HEAD = """
 struct Params { len0: u32, len1: u32, x: u32, y: u32, z: u32, row: u32, z0: u32, z1: u32 }
 PARAMS params: Params;

@@ -86,7 +86,12 @@ def probe_key() -> str:
             "~/.local/share/vulkan/icd.d/*",
             "/run/opengl-driver/share/vulkan/icd.d/*",
             "/usr/share/glvnd/egl_vendor.d/*",
-            *(f"{folder}/vulkan/icd.d/*" for name in _FOLDERS for folder in os.environ.get(name, "").split(":") if folder),
+            *(
+                f"{folder}/vulkan/icd.d/*"
+                for name in _FOLDERS
+                for folder in os.environ.get(name, "").split(":")
+                if folder
+            ),
             "/dev/dri/*",
             "/dev/nvidia*",
             "/dev/dxg",
