@@ -188,7 +188,7 @@ class _Maker(Statements):
         rng = self.rng
         head: list[S] = []
         if guard is not None and i.op != "id":  # lanes outside of the domain would share the places of others
-            i = E("choose", "u32", (guard, i, E("num", "u32", data=0xFFFFFFFF)), "if")
+            i = E("choose", "u32", (guard, i, E("num", "u32", data=("0xffffffff", 0xFFFFFFFF))), "if")
         if i.op != "id" or rng.random() < 0.3:
             name = self.local("u32", mutable=False, stem="i")
             head.append(S("let", name, (i,)))
