@@ -373,7 +373,7 @@ def test_a_deadline_in_good_time_changes_nothing(backend):
 
 def test_random_programs_mean_what_the_reference_says(backend):
     ran = 0
-    for seed in range(1000, 1016):
+    for seed in range(1000, 1024):
         case = random_program(random.Random(seed), max_statements=10)
         if why_not(case.program, backend):
             continue

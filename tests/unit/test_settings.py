@@ -656,7 +656,7 @@ def test_bytes_that_are_no_text_and_files_that_are_too_long_are_refused(place):
 def test_a_file_that_cannot_be_read_is_passed_by(place, monkeypatch):
     (place / "vyre.toml").write_text("strict = true")
 
-    def denied(*args):
+    def denied(*args, **options):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("builtins.open", denied)
@@ -667,7 +667,7 @@ def test_a_file_is_read_again_once_its_permissions_have_changed(place, monkeypat
     file = place / "vyre.toml"
     file.write_text("pipeline_cache_entries = 2")
     with monkeypatch.context() as denying:
-        denying.setattr("builtins.open", lambda *args: os.open(place / "none", os.O_RDONLY))
+        denying.setattr("builtins.open", lambda *args, **options: os.open(place / "none", os.O_RDONLY))
         assert "cannot be read" in problem()
     time.sleep(0.02)  # more than a tick of the file system's clock
     file.chmod(0o600 if file.stat().st_mode & 0o777 != 0o600 else 0o644)

@@ -241,7 +241,7 @@ class SequencePipeline(CompiledPipeline):
         most = self._limits.max_grid_dim
         oversized = any(n > limit for n, limit in zip(grid, most, strict=True))
         for k, stage in self._stages:
-            code = self._code(k, stage, oversized, run.in_time(self.config))
+            code = self._codes.get((k, oversized)) or self._code(k, stage, oversized, run.in_time(self.config))
             for first, size in pieces(grid, most):
                 where = f"segment {k} of {self.segment_count}"
                 if oversized:
