@@ -9,6 +9,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
+import vyre
 from vyre.backends.reference import run
 from vyre.conform.generate import random_program
 from vyre.driver import execute
@@ -479,6 +480,17 @@ def test_compiling_ahead_has_all_the_time_it_needs(backend, monkeypatch):
     program = Program([write_only("out", 0, u32)], (4, 1, 1), [Store("out", InvocationId(0), lit(4712))])
     with compiled(backend, program, FOUR.with_(timeout=0.01)):
         assert slept == [None]
+
+
+def test_a_program_of_exactly_the_most_steps_runs_and_a_larger_one_is_refused(backend):
+    program = Program([write_only("out", 0, u32, 1)], (1, 1, 1), [Store("out", lit(0), lit(7))])
+    steps = program.stats.steps
+    with vyre.config(max_steps=steps):
+        assert backend.dispatch(program, []) == [b"\7\0\0\0"]
+    larger = Program(program.buffers, (1, 1, 1), [Store("out", lit(0), lit(7)), Store("out", lit(0), lit(8))])
+    message = rf"it has {larger.stats.steps} steps to compile; max is {steps}.*Fix: split it .*VYRE_MAX_STEPS"
+    with vyre.config(max_steps=steps), pytest.raises(UnsupportedFeature, match=f"(?s){message}"):
+        backend.dispatch(larger, [])
 
 
 def test_field_label_is_in_the_error(backend):

@@ -183,7 +183,7 @@ class SequencePipeline(CompiledPipeline):
         self._stages = tuple((k, p) for k, p in enumerate(stage_programs(program), 1) if _acts(p))
         self._codes: dict[tuple[int, bool], _Code] = {}
         for k, stage in self._stages:
-            self._code(k, stage, oversized, config)
+            self._code(k, stage, oversized)
 
     def dispatch(
         self,
@@ -241,7 +241,7 @@ class SequencePipeline(CompiledPipeline):
         most = self._limits.max_grid_dim
         oversized = any(n > limit for n, limit in zip(grid, most, strict=True))
         for k, stage in self._stages:
-            code = self._codes.get((k, oversized)) or self._code(k, stage, oversized, run.in_time(self.config))
+            code = self._code(k, stage, oversized, run)
             for first, size in pieces(grid, most):
                 where = f"segment {k} of {self.segment_count}"
                 if oversized:
@@ -266,13 +266,14 @@ class SequencePipeline(CompiledPipeline):
         if code.entry.epoch != life.pipelines.epoch:
             raise life.refusal(pipeline=self.id)
 
-    def _code(self, k: int, stage: Program, oversized: bool, config: DispatchConfig) -> _Code:
+    def _code(self, k: int, stage: Program, oversized: bool, run: _Run | None = None) -> _Code:
         found = self._codes.get((k, oversized))
         if found is None:
             from .admission import admit  # these two know this module
             from .pipeline.compiler import code_for
 
             program, base = based_program(stage) if oversized else (stage, None)
+            config = self.config if run is None else run.in_time(self.config)
             admit(program, self.backend, config)
             found = self._codes[k, oversized] = _Code(
                 code_for(self.backend, program, config),

@@ -54,9 +54,9 @@ class PersistentThreadMode(StrEnum):
 class DispatchConfig:
     """How to run one dispatch. Every field has a default that means: no opinion.
 
-    `timeout` is in seconds. `ulp_budget` 0 and None both mean exact. `grid_override` counts workgroups.
-    `output_elements` gives the length of outputs whose size is not fixed by the program, by buffer name. `profile`
-    names a set of defaults for the other fields.
+    `timeout` is in seconds: for running, and as much before that where the program must be compiled. `ulp_budget` 0 and
+    None both mean exact. `grid_override` counts workgroups. `output_elements` gives the length of outputs whose size is
+    not fixed by the program, by buffer name. `profile` names a set of defaults for the other fields.
     """
 
     profile: str | None = None
