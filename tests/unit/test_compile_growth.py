@@ -183,6 +183,21 @@ def test_every_backend_that_compiles_says_how_much(id):
     assert acquire(id).capability.max_steps >= 10_000
 
 
+def returning(n):
+    """A branch in which invocations end one after the other."""
+    steps = [part for k in range(n) for part in (If(Load("x", G).eq(k), (Return(),)), Store("y", G, lit(k)))]
+    return Program([read("x", 0, u32), read_write("y", 1, u32)], (32, 1, 1), [If(Load("x", G) < 100, tuple(steps))])
+
+
+def test_returns_that_follow_each_other_in_a_branch_are_limited():
+    backend, x = acquire("cpu"), np.arange(64, dtype=np.uint32).tobytes()
+    most = returning(200)
+    config = vyre.DispatchConfig(grid_override=(2, 1, 1))
+    assert [bytes(o) for o in backend.dispatch(most, [x, bytes(256)], config)] == expected(most, [x, bytes(256)])
+    with pytest.raises(UnsupportedFeature, match=r"more than 200 returns.*Fix: return once"):
+        pipelines.compile(backend, returning(201))
+
+
 def kept(values, lanes):
     """A workgroup whose invocations keep so many words across a barrier."""
     names = [f"v{k}" for k in range(values)]

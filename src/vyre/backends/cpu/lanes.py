@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 
+from ...errors import UnsupportedFeature
 from ...lower.form import PURE, Body, Buffer, If, Ins, Kernel, Local, Loop, walk
 from . import access, subgroups, turns
 from .code import Code
@@ -31,6 +32,7 @@ _ROW_GAIN, _WORK_GAIN = 7, 4
 """Cycles that a vector of 16 lanes loses by accesses all over memory, and gains by others and by instructions (about,
 as measured)."""
 _SLOW = frozenset(("div", "rem", "sqrt", "round_f16"))
+_MOST_RETURNS = 200
 _SHORT = 16
 """A masked body of at most so many simple instructions is computed without asking whether a lane needs it."""
 
@@ -70,7 +72,7 @@ class Lanes(Code):
         self.unused = unused(kernel, held) if held else frozenset()
         self.counters: dict[int, Val] = {}
         self.mask: tuple[str, ...] | None = None
-        self.region = 0
+        self.region = self.returns = 0
         self.dead = False
         """The rest of the body is not reached: its lanes have returned."""
         self.lane_end = self.group_end = ""
@@ -431,7 +433,7 @@ class Lanes(Code):
                 left = self.env[LEFT].parts
                 if self.region:
                     self.mask = self.both(self.mask, left)
-                    return self._masked(self.mask, body[k + 1 :], self.region)
+                    return self._rest(body[k + 1 :])
                 self.mask = left
                 if self.phases.left is not None:
                     self.keep(self.phases.left, "bool", self.env[LEFT])
@@ -439,6 +441,18 @@ class Lanes(Code):
                 self.branch(self.any(left), cont, self.lane_end)
                 self.start(cont)
         return None
+
+    def _rest(self, body: Sequence[Ins | If | Loop]) -> None:
+        """What follows a return inside a branch, for the lanes that are left: a branch inside the one before."""
+        self.returns += 1
+        if self.returns > _MOST_RETURNS:
+            raise UnsupportedFeature(
+                f"more than {_MOST_RETURNS} returns follow each other inside a branch or loop",
+                fix="return once: set a local where it is to end, and test that",
+                name="returns",
+            )
+        self._masked(self.mask or self.ones(), body, self.region)
+        self.returns -= 1
 
     def _parted(self, item: If) -> None:
         condition = self.wide(self.value(item.condition), "bool")
