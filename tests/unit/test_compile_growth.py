@@ -100,7 +100,7 @@ def compile_it(program):
 )  # fmt: skip
 def test_twice_the_program_is_twice_the_work(name, n):
     small, large = (calls_of(lambda size=size: compile_it(FAMILIES.program_of(name, size))) for size in (2 * n, 4 * n))
-    assert large <= 2.5 * small
+    assert large <= 3 * small  # pairs of accesses are compared, up to a limit
 
 
 def test_values_that_go_around_in_loops_are_not_followed_for_ever():
