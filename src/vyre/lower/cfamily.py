@@ -384,6 +384,8 @@ class Emitter(Printer):
                 return self.call(f"{t}_of_{source}", *args)
             case "convert":
                 found = f"({TYPES[t]}){args[0]}"
+                if source == "bool" and t in FLOATS:  # NVIDIA's OpenCL compiler loses the bits of a bool made a float
+                    found = f"({args[0]} ? {literal(t, bits_of(t, 1.0))} : {literal(t, 0)})"
                 return self.number(found) if t == "f32" else found
             case "bitcast":
                 return f"as_{TYPES[t]}({self.bare(args[0])})"
