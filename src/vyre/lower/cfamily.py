@@ -334,16 +334,19 @@ class Emitter(Printer):
         """An f32 that was made of a constant or of integers, as one that comes out of arithmetic, which flushes it."""
         return f"({text} * one)" if self.hides_numbers else text
 
+    def zero(self, dtype: str, shown: str = "") -> str:
+        """A zero of this type, `shown` where the compiler may know it."""
+        if not self.dialect.hides_zeros:
+            return shown or literal(dtype, 0)
+        return "zero" if dtype == "f32" else "(double)zero"
+
     def value(self, item: Ins, args: Sequence[str]) -> str:
         op, t = item.op, item.dtype
         if op == "const":
             text = literal(t, item.attr)
             if t not in FLOATS or value_of(t, item.attr) != 0:
                 return self.number(text) if t == "f32" else text
-            if not self.dialect.hides_zeros:
-                return text
-            zero = "zero" if t == "f32" else "(double)zero"
-            return f"(-{zero})" if item.attr else zero
+            return f"(-{self.zero(t)})" if item.attr and self.dialect.hides_zeros else self.zero(t, text)
         if op in ("gid", "wid", "lid"):
             return f"{op}_{_AXES[item.attr]}"
         if op == "lane":
@@ -385,7 +388,7 @@ class Emitter(Printer):
             case "convert":
                 found = f"({TYPES[t]}){args[0]}"
                 if source == "bool" and t in FLOATS:  # NVIDIA's OpenCL compiler loses the bits of a bool made a float
-                    found = f"({args[0]} ? {literal(t, bits_of(t, 1.0))} : {literal(t, 0)})"
+                    found = f"({args[0]} ? {literal(t, bits_of(t, 1.0))} : {self.zero(t)})"
                 return self.number(found) if t == "f32" else found
             case "bitcast":
                 return f"as_{TYPES[t]}({self.bare(args[0])})"
