@@ -726,3 +726,20 @@ def test_no_number_is_known_to_a_compiler_that_could_compute_with_it():
     assert native.count("* one") == 4
     assert "flush_f32" not in native
     assert not any(re.search(r"\bone\b", text) for text in (ptx, soft))
+
+
+def test_no_zero_is_known_to_compilers_that_take_a_choice_below_it_for_a_minimum():
+    x = Load("x", InvocationId(0))
+    below = Select(BinOp(BinaryOp.LT, x, lit(0.0)), x, lit(-0.0))
+    truth = Bitcast(u32, Cast(f32, BinOp(BinaryOp.LT, x, lit(1.0))))
+    program = Program(
+        [read("x", 0, f32), write_only("out", 1, f32, 4), write_only("bits", 2, u32, 4)],
+        (1, 1, 1),
+        [Store("out", InvocationId(0), below), Store("bits", InvocationId(0), truth)],
+    )
+    native, ptx = (text_of(program, mode).split("vyre_kernel")[1] for mode in (Mode.NATIVE, Mode.PTX))
+    assert "const float zero = as_float((base_y & base_z) >> 31);" in ptx
+    assert "< zero" in ptx
+    assert "(-zero)" in ptx
+    assert "? 1.0f : zero)" in ptx, "a bool becomes a float by a choice"
+    assert not re.search(r"\bzero\b", native)
