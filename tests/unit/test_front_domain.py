@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import vyre
-from vyre import In, InOut, Out, atomic_add, gid, u32, wg
+from vyre import In, InOut, Out, atomic_add, gid, lid, u32, wg
 from vyre.foundation.ir import InvocationId, Store, lit
 from vyre.foundation.program import Program, read_write
 
@@ -208,3 +208,23 @@ def test_two_results_of_one_axis_are_covered_to_the_last_element():
 )
 def test_no_more_runs_than_is_asked_for(call, groups):
     assert call().grid == (groups, 1, 1)
+
+
+@vyre.kernel(workgroup=8)
+def found_by_parts(x: In[u32], out: Out[u32]):
+    i = wg.x * 8 + lid.x
+    if i < len(x) and x[i] == 999:
+        out[0] = i
+
+
+@vyre.kernel(workgroup=8)
+def found_elsewhere(x: In[u32], out: Out[u32]):
+    i = gid.x + 1
+    if i < len(x) and x[i] == 999:
+        out[0] = i
+
+
+def test_an_id_that_is_put_together_counts_as_the_id():
+    x = np.arange(1000, dtype=WORD)
+    assert found_by_parts(x, sizes={"out": 1}).tolist() == [999]
+    assert found_elsewhere(x, sizes={"out": 1}, domain=999).tolist() == [999]
