@@ -126,7 +126,7 @@ class VyreError(Exception):
 
 
 def _written(value: object) -> str:
-    """A value of the context, as long as it is."""
+    """A value of the context, as long as it is. Where its own repr fails, the error must still be told."""
     try:
         return repr(value)
     except Exception:

@@ -10,6 +10,8 @@ from vyre.lower.form import walk
 
 from .test_cpu_emit import Launched, agree, case_of, words
 
+pytestmark = pytest.mark.check
+
 
 @vyre.kernel(workgroup=1)
 def scan(x: In[u32], out: Out[u32]):

@@ -14,6 +14,8 @@ from vyre.foundation.ir import Block, Let, Return, Store, lit
 from vyre.foundation.program import Program, output
 from vyre.foundation.visit import walk
 
+pytestmark = pytest.mark.check
+
 BLOCK = 40
 BLOCKS = 6
 SWEEP_BLOCK = 500

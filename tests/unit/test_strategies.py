@@ -21,6 +21,8 @@ from vyre.foundation.text import PREDICATES
 from vyre.foundation.validate import Capabilities, validate
 from vyre.foundation.visit import bodies, children, rewrite, walk
 
+pytestmark = pytest.mark.check
+
 CASES, GRID_CASES = 400, 120
 SLOW = [HealthCheck.too_slow]
 ANYTHING = {c for c in vars(ir).values() if isinstance(c, type) and issubclass(c, Expr | Node)} - {Expr, Node}

@@ -23,7 +23,7 @@ SCHEMA = 1
 MAX_BYTES = 64 * 1024
 MAX_AGE_S = 24 * 3600.0
 """Of a refusal: what was in the way may be gone without a trace in the key. What was found stays as long as its key: if
-it is there no longer, whoever opens it forgets it."""
+it is there no longer, opening it makes it forgotten."""
 
 
 @dataclass(frozen=True, slots=True)

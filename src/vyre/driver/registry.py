@@ -357,7 +357,7 @@ def select(program: Program | None = None, *, allow_oracle: bool = False, strict
 
 
 def preferred(look: Callable[[BackendListing], Probe] | None = None) -> str | None:
-    """Whom a plain call would run on, without opening anyone; None where there is nobody. `look` is a brief probe."""
+    """The backend of a plain call, without opening any; None where there is none. `look` is a brief probe."""
     everyone, look = registered_backends_by_precedence(), look or partial(probed, brief=True)
     if names := settings.BACKEND.value():
         sound = {each.id: each for each in everyone if each.problem() is None}

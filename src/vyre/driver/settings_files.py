@@ -4,7 +4,7 @@ The project's file is the first one met on the way up from the current folder: `
 a table `[tool.vyre]`. The way ends at the root of a repository (a folder with `.git`) or of the file system. The user's
 file is `vyre/config.toml` in the platform's folder for settings.
 
-A file is obeyed only if it belongs to this user or to root and nobody else can write to it: on the way up there may be
+A file is obeyed only if it belongs to this user or to root and no other user can write to it: on the way up may be
 folders where anyone can put one. What is wrong with a file never stops a call. It is told once, and the call goes on
 with what the other files say, or with the defaults.
 """

@@ -78,7 +78,7 @@ def _load_row(e: Lanes, ins: Ins, far: str) -> str:
 
 
 def _loaded(e: Lanes, ins: Ins, raw: str, width: int) -> str:
-    """What was read, in a register. A value that steers is the same wherever it is used, whoever writes meanwhile."""
+    """What was read, in a register. A value that steers is the same wherever it is used, also if a thread writes."""
     element = ins.attr.element.name
     if ins in e.steering:
         raw = e.w.new(f"freeze {vec(STORAGE[element], width)} {raw}")

@@ -21,7 +21,7 @@ NO_WAY = frozenset(
     + [(b, a) for a in ("u64", "i64") for b in ("f16", "bf16", "f32")]
     + [("f64", "f16"), ("f64", "bf16"), ("u32", "bf16"), ("i32", "bf16")]
 )
-"""Conversions that the language refuses, because each way would lose bits that nobody gave up."""
+"""Conversions that the language refuses, because each way would lose bits that the caller did not give up."""
 FUNCTIONS = (
     "exp", "exp2", "log", "log2", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh",
 )  # fmt: skip

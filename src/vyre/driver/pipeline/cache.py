@@ -249,8 +249,8 @@ class PipelineCache:
     def _fly_apart(
         self, key: PipelineCacheKey, flight: _Flight, make: Callable[[int], Entry], limits: tuple[int, int]
     ) -> None:
-        """Compile on a thread that nobody need wait for. The process does, at its exit: a compiler must not be unloaded
-        while it works."""
+        """Compile on a thread of its own, for which no caller waits. The process does, at its exit: a compiler must not
+        be unloaded while it works."""
         context = copy_context()
 
         def run() -> None:
@@ -258,7 +258,7 @@ class PipelineCache:
             try:
                 context.run(_fly, flight, make)
             except BaseException:
-                pass  # raised where somebody waits
+                pass  # raised in the threads that wait
             finally:
                 self._land(key, flight, limits)
 
@@ -274,7 +274,7 @@ class PipelineCache:
                 gone = self._landed(key, flight, limits)
                 del self._flights[key]
         flight.landed.set()
-        del gone  # closing what nobody holds may take other locks, so not under ours
+        del gone  # closing code that no caller holds may take other locks, so not under ours
 
     def _landed(self, key: PipelineCacheKey, flight: _Flight, limits: tuple[int, int]) -> list[Entry]:
         """Keep what came of a flight; what had to go for it."""
