@@ -29,8 +29,8 @@ from vyre.backends.reference import run as reference
 from vyre.conform.generate import Case, random_program
 from vyre.conform.lanes import lane_program
 from vyre.driver.contract import BackendRegistration, VyreBackend
-from vyre.driver.guard import guarded
-from vyre.driver.values import DispatchConfig
+from vyre.driver.contract.values import DispatchConfig
+from vyre.driver.guard.backend import guarded
 from vyre.errors import Trap, UnsupportedFeature
 from vyre.foundation.dtypes import DataType, bf16, f16, f64, i64, u64
 from vyre.foundation.visit import walk

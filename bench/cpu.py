@@ -31,7 +31,7 @@ import numpy as np
 from record import record
 
 import vyre
-from vyre.driver.registry import acquire
+from vyre.driver.selection.registry import acquire
 
 BACKEND = "cpu"
 WARM_UP_S = 0.05

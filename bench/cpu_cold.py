@@ -6,8 +6,8 @@ import time
 
 import vyre
 from vyre import In, Out, f32, gid, u32
-from vyre.driver import pipeline
-from vyre.driver.registry import acquire
+from vyre.driver.guard import compile as pipeline
+from vyre.driver.selection.registry import acquire
 
 
 @vyre.kernel(workgroup=256)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from record import record
 
-from vyre.driver.registry import acquire
+from vyre.driver.selection.registry import acquire
 from vyre.foundation.dtypes import u32
 from vyre.foundation.ir import InvocationId, Load, Store, lit
 from vyre.foundation.program import Program, read_write

@@ -15,9 +15,9 @@ import time
 
 from record import record
 
-from vyre.driver import pipeline
-from vyre.driver.registry import acquire
-from vyre.driver.values import DispatchConfig, ResidentReadRange
+from vyre.driver.contract.values import DispatchConfig, ResidentReadRange
+from vyre.driver.guard import compile as pipeline
+from vyre.driver.selection.registry import acquire
 from vyre.foundation import mathlib
 from vyre.foundation.build import Builder
 from vyre.foundation.dtypes import f32, u32

@@ -1,4 +1,4 @@
-"""What the driver adds to a warm `pipeline.dispatch`, over a backend that does nothing.
+"""What the driver adds to a warm `dispatch`, over a backend that does nothing.
 
 Two questions. How much: rounds of calls through a compiled pipeline, interleaved with rounds of direct calls to what
 the backend compiled; the difference of the medians with a bootstrap interval. Goal: 3 us. Does it stay so
@@ -24,9 +24,9 @@ from record import stamp
 
 import vyre
 from vyre import In, Out, f32, gid
-from vyre.driver import pipeline
 from vyre.driver.contract import BackendCapability, CompiledPipeline, VyreBackend
-from vyre.driver.values import DEFAULT_CONFIG, DispatchConfig
+from vyre.driver.contract.values import DEFAULT_CONFIG, DispatchConfig
+from vyre.driver.guard import compile as pipeline
 
 GOAL_NS = 3_000
 GOAL_RATIO = 1.1

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from record import HERE, RESULTS, record
 
 from vyre.conform.ulps import nearest, points, true_values, ulps
-from vyre.driver.registry import acquire
-from vyre.driver.values import DispatchConfig
+from vyre.driver.contract.values import DispatchConfig
+from vyre.driver.selection.registry import acquire
 from vyre.foundation import mathlib
 from vyre.foundation.dtypes import f32
 from vyre.foundation.ir import BinOp, Bitcast, Cast, Fma, If, InvocationId, Load, Node, Select, Store, UnOp

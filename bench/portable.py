@@ -20,9 +20,9 @@ from record import record
 
 import vyre
 from vyre import In, Out, gid, u32
-from vyre.driver import pipeline
-from vyre.driver.registry import acquire
-from vyre.driver.values import ResidentDispatchStep, ResidentReadRange
+from vyre.driver.contract.values import ResidentDispatchStep, ResidentReadRange
+from vyre.driver.guard import compile as pipeline
+from vyre.driver.selection.registry import acquire
 
 REPEAT = 50
 ROUNDS = 21

@@ -23,10 +23,10 @@ PUBLIC: list[str] = sorted(WHERE)
 GROUPS: dict[str, tuple[str, ...]] = {
     "Kernels": ("front.kernel", "front.arrays", "front.bind", "front.call"),
     "Programs": ("foundation.program", "foundation.build", "foundation.parse", "foundation.validate"),
-    "Running programs": ("front.compile", "driver.values"),
+    "Running programs": ("front.compile", "driver.contract.values"),
     "Arrays on devices": ("front.device_array",),
     "Configuration": ("front.config", "driver.settings"),
-    "Backends and devices": ("driver.registry", "driver.contract", "driver.device"),
+    "Backends and devices": ("driver.selection.registry", "driver.contract", "driver.contract.profile"),
 }
 """Title -> modules whose names stand under it. A module that is in none of these stands under `Further`."""
 WORDS: dict[str, str] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from vyre.driver.settings import Knob, all_knobs
+from vyre.driver.settings.knobs import Knob, all_knobs
 
 PAGE = Path(__file__).parent / "reference" / "knobs.md"
 IN_A_FILE = {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vyre.driver import settings_files
+from vyre.driver.settings import files as settings_files
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a script that starts tests in the background ignores it
 os.environ["XDG_CONFIG_HOME"] = os.devnull  # no file of the user lies below; processes that a test starts have it too

@@ -5,6 +5,8 @@ Names are resolved on first use (PEP 562): importing vyre loads no NumPy and no 
 
 from __future__ import annotations
 
+from .driver import above as _driver
+
 __version__ = "0.1.0"
 
 _ERRORS = (
@@ -36,11 +38,11 @@ _WHERE: dict[str, str] = {
     **dict.fromkeys(_LANGUAGE.split(), "foundation.lang"),
     **dict.fromkeys(_TYPES.split(), "foundation.dtypes"),
     **dict.fromkeys(_CONTRACT.split(), "driver.contract"),
-    **dict.fromkeys(_REGISTRY.split(), "driver.registry"),
-    **dict.fromkeys(["DeviceProfile", "DeviceTimingQuality"], "driver.device"),
-    "Check": "driver.checks",
+    **dict.fromkeys(_REGISTRY.split(), "driver.selection.registry"),
+    **dict.fromkeys(["DeviceProfile", "DeviceTimingQuality"], "driver.contract.profile"),
+    "Check": "driver.contract.requirement",
     **dict.fromkeys(
-        ["DispatchConfig", "PersistentThreadMode", "SpeculationMode", "TimedDispatchResult"], "driver.values"
+        ["DispatchConfig", "PersistentThreadMode", "SpeculationMode", "TimedDispatchResult"], "driver.contract.values"
     ),
     **dict.fromkeys(["BufferDecl", "Program"], "foundation.program"),
     **dict.fromkeys(["Issue", "validate"], "foundation.validate"),
@@ -55,6 +57,13 @@ _WHERE: dict[str, str] = {
 
 __all__ = sorted(_WHERE.keys() - {"compile", "round"})
 """What `from vyre import *` brings: those that are names of Python's own functions too are left to Python."""
+
+
+_driver.lent |= {
+    "DeviceBuffer": "..front.device_array:DeviceBuffer",
+    "TypedDispatchExt": "..front.typed:TypedDispatchExt",
+    "graph_capture": "..runtime.device",
+}
 
 
 def __getattr__(name: str) -> object:

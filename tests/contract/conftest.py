@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from vyre.driver.registry import acquire, backend_registration, registered_backends_by_precedence
+from vyre.driver.selection.registry import acquire, backend_registration, registered_backends_by_precedence
 
 SHORT_LOOPS = "the device stops after 65,535 turns of loops, so that programs without a bound are refused"
 OUR_GAPS: dict[str, dict[str, str]] = {

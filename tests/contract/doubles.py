@@ -5,8 +5,8 @@ import time
 from collections import Counter
 
 from vyre.driver.contract import BackendCapability, CompiledPipeline, FuturePending, ReadyPending, VyreBackend
-from vyre.driver.device import DeviceProfile
-from vyre.driver.values import DEFAULT_CONFIG, ResidentOwner, ResidentSequenceTiming, TimedDispatchResult
+from vyre.driver.contract.profile import DeviceProfile
+from vyre.driver.contract.values import DEFAULT_CONFIG, ResidentOwner, ResidentSequenceTiming, TimedDispatchResult
 from vyre.errors import DeadlineExceeded, DeviceOutOfMemory
 
 

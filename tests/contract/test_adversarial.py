@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from vyre.backends.reference import run
-from vyre.driver import pipeline as pipelines
 from vyre.driver.contract import (
     BackendCapability,
     BackendRegistration,
@@ -18,10 +17,11 @@ from vyre.driver.contract import (
     PendingDispatch,
     VyreBackend,
 )
-from vyre.driver.pipeline import CURRENT_PIPELINE_CACHE_KEY_VERSION, PipelineCacheKey
+from vyre.driver.contract.values import DEFAULT_CONFIG, DispatchConfig
+from vyre.driver.guard import compile as pipelines
+from vyre.driver.pipeline import CURRENT_PIPELINE_CACHE_KEY_VERSION, PassthroughPipeline, PipelineCacheKey, attach_store
 from vyre.driver.plan import plan_dispatch
-from vyre.driver.registry import acquire, isolated, register, registered_backends, select
-from vyre.driver.values import DEFAULT_CONFIG, DispatchConfig
+from vyre.driver.selection.registry import acquire, isolated, register, registered_backends, select
 from vyre.errors import (
     ArgumentValueError,
     BackendError,
@@ -178,7 +178,7 @@ class Loading(Bare):
         return Kept(self, program, config)
 
 
-class Kept(pipelines.PassthroughPipeline):
+class Kept(PassthroughPipeline):
     def serialize(self):
         return b"code"
 
@@ -201,7 +201,7 @@ def test_code_of_another_key_version_is_not_found():
 
     def counts():
         backend = Loading()
-        pipelines.attach_store(backend, shelf)
+        attach_store(backend, shelf)
         assert pipelines.compile(backend, ADD, FOUR).dispatch(PAIR) == [words(2, 3, 4, 5)]
         return backend.compiled, backend.loaded
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from vyre.driver.admission import why_not
-from vyre.driver.registry import registered_backends
-from vyre.driver.values import DispatchConfig
+from vyre.driver.admission.program import why_not
+from vyre.driver.contract.values import DispatchConfig
+from vyre.driver.selection.registry import registered_backends
 from vyre.errors import VyreError
 from vyre.foundation.dtypes import bf16, f16, f64, i64, u32, u64
 from vyre.foundation.ir import (
@@ -135,7 +135,7 @@ def test_the_capability_record_is_frozen_data(backend):
 
 
 def test_the_reference_says_what_it_has():
-    from vyre.driver.registry import acquire
+    from vyre.driver.selection.registry import acquire
 
     backend = acquire("reference")
     assert not backend.supports_subgroup_ops
@@ -164,7 +164,7 @@ def test_gaps_name_backends_and_tests_that_exist():
 
 def test_a_required_backend_that_is_missing_fails_and_another_is_skipped(monkeypatch):
     from vyre.driver.contract import BackendRegistration
-    from vyre.driver.registry import isolated
+    from vyre.driver.selection.registry import isolated
 
     from .conftest import open_or_skip
 

@@ -16,9 +16,9 @@ from vyre.driver.contract import (
     VyreBackend,
     core_supported_ops,
 )
-from vyre.driver.device import DeviceProfile, DeviceTimingQuality
+from vyre.driver.contract.profile import DeviceProfile, DeviceTimingQuality
+from vyre.driver.contract.values import DispatchConfig, HostResource, ResidentReadRange, TimedDispatchResult
 from vyre.driver.pipeline.compiler import pipelines_of
-from vyre.driver.values import DispatchConfig, HostResource, ResidentReadRange, TimedDispatchResult
 from vyre.errors import DispatchFailed, UnsupportedFeature
 from vyre.foundation.program import Program
 

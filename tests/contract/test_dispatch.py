@@ -12,11 +12,11 @@ import pytest
 import vyre
 from vyre.backends.reference import run
 from vyre.conform.generate import random_program
-from vyre.driver import execute
-from vyre.driver import pipeline as pipelines
-from vyre.driver.admission import settle_config, why_not
+from vyre.driver import counters
+from vyre.driver.admission.program import settle_config, why_not
 from vyre.driver.contract import CompiledPipeline, PendingDispatch
-from vyre.driver.values import DispatchConfig, PersistentThreadMode, SpeculationMode, TimedDispatchResult
+from vyre.driver.contract.values import DispatchConfig, PersistentThreadMode, SpeculationMode, TimedDispatchResult
+from vyre.driver.guard import compile as pipelines
 from vyre.errors import (
     BackendError,
     DeadlineExceeded,
@@ -502,9 +502,9 @@ def test_field_label_is_in_the_error(backend):
 
 def test_field_label_is_in_the_telemetry(backend):
     with pipelines.compile(backend, ADD, FOUR.with_(label="step 10")) as pipeline:
-        before = execute.label_counters().get("step 10", 0)
+        before = counters.label_counters().get("step 10", 0)
         pipeline.dispatch([ONES, ONES])
-        assert execute.label_counters()["step 10"] == before + 1
+        assert counters.label_counters()["step 10"] == before + 1
         with pytest.raises(VyreError, match="label='step 10'"):
             pipeline.dispatch([ONES])
 

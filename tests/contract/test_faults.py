@@ -13,13 +13,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from vyre.driver import deadline
-from vyre.driver import life as lives
-from vyre.driver import pipeline as pipelines
+from vyre.driver import device_state as lives
 from vyre.driver.contract import VyreBackend
-from vyre.driver.guard import GuardedBackend, guarded
-from vyre.driver.registry import acquire
-from vyre.driver.values import DispatchConfig, ResidentDispatchStep, ResidentReadRange
+from vyre.driver.contract.values import DispatchConfig, ResidentDispatchStep, ResidentReadRange
+from vyre.driver.guard import compile as pipelines
+from vyre.driver.guard.backend import GuardedBackend, guarded
+from vyre.driver.pipeline import deadline
+from vyre.driver.selection.registry import acquire
 from vyre.errors import (
     DeadlineExceeded,
     DeviceLost,
@@ -863,10 +863,10 @@ def test_ctrl_c_ends_every_wait_at_once():
         import json, os, signal, threading, time
         from tests.contract.test_faults import ECHO, Keepsake, FullBackend
         from tests.contract.programs import COUNT, LONG, words
-        from vyre.driver.guard import guarded
-        from vyre.driver.registry import acquire
-        from vyre.driver.values import DispatchConfig
-        from vyre.driver import pipeline as pipelines
+        from vyre.driver.guard.backend import guarded
+        from vyre.driver.selection.registry import acquire
+        from vyre.driver.contract.values import DispatchConfig
+        from vyre.driver.guard import compile as pipelines
 
         def interrupted(wait):
             fired = []
@@ -925,8 +925,8 @@ def test_use_after_fork_is_refused_and_the_parent_is_unharmed():
         """
         import json, os, threading, time
         from tests.contract.test_faults import CALLS, ECHO, FullBackend
-        from vyre.driver.guard import guarded
-        from vyre.driver import pipeline as pipelines
+        from vyre.driver.guard.backend import guarded
+        from vyre.driver.guard import compile as pipelines
         from vyre.errors import DeviceLost
         import vyre
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from vyre.driver import execute
-from vyre.driver import pipeline as pipelines
+from vyre.driver import counters
+from vyre.driver.contract.values import DispatchConfig
+from vyre.driver.guard import compile as pipelines
 from vyre.driver.plan.outputs import OutputSlot, replace_output_buffers_preserving_slots
-from vyre.driver.values import DispatchConfig
 from vyre.errors import DeviceLost
 from vyre.foundation.dtypes import u8
 from vyre.foundation.ir import Return
@@ -22,7 +22,7 @@ ONE_GROUP = DispatchConfig(grid_override=(1, 1, 1))  # the most that a minimal b
 
 
 def grown(before):
-    return {name: n - before[name] for name, n in execute.counters().items() if n != before[name]}
+    return {name: n - before[name] for name, n in counters.counters().items() if n != before[name]}
 
 
 @pytest.mark.row("A-BE-7")
@@ -33,7 +33,7 @@ def test_a_dispatch_is_counted_and_its_outputs_go_into_the_slots_that_fit():
 
     pipeline = pipelines.compile(Fixed(), TWO_OUTPUTS, ONE_GROUP)
     pipeline.dispatch([b"xyz"])
-    before, slots = execute.counters(), [OutputSlot(4), OutputSlot(1)]
+    before, slots = counters.counters(), [OutputSlot(4), OutputSlot(1)]
     first, second = slots
     stats = replace_output_buffers_preserving_slots(pipeline.dispatch([b"xyz"]), slots)
     assert grown(before) == {"plain_dispatches": 1, "input_bytes": 3, "output_bytes": 4}
@@ -46,7 +46,7 @@ def test_a_dispatch_is_counted_and_its_outputs_go_into_the_slots_that_fit():
 @pytest.mark.row("A-CP-4")
 def test_a_dispatch_into_the_callers_buffers_is_counted_too():
     pipeline, out = pipelines.compile(MockBackend(), ECHO, ONE_GROUP), bytearray(3)
-    before = execute.counters()
+    before = counters.counters()
     (same,) = pipeline.dispatch([b"abc"], out=[out])
     assert same is out
     assert out == b"abc"

@@ -14,20 +14,23 @@ import numpy as np
 import pytest
 
 import vyre
-from vyre.driver import deadline, execute, guard, registry
-from vyre.driver import pipeline as pipelines
-from vyre.driver.admission import capabilities_of, why_not
+from vyre.driver import counters
+from vyre.driver.admission.program import capabilities_of, why_not
 from vyre.driver.contract import (
-    _FINAL,
     BackendCapability,
     BackendRegistration,
     CompiledPipeline,
     ReadyPending,
     VyreBackend,
 )
-from vyre.driver.execute import DriverPipeline
-from vyre.driver.guard import GuardedBackend, guarded
-from vyre.driver.values import DispatchConfig, ResidentDispatchStep, ResidentReadRange
+from vyre.driver.contract.backend import QUERIES
+from vyre.driver.contract.values import DispatchConfig, ResidentDispatchStep, ResidentReadRange
+from vyre.driver.execute.pipeline import DriverPipeline
+from vyre.driver.guard import backend as guard
+from vyre.driver.guard import compile as pipelines
+from vyre.driver.guard.backend import GuardedBackend, guarded
+from vyre.driver.pipeline import deadline
+from vyre.driver.selection import registry
 from vyre.errors import (
     ArgumentTypeError,
     ArgumentValueError,
@@ -60,7 +63,7 @@ PUBLIC = {name for name in vars(VyreBackend) if not name.startswith("_")}
 
 @pytest.mark.row("A-GS-5")
 def test_the_guard_has_every_member_of_the_contract_itself():
-    assert PUBLIC - set(_FINAL) - {"contract"} <= set(vars(GuardedBackend))
+    assert PUBLIC - set(QUERIES) - {"contract"} <= set(vars(GuardedBackend))
     for name in PUBLIC:
         member, own = inspect.getattr_static(VyreBackend, name), inspect.getattr_static(GuardedBackend, name)
         if inspect.isfunction(member):
@@ -229,14 +232,14 @@ def test_a_guard_that_nobody_holds_goes_and_what_it_knew_stays():
 
 
 def test_dispatches_of_the_guard_pass_the_funnel():
-    mock, before = guarded(MockBackend()), execute.counters()
+    mock, before = guarded(MockBackend()), counters.counters()
     mock.dispatch(ECHO, [b"a"], DispatchConfig(label="here"))
     mock.dispatch_borrowed(ECHO, [b"a"])
     mock.dispatch_timed(ECHO, [b"a"])
     mock.dispatch_async(ECHO, [b"a"])
-    grown = {name: n - before[name] for name, n in execute.counters().items()}
+    grown = {name: n - before[name] for name, n in counters.counters().items()}
     assert (grown["plain_dispatches"], grown["timed_dispatches"], grown["async_dispatches"]) == (2, 1, 1)
-    assert execute.label_counters()["here"] >= 1
+    assert counters.label_counters()["here"] >= 1
     assert isinstance(mock.compile_native(ECHO, DispatchConfig()), DriverPipeline)
 
 

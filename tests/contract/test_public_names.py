@@ -9,7 +9,7 @@ import pytest
 
 import vyre
 import vyre.driver
-from vyre.driver import shadow
+from vyre.driver.verify import shadow
 from vyre.errors import DiagCode, ErrorCode, VyreError
 
 SNAPSHOT = Path(__file__).with_name("public_names.txt")

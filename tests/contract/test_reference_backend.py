@@ -8,8 +8,8 @@ import pytest
 
 import vyre
 from vyre.backends.reference import REGISTRATION, ReferenceBackend
+from vyre.driver.contract.values import DispatchConfig
 from vyre.driver.plan.outputs import OutputSlot
-from vyre.driver.values import DispatchConfig
 from vyre.errors import Trap
 from vyre.foundation.dtypes import u32
 from vyre.foundation.ir import IndirectDispatch, InvocationId, Load, Store, lit

@@ -8,9 +8,10 @@ import pytest
 import vyre
 from vyre import BackendCapability, DispatchConfig, In, Out, VyreBackend, VyreError, f32, gid
 from vyre.backends.reference import run
-from vyre.driver import pipeline, shadow
 from vyre.driver.contract import BackendRegistration
-from vyre.driver.registry import isolated
+from vyre.driver.guard import compile as pipeline
+from vyre.driver.selection.registry import isolated
+from vyre.driver.verify import shadow
 from vyre.foundation.dtypes import u32
 from vyre.foundation.ir import Call, Store, lit
 from vyre.foundation.program import Program, write_only

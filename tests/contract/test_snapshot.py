@@ -16,7 +16,7 @@ from vyre.driver.contract import (
     PendingDispatch,
     VyreBackend,
 )
-from vyre.driver.values import DEFAULT_CONFIG, DispatchConfig
+from vyre.driver.contract.values import DEFAULT_CONFIG, DispatchConfig
 
 SNAPSHOT = Path(__file__).with_name("contract_snapshot.json")
 ATTRIBUTES = ("device", "version", "capability", "contract")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from vyre.driver.stream import Backend, Executable, Streamable, stream_chunks
-from vyre.driver.values import DispatchConfig
+from vyre.driver.contract.stream import Backend, Executable, Streamable, stream_chunks
+from vyre.driver.contract.values import DispatchConfig
 from vyre.errors import ArgumentValueError, DispatchFailed
 from vyre.foundation.program import Program
 

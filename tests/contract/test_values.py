@@ -8,14 +8,14 @@ from concurrent.futures import Future
 import pytest
 
 from vyre.driver.contract import FuturePending, PendingDispatch, ReadyPending
-from vyre.driver.plan.binding import borrowed_input_slices
-from vyre.driver.values import (
+from vyre.driver.contract.values import (
     HostResource,
     ResidentDispatchStep,
     ResidentHandle,
     ResidentOwner,
     ResidentSequenceTiming,
 )
+from vyre.driver.plan.binding import borrowed_input_slices
 from vyre.errors import ArgumentTypeError, DeadlineExceeded, DispatchFailed, InvalidProgram
 from vyre.foundation.program import Program
 

@@ -5,7 +5,7 @@ import numpy as np
 import vyre
 from vyre import In, InOut, Out, atomic_add, atomic_max, f32, f64, gid, i32, u8, u32
 from vyre.backends.cpu import memory
-from vyre.driver import pipeline as pipelines
+from vyre.driver.guard import compile as pipelines
 
 LARGE = memory.POOLED_BYTES // 4
 """Elements of a result that is pooled."""

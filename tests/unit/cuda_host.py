@@ -18,8 +18,8 @@ import pytest
 from vyre.backends.cuda.text import SHARED_MEMORY
 from vyre.backends.cuda.vector import cuda_code
 from vyre.backends.reference.memory import Memory
-from vyre.driver.offload.device import TRAP_WORDS
 from vyre.lower import LowerOptions, lower
+from vyre.runtime.device import TRAP_WORDS
 
 RUNTIME = r"""
 #include <ucontext.h>

@@ -17,11 +17,11 @@ import pytest
 
 from vyre.backends.opencl.text import Mode, build_options, keeps_subnormals, opencl_text
 from vyre.backends.reference.memory import Memory
-from vyre.driver.offload.device import TRAP_WORDS
 from vyre.lower import LowerOptions, lower
 from vyre.lower.cfamily import ENTRY
 from vyre.lower.form import Kernel
 from vyre.lower.passes.stored import share_of
+from vyre.runtime.device import TRAP_WORDS
 
 Grid = tuple[int, int, int]
 PLATFORM = os.environ.get("VYRE_RAW_PLATFORM", "Portable Computing Language")

@@ -9,7 +9,7 @@ HIDDEN = """
 import sys
 sys.modules[{module!r}] = None  # as if it were not installed
 import vyre
-from vyre.driver.registry import backend_registration
+from vyre.driver.selection.registry import backend_registration
 print(vyre.devices({id!r}))
 print(backend_registration({id!r}).unavailable())
 """

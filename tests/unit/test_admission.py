@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from vyre.conform.generate import random_program
-from vyre.driver import admission
-from vyre.driver.admission import (
+from vyre.driver.admission import program as admission
+from vyre.driver.admission.program import (
     PROFILES,
     admit,
     capabilities_of,
@@ -18,8 +18,8 @@ from vyre.driver.admission import (
     why_not,
 )
 from vyre.driver.contract import BackendCapability, VyreBackend, core_supported_ops
-from vyre.driver.registry import acquire
-from vyre.driver.values import DispatchConfig
+from vyre.driver.contract.values import DispatchConfig
+from vyre.driver.selection.registry import acquire
 from vyre.errors import InvalidProgram, UnsupportedFeature
 from vyre.foundation import ir
 from vyre.foundation.dtypes import bf16, f16, f64, i64, u32, u64

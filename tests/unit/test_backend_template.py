@@ -15,8 +15,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from vyre.driver import settings
-from vyre.driver.values import DispatchConfig
+from vyre.driver.contract.values import DispatchConfig
+from vyre.driver.settings import knobs as settings
 from vyre.errors import KernelCompileFailed, UnsupportedFeature
 from vyre.foundation.dtypes import f64, u32
 from vyre.foundation.ir import Assign, Atomic, Cast, If, InvocationId, Let, Load, Loop, Select, Store, Var, lit
@@ -103,7 +103,7 @@ def test_it_is_found_by_its_entry_point_and_reached_by_its_id(environment):
         """
         import json, struct, sys
         import vyre
-        from vyre.driver import registry
+        from vyre.driver.selection import registry
         order = [(b.id, b.precedence) for b in vyre.registered_backends_by_precedence()]
         listed = "vyre_pygen" in sys.modules
         backend = vyre.acquire("pygen")
@@ -179,7 +179,7 @@ def test_random_programs_give_the_bytes_of_the_reference(environment, first):
         import vyre
         from vyre.backends.reference import run
         from vyre.conform.generate import random_program
-        from vyre.driver.admission import why_not
+        from vyre.driver.admission.program import why_not
         words = {{"wide": False}}
         claimed = [words, {{"floats": False}}, {{**words, "max_statements": 24}}] * 3
         claimed.append({{**words, "grid_barriers": True}})

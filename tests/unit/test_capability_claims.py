@@ -15,10 +15,10 @@ from tests.contract.programs import LONG, words
 import vyre
 from vyre import In, Out, bf16, f16, f32, f64, gid, i64, u32, u64
 from vyre.backends.reference import run
-from vyre.driver.admission import why_not
+from vyre.driver.admission.program import why_not
 from vyre.driver.contract import BackendCapability
-from vyre.driver.guard import guarded
-from vyre.driver.values import DispatchConfig
+from vyre.driver.contract.values import DispatchConfig
+from vyre.driver.guard.backend import guarded
 from vyre.errors import DeadlineExceeded, UnsupportedFeature, VyreError
 from vyre.foundation.dtypes import u32 as u32_type
 from vyre.foundation.ir import AllGather, Barrier, IndirectDispatch, InvocationId, Load, Store, SubgroupReduce

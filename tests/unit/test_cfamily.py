@@ -53,10 +53,10 @@ from vyre.foundation.report import Limits
 from vyre.lower import LowerOptions, lower
 from vyre.lower.cfamily import literal
 from vyre.lower.evaluate import bits_of, value_of
-from vyre.lower.exactness import GROUPS, differing, probe_inputs, probe_program
 from vyre.lower.form import walk
 from vyre.lower.options import PASSES
 from vyre.lower.straight import Straight
+from vyre.runtime.float_probe import GROUPS, differing, probe_inputs, probe_program
 
 from .golden_programs import PROGRAMS, assert_golden
 from .opencl_raw import NVIDIA, Code, device_or_skip, run_case

@@ -232,8 +232,8 @@ import mmap, sys, threading
 import numpy as np
 import tests.unit.test_changing_memory as here
 from vyre.backends.cpu import CpuBackend
-from vyre.driver import pipeline as pipelines
-from vyre.driver.values import DispatchConfig
+from vyre.driver.guard import compile as pipelines
+from vyre.driver.contract.values import DispatchConfig
 
 kernel, rounds = getattr(here, sys.argv[1]), int(sys.argv[2])
 around = np.frombuffer(mmap.mmap(-1, 1 << 20), np.uint8)

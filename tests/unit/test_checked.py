@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vyre.driver.checked import U32_MAX, U64_MAX, Checked, Counter, ceil_div, reserve_bytes
+from vyre.driver.plan.bounds import U32_MAX, U64_MAX, Checked, Counter, ceil_div, reserve_bytes
 from vyre.errors import DeviceOutOfMemory, InvalidProgram
 
 SIZES = Checked("resident bytes", fix="split the transfer")

@@ -112,7 +112,7 @@ def test_no_backend_at_all_is_exit_code_1(capsys):
 
 
 def test_where_only_oracles_are_nobody_is_measured(capsys):
-    from vyre.driver.registry import isolated
+    from vyre.driver.selection.registry import isolated
 
     mine = vyre.BackendRegistration(id="mine", open=lambda device=None: None, kind="oracle")
     with isolated(mine):

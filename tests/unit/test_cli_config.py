@@ -9,7 +9,7 @@ from typing import get_type_hints
 import pytest
 
 from vyre.cli import config as command
-from vyre.driver.settings import all_knobs
+from vyre.driver.settings.knobs import all_knobs
 
 
 def run(folder, *words, **env):

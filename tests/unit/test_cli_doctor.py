@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from vyre.cli import doctor, examine, machine
-from vyre.driver import checks
-from vyre.driver.checks import Check
-from vyre.driver.registry import acquire, registered_backends_by_precedence
+from vyre.driver.contract import requirement as checks
+from vyre.driver.contract.requirement import Check
+from vyre.driver.selection.registry import acquire, registered_backends_by_precedence
 from vyre.errors import VyreError
 
 from .cli_plugins import Plugins, shared_cache
@@ -17,7 +17,7 @@ from .cli_tool import command, parsed, refused
 
 LIAR = """
 import vyre
-from vyre.driver.checks import Check
+from vyre.driver.contract.requirement import Check
 
 class Liar(vyre.VyreBackend, contract=1):
     id = "liar"

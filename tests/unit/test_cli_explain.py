@@ -41,7 +41,7 @@ def test_an_unknown_code_is_refused_from_the_shell(files):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_nothing_is_dispatched(backend, capsys):
-    from vyre.driver.execute import counters
+    from vyre.driver.counters import counters
 
     before = counters()
     found = document(capsys, Plan, "explain", "saxpy.py", *GIVEN, "-b", backend)

@@ -15,8 +15,8 @@ from vyre.cli.backends import Document as Backends
 from vyre.cli.devices import Document as Devices
 from vyre.cli.explain import Codes
 from vyre.cli.run import Document
-from vyre.driver import registry
 from vyre.driver.contract import BackendRegistration
+from vyre.driver.selection import registry
 
 from .cli_plugins import Plugins
 from .cli_tool import SAXPY, command, document, inside, parsed, refused, started

@@ -6,7 +6,7 @@ import pytest
 
 import vyre
 from vyre.cli.ir import Document
-from vyre.driver.registry import isolated
+from vyre.driver.selection.registry import isolated
 
 from . import cli_tool
 from .cli_tool import command, document, inside, refused

@@ -7,9 +7,9 @@ from dataclasses import fields
 import pytest
 
 from vyre.cli import app, backends, caps, devices
-from vyre.driver import registry
 from vyre.driver.contract import BackendCapability, BackendRegistration, DeviceInfo, VyreBackend
-from vyre.driver.values import DEFAULT_CONFIG
+from vyre.driver.contract.values import DEFAULT_CONFIG
+from vyre.driver.selection import registry
 
 from .cli_plugins import Plugins
 from .cli_tool import command, document, inside, parsed, refused

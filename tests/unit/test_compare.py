@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vyre.driver.compare import (
+from vyre.driver.verify.compare import (
     arrangement,
     compare_outputs,
     first_differing_byte,

@@ -14,9 +14,9 @@ from vyre.backends.cpu import jit
 from vyre.backends.cpu.backend import CpuBackend
 from vyre.backends.cpu.build import Switches, kernel_text
 from vyre.backends.reference import run
-from vyre.driver import pipeline as pipelines
-from vyre.driver.admission import why_not
-from vyre.driver.registry import acquire
+from vyre.driver.admission.program import why_not
+from vyre.driver.guard import compile as pipelines
+from vyre.driver.selection.registry import acquire
 from vyre.errors import UnsupportedFeature
 from vyre.foundation import mathlib
 from vyre.foundation.determinism import determinism

@@ -8,11 +8,11 @@ from datetime import timedelta
 import numpy as np
 import pytest
 
-from vyre.driver.admission import PROFILES, settle_config
+from vyre.driver.admission.program import PROFILES, settle_config
 from vyre.driver.contract import BackendCapability, VyreBackend
+from vyre.driver.contract.values import DEFAULT_CONFIG, DispatchConfig, PersistentThreadMode, SpeculationMode
 from vyre.driver.plan.launch import resolve_fixpoint_iterations
 from vyre.driver.plan.outputs import enforce_output_budget
-from vyre.driver.values import DEFAULT_CONFIG, DispatchConfig, PersistentThreadMode, SpeculationMode
 from vyre.errors import ArgumentTypeError, ArgumentValueError, BackendError, InvalidProgram, UnsupportedFeature
 
 FULL = {

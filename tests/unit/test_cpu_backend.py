@@ -19,10 +19,11 @@ from vyre.backends.cpu.build import Built
 from vyre.backends.cpu.jit import host
 from vyre.backends.reference import run
 from vyre.conform.generate import random_program
-from vyre.driver import pipeline as pipelines
-from vyre.driver import registry
-from vyre.driver.admission import why_not
-from vyre.driver.values import DispatchConfig
+from vyre.driver.admission.program import why_not
+from vyre.driver.contract.values import DispatchConfig
+from vyre.driver.guard import compile as pipelines
+from vyre.driver.pipeline import attach_store
+from vyre.driver.selection import registry
 from vyre.errors import (
     BackendError,
     DeadlineExceeded,
@@ -35,8 +36,8 @@ from vyre.errors import (
 from vyre.foundation.dtypes import u32 as u32_type
 from vyre.foundation.ir import AsyncWait, IndirectDispatch, InvocationId, Load, Store, lit
 from vyre.foundation.program import Program, read_write, write_only
-from vyre.lower import exactness as canon
 from vyre.lower.options import PASSES
+from vyre.runtime import float_probe as canon
 
 from .cpu_kernels import (
     LARGE,
@@ -312,7 +313,7 @@ CTRL_C = """
 import os, signal, sys, threading, time
 from tests.contract.programs import LONG, words
 from vyre.backends.cpu import CpuBackend
-from vyre.driver import pipeline
+from vyre.driver.guard import compile as pipeline
 compiled = pipeline.compile(CpuBackend(), LONG)
 sent = []
 def send():
@@ -494,7 +495,7 @@ def test_stored_code_is_used_by_the_next_backend(program):
     store = KeptCode()
     made, found = CpuBackend(threads=2), CpuBackend(threads=2)
     for b in (made, found):
-        pipelines.attach_store(b, store)
+        attach_store(b, store)
     first = pipelines.compile(made, program)
     second = pipelines.compile_with_telemetry(found, program)
     assert second.cache_hit

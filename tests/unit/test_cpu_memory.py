@@ -7,8 +7,8 @@ import pytest
 from tests.contract.programs import ADD, words
 
 from vyre.backends.cpu import CpuBackend, memory
+from vyre.driver.contract.values import DispatchConfig
 from vyre.driver.plan import OutputSlot
-from vyre.driver.values import DispatchConfig
 from vyre.errors import (
     ArgumentTypeError,
     ArgumentValueError,

@@ -12,9 +12,9 @@ from vyre.backends.cpu import CpuBackend, Switches
 from vyre.backends.reference import run
 from vyre.conform.generate import random_program
 from vyre.conform.lanes import lane_program
-from vyre.driver import pipeline as pipelines
-from vyre.driver.guard import guarded
-from vyre.driver.values import DispatchConfig
+from vyre.driver.contract.values import DispatchConfig
+from vyre.driver.guard import compile as pipelines
+from vyre.driver.guard.backend import guarded
 from vyre.foundation.dtypes import bf16, f16, f32, f64, i16, u8, u32
 from vyre.foundation.ir import (
     Assign,

@@ -9,8 +9,8 @@ import pytest
 from tests.contract.programs import ADD, TRAP, unwords, words
 
 from vyre.backends.cpu.backend import CpuBackend
-from vyre.driver import pipeline as pipelines
-from vyre.driver.values import DispatchConfig, HostResource, ResidentDispatchStep, ResidentReadRange
+from vyre.driver.contract.values import DispatchConfig, HostResource, ResidentDispatchStep, ResidentReadRange
+from vyre.driver.guard import compile as pipelines
 from vyre.errors import (
     ArgumentTypeError,
     ArgumentValueError,

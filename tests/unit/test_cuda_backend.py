@@ -29,11 +29,9 @@ from vyre.backends.cuda.exactness import Exactness, Mode
 from vyre.backends.cuda.exchange import CudaExchange
 from vyre.backends.cuda.staging import Crew, Staging, StopWords
 from vyre.backends.cuda.work import Numbers
-from vyre.driver import pipeline as pipelines
-from vyre.driver.guard import guarded
-from vyre.driver.offload.backend import OffloadBackend
-from vyre.driver.offload.device import Built, Facts
-from vyre.driver.values import DispatchConfig, ResidentReadRange
+from vyre.driver.contract.values import DispatchConfig, ResidentReadRange
+from vyre.driver.guard import compile as pipelines
+from vyre.driver.guard.backend import guarded
 from vyre.errors import (
     BackendUnavailable,
     DeadlineExceeded,
@@ -43,7 +41,9 @@ from vyre.errors import (
     KernelCompileFailed,
     Trap,
 )
-from vyre.lower import exactness as canon
+from vyre.runtime import float_probe as canon
+from vyre.runtime.backend import OffloadBackend
+from vyre.runtime.device import Built, Facts
 
 from .device_backends import open_or_skip
 from .test_exits import HAS_WAY

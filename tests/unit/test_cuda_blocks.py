@@ -11,8 +11,8 @@ from vyre.backends.cuda.runs import cuda_text
 from vyre.backends.cuda.vector import Code, cuda_code
 from vyre.backends.reference import run
 from vyre.conform.generate import Case, random_bytes, random_program
-from vyre.driver.guard import guarded
-from vyre.driver.values import DEFAULT_CONFIG, DispatchConfig
+from vyre.driver.contract.values import DEFAULT_CONFIG, DispatchConfig
+from vyre.driver.guard.backend import guarded
 from vyre.foundation.dtypes import u32
 from vyre.foundation.ir import (
     Assign,

@@ -20,10 +20,9 @@ from vyre.backends.cuda.device import CudaDevice
 from vyre.backends.cuda.graphs import OF_A_KIND, WORTH_A_GRAPH
 from vyre.backends.cuda.vector import cuda_code
 from vyre.backends.cuda.work import CudaBatch, Loaded, Numbers, Sent
-from vyre.driver import pipeline as pipelines
-from vyre.driver.guard import guarded
-from vyre.driver.offload.device import Launch, Zero
-from vyre.driver.values import DispatchConfig, HostResource, ResidentDispatchStep, ResidentReadRange
+from vyre.driver.contract.values import DispatchConfig, HostResource, ResidentDispatchStep, ResidentReadRange
+from vyre.driver.guard import compile as pipelines
+from vyre.driver.guard.backend import guarded
 from vyre.errors import (
     DeadlineExceeded,
     DeviceLost,
@@ -33,6 +32,7 @@ from vyre.errors import (
 )
 from vyre.foundation.ir import InvocationId
 from vyre.lower import LowerOptions, lower
+from vyre.runtime.device import Launch, Zero
 
 from .device_backends import IDS, open_or_skip
 from .test_cuda_backend import run_alone

@@ -13,20 +13,20 @@ import pytest
 from vyre.backends.cuda.build import kernel_code
 from vyre.backends.cuda.compile import compile_text
 from vyre.backends.cuda.native import APART, within
-from vyre.driver.compare import ulps_apart
 from vyre.driver.contract import VyreBackend
-from vyre.driver.explain import explain_dispatch
-from vyre.driver.guard import guarded
-from vyre.driver.registry import acquire
-from vyre.driver.values import DEFAULT_CONFIG, DispatchConfig
+from vyre.driver.contract.values import DEFAULT_CONFIG, DispatchConfig
+from vyre.driver.execute.explanation import explain_dispatch
+from vyre.driver.guard.backend import guarded
+from vyre.driver.selection.registry import acquire
+from vyre.driver.verify.compare import ulps_apart
 from vyre.foundation import mathlib
 from vyre.foundation.dtypes import f32, f64
 from vyre.foundation.ir import Cast, InvocationId, Load, Store, UnOp, lit
 from vyre.foundation.ops import UnaryOp
 from vyre.foundation.program import Program, read, write_only
 from vyre.lower import LowerOptions, lower
-from vyre.lower.exactness import EDGES
 from vyre.lower.form import walk
+from vyre.runtime.float_probe import EDGES
 
 from .device_backends import open_or_skip
 from .test_cuda_text import nvrtc_or_skip

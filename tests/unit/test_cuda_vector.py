@@ -9,8 +9,8 @@ from vyre.backends.cuda.runs import cuda_text
 from vyre.backends.cuda.vector import Code, cuda_code
 from vyre.backends.reference import run
 from vyre.conform.generate import Case, random_bytes
-from vyre.driver.guard import guarded
-from vyre.driver.values import DispatchConfig
+from vyre.driver.contract.values import DispatchConfig
+from vyre.driver.guard.backend import guarded
 from vyre.foundation.dtypes import bf16, bool_, can_cast, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from vyre.foundation.ir import (
     Assign,

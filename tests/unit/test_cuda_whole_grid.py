@@ -15,17 +15,17 @@ from vyre.backends.cuda.build import build, kernel_code
 from vyre.backends.cuda.text import dynamic_bytes, dynamic_places
 from vyre.backends.cuda.vector import cuda_code
 from vyre.backends.reference import run
-from vyre.driver import pipeline as pipelines
-from vyre.driver.execute import counters
-from vyre.driver.guard import guarded
-from vyre.driver.offload.device import Built, Facts
-from vyre.driver.values import DispatchConfig
+from vyre.driver.contract.values import DispatchConfig
+from vyre.driver.counters import counters
+from vyre.driver.guard import compile as pipelines
+from vyre.driver.guard.backend import guarded
 from vyre.errors import CooperativeResidencyExceeded, InvalidProgram, Trap
 from vyre.foundation.dtypes import u32 as u32_type
 from vyre.foundation.ir import Barrier, BufLen, InvocationId, Load, Store
 from vyre.foundation.ops import Ordering
 from vyre.foundation.program import Program, read_write
 from vyre.lower import LowerOptions, lower
+from vyre.runtime.device import Built, Facts
 
 from .cuda_host import Code
 from .device_backends import open_or_skip

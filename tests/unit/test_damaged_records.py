@@ -10,8 +10,9 @@ import pytest
 import vyre
 from vyre import In, Out, gid, u32
 from vyre.backends.cpu import exactness as cpu
-from vyre.driver import probe, registry
 from vyre.driver.contract import BackendRegistration, DeviceInfo
+from vyre.driver.selection import registry
+from vyre.driver.selection import remembered as probe
 
 from .damage import damaged
 from .test_settings import backend as stub

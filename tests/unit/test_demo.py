@@ -17,7 +17,7 @@ import pytest
 
 from vyre.backends.reference.backend import ReferenceBackend
 from vyre.driver.contract import BackendRegistration
-from vyre.driver.registry import isolated
+from vyre.driver.selection.registry import isolated
 from vyre.errors import DispatchFailed
 
 from .cli_tool import started

@@ -15,8 +15,8 @@ import pytest
 
 import vyre
 from vyre import In, InOut, Out, Uniform, bf16, bool_, f32, f64, gid, grid_sync, i64, u8, u16, u32
-from vyre.driver.exchange import DeviceExchange
-from vyre.driver.registry import isolated, locate, refresh
+from vyre.driver.contract.exchange import DeviceExchange
+from vyre.driver.selection.registry import isolated, locate, refresh
 from vyre.errors import (
     ArgumentTypeError,
     ArgumentValueError,

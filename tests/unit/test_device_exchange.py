@@ -10,7 +10,7 @@ import pytest
 
 import vyre
 from vyre import In, InOut, Out, f32, gid, u8, u32
-from vyre.driver.values import ResidentReadRange
+from vyre.driver.contract.values import ResidentReadRange
 from vyre.errors import ArgumentTypeError, ArgumentValueError, BackendUnavailable, DispatchFailed
 from vyre.front.device_home import home_of
 

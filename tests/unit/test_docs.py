@@ -15,7 +15,7 @@ import pytest
 
 import vyre
 from vyre.cli import app
-from vyre.driver.settings import all_knobs
+from vyre.driver.settings.knobs import all_knobs
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

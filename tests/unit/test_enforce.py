@@ -5,10 +5,11 @@ import threading
 import pytest
 
 import vyre
-from vyre.driver import enforce, pipeline
+from vyre.driver.admission import gates as enforce
+from vyre.driver.admission.gates import Allow, Chain, Deny, EnforceGate, RegistryGate, install, isolated_gates
 from vyre.driver.contract import VyreBackend
-from vyre.driver.enforce import Allow, Chain, Deny, EnforceGate, RegistryGate, install, isolated_gates
-from vyre.driver.guard import guarded
+from vyre.driver.guard import compile as pipeline
+from vyre.driver.guard.backend import guarded
 from vyre.errors import ArgumentTypeError, ArgumentValueError, DispatchFailed, InvalidProgram, UnsupportedFeature
 from vyre.foundation.dtypes import u8, u32
 from vyre.foundation.ir import Call, Return, Store, lit

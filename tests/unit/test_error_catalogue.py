@@ -2,6 +2,7 @@
 
 import pytest
 
+from vyre.driver.contract.values import DispatchConfig
 from vyre.driver.plan.binding import BindingPlan
 from vyre.driver.plan.grid import (
     LaunchGeometryLimits,
@@ -13,7 +14,6 @@ from vyre.driver.plan.grid import (
 )
 from vyre.driver.plan.launch import plan_dispatch
 from vyre.driver.plan.outputs import output_layout_from_program
-from vyre.driver.values import DispatchConfig
 from vyre.errors import VyreError
 from vyre.foundation.dtypes import u32, vec_type
 from vyre.foundation.gridsync import segments

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from vyre.backends.reference.backend import CAPABILITY, ReferenceBackend
-from vyre.driver import execute
+from vyre.driver import counters
 from vyre.driver.contract import BackendRegistration
-from vyre.driver.registry import isolated
+from vyre.driver.selection.registry import isolated
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -99,10 +99,10 @@ def test_the_search_finds_distances_and_parents(kind, backend):
 
 def test_a_search_ends_when_its_frontier_is_empty():
     vertices, edges = graph("random")
-    before = execute.counters()
+    before = counters.counters()
     with isolated(BackendRegistration(id="splitting", open=lambda device=None: Splitting())):
         distance, _ = bfs.search(vertices, edges, 7, "splitting")
-    now = execute.counters()
+    now = counters.counters()
     steps = int(distance[distance != bfs.UNSEEN].max())
     assert (
         now["split_passes"] - before["split_passes"] == steps + 2

@@ -7,7 +7,7 @@ from importlib import import_module
 import numpy as np
 import pytest
 
-from vyre.driver import execute
+from vyre.driver import counters
 
 from .device_backends import registration_or_skip
 from .example_files import EXAMPLES, load
@@ -43,10 +43,10 @@ def shadow(monkeypatch, setting, caplog):
     """Under the setting, something is compared and all of it is the same; nothing that is sampled is skipped."""
     monkeypatch.setenv("VYRE_SHADOW", setting)
     monkeypatch.setenv("VYRE_SHADOW_TIMEOUT", "600")  # also on a machine that does much else
-    before = execute.counters()
+    before = counters.counters()
     with caplog.at_level(logging.WARNING, "vyre.shadow"):
         yield
-    seen = {name: n - before[name] for name, n in execute.counters().items() if name.startswith("shadow_")}
+    seen = {name: n - before[name] for name, n in counters.counters().items() if name.startswith("shadow_")}
     assert seen.pop("shadow_samples") > 0
     assert seen.pop("shadow_ns") > 0
     assert not any(seen.values()), seen

@@ -15,11 +15,14 @@ import numpy as np
 import pytest
 
 from vyre import u32
-from vyre.driver import execute, pipeline
+from vyre.driver import counters
 from vyre.driver.contract import BackendCapability, CompiledPipeline, FuturePending, ReadyPending, VyreBackend
+from vyre.driver.contract.values import DEFAULT_CONFIG, DispatchConfig, HostResource, ResidentHandle
+from vyre.driver.execute.pipeline import run_batch, run_one
+from vyre.driver.guard import compile as pipeline
+from vyre.driver.guard.compile import explain
 from vyre.driver.plan import OutputSlot
-from vyre.driver.registry import acquire
-from vyre.driver.values import DEFAULT_CONFIG, DispatchConfig, HostResource, ResidentHandle
+from vyre.driver.selection.registry import acquire
 from vyre.errors import (
     ArgumentTypeError,
     ArgumentValueError,
@@ -85,11 +88,11 @@ class EchoBackend(VyreBackend, contract=1):
 @pytest.fixture
 def counted():
     """Calls give what the counters changed by since the last call."""
-    last = execute.counters()
+    last = counters.counters()
 
     def since():
         nonlocal last
-        now = execute.counters()
+        now = counters.counters()
         changed = {name: now[name] - last[name] for name in now if now[name] != last[name]}
         last = now
         return changed
@@ -348,11 +351,11 @@ def test_dispatches_are_counted_by_label_and_labels_are_bounded():
     compiled.dispatch_timed([ONE], DispatchConfig(label="counted by label"))
     for k in range(600):
         compiled.dispatch([ONE], DispatchConfig(label=f"many {k}"))
-    found = execute.label_counters()
+    found = counters.label_counters()
     assert found["counted by label"] == 4
     assert found["many 599"] == 1
     assert found[""] >= 300
-    assert len(found) <= 256 * (len(execute._live) + 1)
+    assert len(found) <= 256 * (len(counters._live) + 1)
 
 
 def test_labels_of_threads_that_ended_are_kept_the_rarest_giving_way():
@@ -364,14 +367,14 @@ def test_labels_of_threads_that_ended_are_kept_the_rarest_giving_way():
         for n in range(200):
             compiled.dispatch([ONE], DispatchConfig(label=f"thread {k} {n}"))
 
-    before = sum(execute.label_counters().values())
+    before = sum(counters.label_counters().values())
     for k in range(4):
         thread = threading.Thread(target=work, args=(k,))
         thread.start()
         thread.join()
-    assert execute.label_counters()["in threads"] == 8
-    assert sum(execute.label_counters().values()) - before == 4 * 202
-    assert len(execute._ended.labels) <= 257
+    assert counters.label_counters()["in threads"] == 8
+    assert sum(counters.label_counters().values()) - before == 4 * 202
+    assert len(counters._ended.labels) <= 257
 
 
 # ---- what a backend hands back --------------------------------------------------------------------------------------
@@ -382,7 +385,7 @@ def all_ways(compiled):
         compiled.dispatch,
         lambda inputs, **kw: compiled.dispatch_timed(inputs, **kw).outputs,
         lambda inputs, **kw: compiled.dispatch_async(inputs, **kw).result(),
-        lambda inputs, out=None: execute.run_batch(compiled, [inputs], out=None if out is None else [out])[0],
+        lambda inputs, out=None: run_batch(compiled, [inputs], out=None if out is None else [out])[0],
     )
 
 
@@ -549,7 +552,7 @@ def test_counters_of_threads_that_ended_are_kept(counted):
         for t in threads:
             t.join()
     assert counted()["plain_dispatches"] == 600
-    assert len(execute._live) < 12
+    assert len(counters._live) < 12
 
 
 def test_each_way_to_dispatch_has_a_counter(counted):
@@ -559,8 +562,8 @@ def test_each_way_to_dispatch_has_a_counter(counted):
     compiled.dispatch_timed([ONE])
     compiled.dispatch_async([ONE]).result()
     assert compiled.dispatch_resident([HostResource(ONE), handle]) == [handle]
-    execute.run_batch(compiled, [[ONE], [ONE]])
-    execute.run_one(compiled, [ONE])
+    run_batch(compiled, [[ONE], [ONE]])
+    run_one(compiled, [ONE])
     found = counted()
     assert (found["timed_dispatches"], found["async_dispatches"], found["resident_dispatches"]) == (1, 1, 1)
     assert (found["batches"], found["plain_dispatches"]) == (1, 3)
@@ -571,9 +574,9 @@ def test_each_way_to_dispatch_has_a_counter(counted):
 
 def test_run_one_is_a_dispatch_also_of_a_pipeline_from_elsewhere():
     foreign, config, out = Echo(), DispatchConfig(label="x"), [bytearray(4)]
-    assert execute.run_one(foreign, [ONE], config, out=out) == out
+    assert run_one(foreign, [ONE], config, out=out) == out
     assert foreign.calls == [([ONE], config, out)]
-    assert execute.run_batch(foreign, [[ONE], [ONE]]) == [[ONE], [ONE]]
+    assert run_batch(foreign, [[ONE], [ONE]]) == [[ONE], [ONE]]
 
 
 @pytest.mark.parametrize("batches, out, what", [(5, None, "batches is int"), ([[ONE]], 5, "out is int")])
@@ -587,8 +590,8 @@ def test_batches_that_are_no_list_are_refused(batches, out, what):
 def test_a_batch_keeps_its_order_also_over_different_lengths():
     compiled = pipeline.compile(acquire("reference"), copying())
     data = [struct.pack(f"<{n}I", *range(n)) for n in (3, 1, 4, 1, 5)]
-    assert [bytes(outs[0]) for outs in execute.run_batch(compiled, [[d] for d in data])] == data
-    assert execute.run_batch(compiled, []) == []
+    assert [bytes(outs[0]) for outs in run_batch(compiled, [[d] for d in data])] == data
+    assert run_batch(compiled, []) == []
 
 
 @pytest.mark.row("A-CP-2", "A-CP-4")
@@ -596,7 +599,7 @@ def test_a_batch_writes_into_the_callers_buffers_and_counts_their_bytes(counted)
     compiled = pipeline.compile(acquire("reference"), copying())
     first, second = bytearray(4), np.zeros(1, np.uint32)
     counted()
-    results = execute.run_batch(compiled, [[ONE], [ONE]], out=[[first], [second]])
+    results = run_batch(compiled, [[ONE], [ONE]], out=[[first], [second]])
     assert results[0][0] is first
     assert results[1][0] is second
     assert (bytes(first), second.tobytes()) == (ONE, ONE)
@@ -609,13 +612,13 @@ def test_a_batch_writes_into_the_callers_buffers_and_counts_their_bytes(counted)
 def test_outputs_that_do_not_match_the_batches_are_refused(given):
     compiled = pipeline.compile(EchoBackend(), copying())
     with pytest.raises(DispatchFailed, match=r"outputs do not match the batches.*Fix: pass one list of outputs"):
-        execute.run_batch(compiled, [[ONE], [ONE]], out=[[bytearray(4)]] * given)
+        run_batch(compiled, [[ONE], [ONE]], out=[[bytearray(4)]] * given)
 
 
 def test_a_failing_batch_says_where_it_failed():
     compiled = pipeline.compile(EchoBackend(), copying())
     with pytest.raises(ArgumentValueError) as caught:
-        execute.run_batch(compiled, [[ONE], [ONE], [bytes(3)]], DispatchConfig(label="b"))
+        run_batch(compiled, [[ONE], [ONE], [bytes(3)]], DispatchConfig(label="b"))
     assert caught.value.context["batch_index"] == 2
     assert caught.value.context["label"] == "b"
 
@@ -693,14 +696,14 @@ def test_explain_tells_native_code_from_a_passthrough_and_knows_the_cache(monkey
 
 def test_explain_of_a_program_on_a_backend_compiles_nothing():
     backend = EchoBackend()
-    before = decisions(execute.explain(storing(), [], backend=backend))
+    before = decisions(explain(storing(), [], backend=backend))
     assert before["backend"] == ("echo", "the caller chose it")
     assert before["config"] == ("default", "nothing is asked for")
     assert before["cache"] == ("miss", "empty_cache")
     pipeline.compile(backend, storing())
-    after = decisions(execute.explain(storing(), [], backend=backend))
+    after = decisions(explain(storing(), [], backend=backend))
     assert after["cache"] == ("memory", "a pipeline with this key was compiled before")
-    assert "buffers:" in str(execute.explain(storing(), [], backend=backend))
+    assert "buffers:" in str(explain(storing(), [], backend=backend))
 
 
 @pytest.mark.parametrize(
@@ -730,7 +733,7 @@ def test_explain_asks_the_code_how_it_is_launched(monkeypatch):
         type(compiled.native), "launching", lambda self, *about: [asked.append(about), ("recorded", "twice")][1]
     )
     assert decisions(compiled.explain([ONE]))["launch"] == ("recorded", "twice")
-    assert decisions(execute.explain(copying(), [ONE], backend=backend))["launch"] == ("recorded", "twice")
+    assert decisions(explain(copying(), [ONE], backend=backend))["launch"] == ("recorded", "twice")
     (plan, config, memory), _ = asked
     assert (plan.launch.grid, config, memory) == ((1, 1, 1), compiled.config, "host")
 
@@ -750,10 +753,10 @@ def test_explain_says_whether_a_schedule_can_change_this_dispatch(config, found)
 def test_explain_says_that_a_proof_is_for_any_grid_or_for_this_one():
     backend, i, row = EchoBackend(), InvocationId(0), InvocationId(1)
     reading = Program([read("a", 0, u32), write_only("out", 1, u32)], (1, 1, 1), [])
-    assert decisions(execute.explain(reading, [ONE], backend=backend))["determinism"] == ("proved", "for every grid")
+    assert decisions(explain(reading, [ONE], backend=backend))["determinism"] == ("proved", "for every grid")
     rows = Program([write_only("out", 0, u32, 32)], (1, 1, 1), [Store("out", row * 8 + i, i)])
     for x, expected in ((8, ("proved", "for this grid")), (9, "unproved")):
-        told = execute.explain(rows, [], DispatchConfig(grid_override=(x, 4, 1)), backend=backend)
+        told = explain(rows, [], DispatchConfig(grid_override=(x, 4, 1)), backend=backend)
         found = decisions(told)["determinism"]
         assert found == expected or found[0] == expected
     assert (told.choice("determinism"), told.choice("nothing")) == ("unproved", None)
@@ -771,20 +774,20 @@ def test_explain_refuses_a_config_of_another_type(config):
     backend = EchoBackend()
     for target in (storing(), pipeline.compile(backend, storing())):
         with pytest.raises(ArgumentTypeError, match=r"config is (dict|int).*Fix: pass DispatchConfig"):
-            execute.explain(target, [], config, backend=backend)
+            explain(target, [], config, backend=backend)
 
 
 def test_explain_names_the_device_where_one_was_opened():
     backend = EchoBackend()
-    assert "device" not in decisions(execute.explain(storing(), [], backend=backend))
+    assert "device" not in decisions(explain(storing(), [], backend=backend))
     backend.device = "board 1"
-    explained = execute.explain(storing(), [], backend=backend)
+    explained = explain(storing(), [], backend=backend)
     assert decisions(explained)["device"] == ("board 1", "the backend was opened on it")
 
 
 @pytest.mark.parametrize("target", [None, Echo(), b"program"])
 def test_explain_needs_a_pipeline_or_a_program_and_a_backend(target):
     with pytest.raises(ArgumentTypeError, match=r"no dispatch to explain.*Fix: pass a compiled pipeline"):
-        execute.explain(target, [], backend=EchoBackend())
+        explain(target, [], backend=EchoBackend())
     with pytest.raises(ArgumentTypeError, match="no dispatch to explain"):
-        execute.explain(storing(), [])
+        explain(storing(), [])

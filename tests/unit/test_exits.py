@@ -11,7 +11,7 @@ from vyre import In, Out, gid, u32
 
 SCRIPT = """
 import atexit, ctypes, os, signal, sys
-from vyre.driver.offload.exits import skip_exit_handlers
+from vyre.runtime.exits import skip_exit_handlers
 libc = ctypes.CDLL(None)
 libc.__cxa_atexit(libc.pause, None, None)  # a driver that waits
 atexit.register(print, "python's handlers ran")

@@ -4,9 +4,9 @@ and atomics do nothing, and no text is refused."""
 import pytest
 
 from vyre.backends.reference import run
-from vyre.driver import pipeline as pipelines
-from vyre.driver.guard import guarded
-from vyre.driver.values import DispatchConfig
+from vyre.driver.contract.values import DispatchConfig
+from vyre.driver.guard import compile as pipelines
+from vyre.driver.guard.backend import guarded
 from vyre.foundation.dtypes import BY_NAME, u32
 from vyre.foundation.ir import Atomic, Let, Load, LocalId, Store, Var, lit
 from vyre.foundation.ops import AtomicOp

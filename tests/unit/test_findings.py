@@ -5,8 +5,8 @@ from importlib import metadata
 
 import pytest
 
-from vyre.driver.checks import Check
-from vyre.driver.registry import backend_registration
+from vyre.driver.contract.requirement import Check
+from vyre.driver.selection.registry import backend_registration
 from vyre.errors import BackendUnavailable
 
 EXTRAS = {"cuda": "cuda-bindings", "opencl": "pyopencl", "wgpu": "wgpu"}

@@ -7,8 +7,8 @@ import pytest
 from vyre.backends.cpu import CpuBackend, Switches, unavailable
 from vyre.backends.reference import run
 from vyre.conform.float_sweep import EDGES, KNOWN, LANES, TEMPTING, WAYS, expressions, full_cases, name_of, quick_case
-from vyre.driver.guard import guarded
-from vyre.driver.values import DispatchConfig
+from vyre.driver.contract.values import DispatchConfig
+from vyre.driver.guard.backend import guarded
 from vyre.foundation.visit import walk
 from vyre.lower import PASSES
 

@@ -10,9 +10,9 @@ import pytest
 import vyre
 from vyre import In, InOut, Out, atomic_add, const, f32, gid, u8, u32
 from vyre.backends.reference.backend import CAPABILITY
-from vyre.driver import registry
 from vyre.driver.contract import FuturePending
-from vyre.driver.values import DEFAULT_CONFIG
+from vyre.driver.contract.values import DEFAULT_CONFIG
+from vyre.driver.selection import registry
 from vyre.foundation.ir import Select, Var, lit
 from vyre.front import call as front_call
 from vyre.front.typed import TypedDispatchExt, dispatch_array, dispatch_f32, dispatch_u32
@@ -825,7 +825,7 @@ def test_strictness_is_part_of_the_choice(monkeypatch):
     monkeypatch.setenv("VYRE_BACKEND", "nowhere,recording")
     monkeypatch.delenv("VYRE_STRICT", raising=False)
     with registry.isolated(opening(Recording, [])):
-        with pytest.warns(vyre.driver.registry.FallbackWarning):
+        with pytest.warns(vyre.driver.selection.registry.FallbackWarning):
             copy_words(X)
         monkeypatch.setenv("VYRE_STRICT", "1")
         with pytest.raises(vyre.BackendUnavailable, match="nowhere"):

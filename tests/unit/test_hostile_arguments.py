@@ -15,8 +15,8 @@ import pytest
 
 import vyre
 from vyre import In, InOut, Out, Uniform, bool_, const, f32, gid, u32
-from vyre.driver import registry
-from vyre.driver.values import ResidentDispatchStep, ResidentReadRange
+from vyre.driver.contract.values import ResidentDispatchStep, ResidentReadRange
+from vyre.driver.selection import registry
 from vyre.errors import ArgumentTypeError, ArgumentValueError, DeadlineExceeded, UnsupportedFeature, VyreError, shown
 
 from .test_settings import backend as stub

@@ -8,7 +8,38 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 SOURCE = Path(__file__).parents[2] / "src"
-LAYERS = ["errors", "foundation", "driver", "lower", "backends", "front", "libs", "conform", "cli"]  # lowest first
+LAYERS = [
+    "errors",
+    "foundation",
+    "driver",
+    "lower",
+    "runtime",
+    "backends",
+    "front",
+    "libs",
+    "conform",
+    "cli",
+]  # lowest first
+FLOORS = {
+    "driver": [
+        "above",
+        "settings",
+        "contract",
+        "counters",
+        "diagnostics",
+        "device_state",
+        "plan",
+        "policy",
+        "admission",
+        "pipeline",
+        "execute",
+        "guard",
+        "selection",
+        "resident",
+        "verify",
+    ],
+}
+"""Rooms of a layer, lowest first; its root may name all of them. An import counts wherever it stands."""
 ROOT_MODULES = {"__init__": "root", "__main__": "cli", "errors": "errors"}
 NEUTRAL = {"foundation", "driver", "conform", "front", "cli"}
 TARGET_WORD = re.compile(
@@ -59,7 +90,15 @@ def refusal(parts: tuple[str, ...], layer: str, target: str) -> str | None:
         return f"imports the backend {target}; reach it by its id"
     if LAYERS.index(goal) > LAYERS.index(layer):
         return f"{layer} imports {target}, which lies above it"
-    return None
+    floors = FLOORS.get(layer)
+    if floors is None or goal != layer or len(parts) == 2 or parts[2] == "__init__":
+        return None
+    room = rest[1] if len(rest) > 1 else None
+    if parts[2] not in floors:
+        return f"{parts[2]} is on no floor"
+    if room not in floors:
+        return f"imports {target}, which is on no floor"
+    return f"{parts[2]} imports {target}, which lies above it" if floors.index(room) > floors.index(parts[2]) else None
 
 
 def words(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -96,10 +135,10 @@ def test_module_keeps_to_its_layer(path):
         ("vyre/foundation/ir.py", "def f():\n    import numpy as np"),
         ("vyre/foundation/ir.py", "from numpy import ndarray"),
         ("vyre/driver/plan/launch.py", "from ...front import run"),
-        ("vyre/driver/execute.py", "import vyre"),
-        ("vyre/driver/execute.py", "from vyre import kernel"),
-        ("vyre/driver/execute.py", "import_module('vyre.front')"),
-        ("vyre/driver/registry.py", "import importlib\nimportlib.import_module('vyre.backends.cpu')"),
+        ("vyre/driver/execute/pipeline.py", "import vyre"),
+        ("vyre/driver/execute/pipeline.py", "from vyre import kernel"),
+        ("vyre/driver/execute/pipeline.py", "import_module('vyre.front')"),
+        ("vyre/driver/selection/registry.py", "import importlib\nimportlib.import_module('vyre.backends.cpu')"),
         ("vyre/lower/legal.py", "import vyre.backends"),
         ("vyre/front/run.py", "from vyre.backends.reference import REGISTRATION"),
         ("vyre/front/run.py", "from vyre.libs import scan"),
@@ -111,12 +150,12 @@ def test_module_keeps_to_its_layer(path):
         ("vyre/__main__.py", "import vyre.backends.cpu"),
         ("vyre/helpers.py", ""),
         ("vyre/utils/text.py", ""),
-        ("vyre/driver/device.py", "cuda_streams = 1"),
-        ("vyre/driver/device.py", "class OpenCLThing: pass"),
-        ("vyre/driver/device.py", "def f(*, use_ptx): pass"),
-        ("vyre/driver/device.py", "f(ray=1)"),
-        ("vyre/driver/device.py", "import llvmlite"),
-        ("vyre/driver/device.py", "x.PtxText"),
+        ("vyre/driver/contract/profile.py", "cuda_streams = 1"),
+        ("vyre/driver/contract/profile.py", "class OpenCLThing: pass"),
+        ("vyre/driver/contract/profile.py", "def f(*, use_ptx): pass"),
+        ("vyre/driver/contract/profile.py", "f(ray=1)"),
+        ("vyre/driver/contract/profile.py", "import llvmlite"),
+        ("vyre/driver/contract/profile.py", "x.PtxText"),
         ("vyre/front/run.py", "x = f'{y} runs on wgpu'"),
         ("vyre/front/run.py", "x = b'WGSL'"),
         ("vyre/cli/run.py", "f('ray')"),
@@ -137,7 +176,9 @@ def test_a_planted_violation_is_caught(path, source):
         ("vyre/foundation/ir.py", "from vyre.errors import VyreError\nfrom .types import u32\nfrom . import ops"),
         ("vyre/foundation/ir.py", "from vyre import errors\nfrom ..errors import VyreError"),
         ("vyre/driver/__init__.py", "from . import plan\nfrom ..foundation import ir"),
-        ("vyre/driver/ops.py", "import numpy"),
+        ("vyre/driver/plan/ops.py", "import numpy"),
+        ("vyre/driver/execute/route.py", "from ..plan.launch import LaunchPlan\nfrom .pending import RoutePending"),
+        ("vyre/driver/execute/route.py", "from .. import above, counters"),
         ("vyre/backends/reference.py", "import numpy\nfrom vyre.driver import contract"),
         ("vyre/backends/opencl/backend.py", "import pyopencl\nfrom .emit import text\nfrom ...lower import cfamily"),
         ("vyre/backends/opencl/backend.py", "from vyre.backends.opencl.emit import text"),
@@ -147,7 +188,7 @@ def test_a_planted_violation_is_caught(path, source):
             "array = ndarray = Array = 'an array; arrays'; traytable = stray(x.__cuda_array_interface__)",
         ),
         ("vyre/front/run.py", '"""Runs on cuda."""\ndef f():\n    """Or on ray."""\nclass C:\n    """Or wgpu."""'),
-        ("vyre/driver/device.py", "count = 1  # cuda has more"),
+        ("vyre/driver/contract/profile.py", "count = 1  # cuda has more"),
     ],
 )
 def test_what_the_design_allows_passes(path, source):

@@ -6,7 +6,7 @@ import pytest
 
 from vyre.backends.cpu import CpuBackend, Switches, unavailable
 from vyre.backends.reference import run
-from vyre.driver.values import DispatchConfig
+from vyre.driver.contract.values import DispatchConfig
 from vyre.foundation.dtypes import f32, u32
 from vyre.foundation.ir import Assign, Bitcast, Cast, If, InvocationId, Let, Load, Loop, Store, Var, lit
 from vyre.foundation.program import Program, read, read_write

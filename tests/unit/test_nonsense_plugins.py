@@ -11,9 +11,10 @@ import vyre
 from vyre import In, Out, gid, u32
 from vyre.cli import backends, config, devices
 from vyre.cli.app import main
-from vyre.driver import registry, settings
 from vyre.driver.contract import BackendRegistration, DeviceInfo, VyreBackend
-from vyre.driver.listing import BackendListing
+from vyre.driver.selection import registry
+from vyre.driver.selection.listing import BackendListing
+from vyre.driver.settings import knobs as settings
 from vyre.errors import ArgumentTypeError, ArgumentValueError, BackendUnavailable, VyreError, shown
 
 from .test_settings import backend as stub

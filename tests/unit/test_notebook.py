@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 import vyre
 from vyre import In, Out, gid, u32
-from vyre.driver import pipeline, shadow
-from vyre.driver.conformance import ConformanceMatrix, check_matrix
 from vyre.driver.contract import BackendCapability
-from vyre.driver.device import DeviceProfile
-from vyre.driver.registry import Loser, Selection
+from vyre.driver.contract.profile import DeviceProfile
+from vyre.driver.guard import compile as pipeline
+from vyre.driver.selection.registry import Loser, Selection
+from vyre.driver.verify import shadow
+from vyre.driver.verify.cases import ConformanceMatrix, check_matrix
 from vyre.errors import DiagCode
 from vyre.foundation import html
 from vyre.foundation.ir import Lit, Store, lit

@@ -12,15 +12,18 @@ from tests.contract.programs import ADD, COUNT, NEIGHBOUR, PLANE, SPLIT, TRAP, u
 from vyre.backends import cuda, opencl, wgpu
 from vyre.backends.reference import run
 from vyre.conform.generate import random_program
-from vyre.driver import pipeline as pipelines
-from vyre.driver.admission import why_not
-from vyre.driver.guard import guarded
-from vyre.driver.offload import device
-from vyre.driver.offload.device import Built, Facts
-from vyre.driver.offload.launch import boxes, part
-from vyre.driver.offload.memory import Pool, size_class
+from vyre.driver.admission.program import why_not
+from vyre.driver.contract.values import (
+    DispatchConfig,
+    HostResource,
+    ResidentDispatchStep,
+    ResidentHandle,
+    ResidentReadRange,
+)
+from vyre.driver.guard import compile as pipelines
+from vyre.driver.guard.backend import guarded
+from vyre.driver.pipeline import attach_store
 from vyre.driver.plan.outputs import OutputSlot
-from vyre.driver.values import DispatchConfig, HostResource, ResidentDispatchStep, ResidentHandle, ResidentReadRange
 from vyre.errors import (
     ArgumentTypeError,
     ArgumentValueError,
@@ -36,6 +39,10 @@ from vyre.errors import (
 from vyre.foundation.dtypes import u8, u16, u32
 from vyre.foundation.ir import BufLen, Cast, IndirectDispatch, InvocationId, Load, Store, lit
 from vyre.foundation.program import Program, read, read_write, write_only
+from vyre.runtime import device
+from vyre.runtime.device import Built, Facts
+from vyre.runtime.memory_pool import Pool, size_class
+from vyre.runtime.work import boxes, part
 
 from .cpu_kernels import arange, bump, halves, histogram, stirred
 
@@ -760,7 +767,7 @@ def test_stored_code_is_used_by_the_next_backend(backend):
     store = KeptCode()
     made, found = opened(backend.id), opened(backend.id)
     for b in (made, found):
-        pipelines.attach_store(b, store)
+        attach_store(b, store)
     for program, inputs in ((COUNT, [words(1, 2)]), (histogram.program, [b"\1\2\1", bytes(1024)])):
         first = pipelines.compile(made, program)
         second = pipelines.compile_with_telemetry(found, program)

@@ -8,17 +8,17 @@ import time
 import pytest
 from tests.contract.programs import ADD, COUNT, LONG, unwords, words
 
-from vyre.driver import pipeline as pipelines
-from vyre.driver.guard import guarded
-from vyre.driver.offload.launch import box_count, boxes
-from vyre.driver.offload.memory import LEAST_BYTES, Pool
-from vyre.driver.repeats import Repeats
-from vyre.driver.values import DispatchConfig, ResidentHandle, ResidentReadRange
+from vyre.driver.contract.values import DispatchConfig, ResidentHandle, ResidentReadRange
+from vyre.driver.execute.prepared_resident import Repeats
+from vyre.driver.guard import compile as pipelines
+from vyre.driver.guard.backend import guarded
 from vyre.errors import ArgumentTypeError, DeadlineExceeded, DeviceLost, DispatchFailed, InvalidProgram, Trap
 from vyre.foundation.dtypes import u32
 from vyre.foundation.ir import IndirectDispatch, Store, lit
 from vyre.foundation.ir import Trap as TrapNode
 from vyre.foundation.program import Program, read_write
+from vyre.runtime.memory_pool import LEAST_BYTES, Pool
+from vyre.runtime.work import box_count, boxes
 
 from .cpu_kernels import arange
 from .test_offload import CountingDevice, backend, own, uploaded  # noqa: F401 - fixtures

@@ -13,17 +13,17 @@ from tests.contract.programs import ADD, COUNT, SPLIT, TRAP, words
 from vyre.backends.cuda.rounds import CudaRound
 from vyre.backends.reference import run
 from vyre.conform.generate import random_program
-from vyre.driver.admission import why_not
-from vyre.driver.offload import backend as backends
-from vyre.driver.offload import pipeline as offload
-from vyre.driver.offload.device import Launch, Round, Slot, Ticket
+from vyre.driver.admission.program import why_not
+from vyre.driver.contract.values import DEFAULT_CONFIG, DispatchConfig
 from vyre.driver.plan import plan_dispatch
 from vyre.driver.plan.outputs import OutputSlot
-from vyre.driver.values import DEFAULT_CONFIG, DispatchConfig
 from vyre.errors import ArgumentTypeError, DeviceLost, DeviceOutOfMemory, DispatchFailed, KernelCompileFailed, Trap
 from vyre.foundation.dtypes import u8, u32
 from vyre.foundation.ir import If, InvocationId, Let, Load, Store, lit
 from vyre.foundation.program import Program, read, read_write, write_only
+from vyre.runtime import backend as backends
+from vyre.runtime import pipeline as offload
+from vyre.runtime.device import Launch, Round, Slot, Ticket
 
 from .cpu_kernels import arange, bump
 from .device_backends import open_or_skip

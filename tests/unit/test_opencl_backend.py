@@ -15,11 +15,10 @@ from vyre.backends.opencl import REGISTRATION, exactness, platforms, probe_key, 
 from vyre.backends.opencl import backend as backends
 from vyre.backends.opencl.build import build, kernel_text
 from vyre.backends.opencl.text import Mode
-from vyre.driver import pipeline as pipelines
-from vyre.driver import registry
-from vyre.driver.guard import guarded
-from vyre.driver.offload.device import Built
-from vyre.driver.values import DispatchConfig, ResidentReadRange
+from vyre.driver.contract.values import DispatchConfig, ResidentReadRange
+from vyre.driver.guard import compile as pipelines
+from vyre.driver.guard.backend import guarded
+from vyre.driver.selection import registry
 from vyre.errors import (
     BackendUnavailable,
     DeadlineExceeded,
@@ -30,7 +29,8 @@ from vyre.errors import (
     Trap,
     UnsupportedFeature,
 )
-from vyre.lower import exactness as canon
+from vyre.runtime import float_probe as canon
+from vyre.runtime.device import Built
 
 from .cpu_kernels import arange, scaled, scaled_wide, stirred
 from .test_exits import HAS_WAY
@@ -108,7 +108,7 @@ def test_a_binding_that_cannot_be_loaded_is_named(monkeypatch):
 
 ASK = """
 from vyre.backends.opencl import REGISTRATION
-from vyre.driver import registry
+from vyre.driver.selection import registry
 print(REGISTRATION.unavailable())
 with registry.isolated(REGISTRATION):
     print([d.name for d in registry.devices("opencl")])
@@ -443,8 +443,8 @@ from tests.contract.programs import COUNT, words
 from tests.unit.cpu_kernels import arange
 from tests.unit.test_exits import endless
 from vyre.backends.opencl import OpenCLBackend
-from vyre.driver import pipeline
-from vyre.driver.guard import guarded
+from vyre.driver.guard import compile as pipeline
+from vyre.driver.guard.backend import guarded
 from vyre.errors import DeviceLost
 guard = guarded(OpenCLBackend())
 count, compiled = pipeline.compile(guard, COUNT), pipeline.compile(guard, endless.program)
@@ -484,7 +484,7 @@ atexit.register(lambda: print("releases", sys.getrefcount(memory) == before))
 from tests.contract.programs import COUNT, words
 from tests.unit.cpu_kernels import arange
 from vyre.backends.opencl import OpenCLBackend
-from vyre.driver import pipeline
+from vyre.driver.guard import compile as pipeline
 backend = OpenCLBackend()
 count = pipeline.compile(backend, COUNT)
 count.dispatch([words(1)])
@@ -750,7 +750,7 @@ def test_a_forked_process_is_told_to_open_its_own():
 import os
 from tests.contract.programs import COUNT, words
 from vyre.backends.opencl import OpenCLBackend
-from vyre.driver.values import DispatchConfig
+from vyre.driver.contract.values import DispatchConfig
 from vyre.errors import DispatchFailed
 backend = OpenCLBackend()
 native = backend.compile_native(COUNT, DispatchConfig())

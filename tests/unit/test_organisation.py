@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from vyre import errors
-from vyre.driver import shadow
-from vyre.driver.admission import admit
+from vyre.driver.admission.program import admit
 from vyre.driver.contract import VyreBackend
-from vyre.driver.values import DEFAULT_CONFIG
+from vyre.driver.contract.values import DEFAULT_CONFIG
+from vyre.driver.verify import shadow
 from vyre.errors import UnsupportedFeature
 from vyre.foundation.dtypes import u32
 from vyre.foundation.ir import Call, Lit, Store
@@ -65,7 +65,7 @@ def test_packages_of_the_driver_list_what_they_offer(path):
 
 OUR_OWN_MISTAKES = {
     ("errors.py", "__init__"): "an error without a fix",
-    ("driver/checked.py", "__init__"): "a counter of an unknown mode",
+    ("driver/plan/bounds.py", "__init__"): "a counter of an unknown mode",
     ("foundation/text.py", "_expr_parts"): "an expression class that the printer does not know",
     ("foundation/text.py", "_node_parts"): "a statement class that the printer does not know",
 }
@@ -197,7 +197,9 @@ def test_a_command_may_end_with_an_exit_code():
 
 # ---- reads ----------------------------------------------------------------------------------------------------------
 
-READS = {("driver/registry.py", "read_text"): "metadata of an installed package, through the standard library"}
+READS = {
+    ("driver/selection/registry.py", "read_text"): "metadata of an installed package, through the standard library"
+}
 """(module, call) -> why nothing from outside decides how much it reads."""
 
 

@@ -8,20 +8,22 @@ import time
 import pytest
 
 from vyre import u32
-from vyre.driver import pipeline
 from vyre.driver.contract import BackendCapability, CompiledPipeline, VyreBackend
-from vyre.driver.guard import guarded
+from vyre.driver.contract.values import DEFAULT_CONFIG, DispatchConfig
+from vyre.driver.guard import compile as pipeline
+from vyre.driver.guard.backend import guarded
 from vyre.driver.pipeline import (
     DEFAULT_PIPELINE_CACHE_BYTES,
     DEFAULT_PIPELINE_CACHE_ENTRIES,
     PipelineCacheAudit,
+    attach_store,
+    compiler,
     pipeline_cache_limits_from_env,
     pipelines_of,
 )
 from vyre.driver.pipeline import cache as caches
 from vyre.driver.pipeline.cache import Entry
 from vyre.driver.pipeline.compiler import key_of
-from vyre.driver.values import DEFAULT_CONFIG, DispatchConfig
 from vyre.errors import (
     ArgumentValueError,
     DeadlineExceeded,
@@ -288,7 +290,7 @@ def test_recovery_forgets_failures():
 def cached(backend, programs):
     """Which of the programs are in memory, found without compiling or touching."""
     cache = pipelines_of(backend)
-    return [k for k, p in enumerate(programs) if pipeline.compiler.key_of(backend, p, DEFAULT_CONFIG) in cache]
+    return [k for k, p in enumerate(programs) if compiler.key_of(backend, p, DEFAULT_CONFIG) in cache]
 
 
 @pytest.mark.row("A-PL-14")
@@ -511,7 +513,7 @@ class Storing(Compiler):
 
 def fresh(shelf):
     backend = Storing()
-    pipeline.attach_store(backend, shelf)
+    attach_store(backend, shelf)
     return backend
 
 
@@ -561,6 +563,6 @@ def test_a_store_that_fails_costs_time_and_no_answer():
 
 def test_pipelines_that_cannot_be_serialized_are_not_stored():
     shelf, backend = Shelf(), Compiler()
-    pipeline.attach_store(backend, shelf)
+    attach_store(backend, shelf)
     pipeline.compile(backend, storing(7))
     assert (shelf.loads, shelf.saved) == (0, {})

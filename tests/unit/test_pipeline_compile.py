@@ -8,13 +8,14 @@ import pytest
 
 from vyre import u32
 from vyre.conform.generate import random_program
-from vyre.driver import pipeline
 from vyre.driver.contract import BackendCapability, CompiledPipeline, ReadyPending, VyreBackend
-from vyre.driver.execute import DriverPipeline, counters
+from vyre.driver.contract.values import DEFAULT_CONFIG, DispatchConfig, TimedDispatchResult
+from vyre.driver.counters import counters
+from vyre.driver.execute.pipeline import DriverPipeline
+from vyre.driver.guard import compile as pipeline
 from vyre.driver.pipeline import PassthroughPipeline, pipelines_of
 from vyre.driver.plan import BindingPlan, LaunchPlan
-from vyre.driver.registry import acquire
-from vyre.driver.values import DEFAULT_CONFIG, DispatchConfig, TimedDispatchResult
+from vyre.driver.selection.registry import acquire
 from vyre.errors import (
     ArgumentTypeError,
     DispatchFailed,

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from vyre import u32
 from vyre.driver.contract import BackendCapability, VyreBackend
+from vyre.driver.contract.values import DEFAULT_CONFIG, DispatchConfig
 from vyre.driver.pipeline import (
     CURRENT_PIPELINE_CACHE_KEY_VERSION,
     LoweringOptions,
@@ -27,7 +28,6 @@ from vyre.driver.pipeline import (
 )
 from vyre.driver.pipeline.key import digest_of
 from vyre.driver.plan.specialize import SpecMap
-from vyre.driver.values import DEFAULT_CONFIG, DispatchConfig
 from vyre.errors import ArgumentValueError
 from vyre.foundation.ir import Lit, Store
 from vyre.foundation.program import Program, output, read, workgroup

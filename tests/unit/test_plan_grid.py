@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from vyre.backends.reference import run
 from vyre.driver.contract import BackendCapability, VyreBackend
+from vyre.driver.contract.values import DispatchConfig
 from vyre.driver.plan import plan_dispatch
 from vyre.driver.plan.binding import BindingPlan
 from vyre.driver.plan.grid import (
@@ -29,7 +30,6 @@ from vyre.driver.plan.grid import (
     why_workgroup_is_fixed,
 )
 from vyre.driver.plan.launch import LaunchPlan
-from vyre.driver.values import DispatchConfig
 from vyre.errors import ArgumentValueError, InvalidProgram
 from vyre.foundation import ir
 from vyre.foundation.dtypes import u8, u32

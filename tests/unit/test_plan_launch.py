@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vyre.backends.reference import run
+from vyre.driver.contract.values import DispatchConfig
 from vyre.driver.plan import BindingPlan, DispatchPlan, LaunchPlan, OutputSlot, plan_dispatch
 from vyre.driver.plan.grid import LaunchGeometryLimits
 from vyre.driver.plan.launch import resolve_fixpoint_iterations, resolve_workgroup
-from vyre.driver.values import DispatchConfig
 from vyre.errors import ArgumentTypeError, ArgumentValueError, InvalidProgram
 from vyre.foundation import ir
 from vyre.foundation.dtypes import f64, u32

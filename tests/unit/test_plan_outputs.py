@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vyre.driver.contract.values import DispatchConfig
 from vyre.driver.plan.binding import BindingPlan
 from vyre.driver.plan.outputs import (
     OutputLayout,
@@ -20,7 +21,6 @@ from vyre.driver.plan.outputs import (
     output_layout_of,
     replace_output_buffers_preserving_slots,
 )
-from vyre.driver.values import DispatchConfig
 from vyre.errors import ArgumentTypeError, ArgumentValueError, DeviceOutOfMemory, InvalidProgram
 from vyre.foundation.dtypes import array_type, i4, opaque_type, u8, u16, u32, vec_type
 from vyre.foundation.program import Program, output, read, read_write, write_only

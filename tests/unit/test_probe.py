@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from vyre.driver import probe
 from vyre.driver.contract import DeviceInfo
-from vyre.driver.probe import Probe
+from vyre.driver.selection import remembered as probe
+from vyre.driver.selection.remembered import Probe
 
 from .damage import damaged
 

@@ -14,9 +14,9 @@ from vyre import errors
 from vyre.backends.reference import run
 from vyre.conform.generate import Case, edge_bits, random_bytes, random_program
 from vyre.conform.lanes import lane_program
-from vyre.driver import pipeline as pipelines
-from vyre.driver.guard import guarded
-from vyre.driver.values import DispatchConfig
+from vyre.driver.contract.values import DispatchConfig
+from vyre.driver.guard import compile as pipelines
+from vyre.driver.guard.backend import guarded
 from vyre.foundation.dtypes import BY_NAME, can_cast, f32, i32, u32
 from vyre.foundation.ir import (
     Atomic,

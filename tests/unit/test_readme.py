@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import vyre
-from vyre.driver import registry
-from vyre.driver.shadow import Diverged
+from vyre.driver.selection import registry
+from vyre.driver.verify.shadow import Diverged
 
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.S | re.M)

@@ -16,7 +16,7 @@ import vyre.backends.reference as reference
 from vyre.backends.reference import OobReport, RunResult, Schedule, numpy_engine, run
 from vyre.backends.reference.backend import ReferenceBackend
 from vyre.backends.reference.memory import BufferState, Memory, element_nbytes
-from vyre.driver.values import DispatchConfig
+from vyre.driver.contract.values import DispatchConfig
 from vyre.errors import (
     ArgumentTypeError,
     ArgumentValueError,

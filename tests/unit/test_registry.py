@@ -7,10 +7,10 @@ import warnings
 
 import pytest
 
-from vyre.driver import probe, registry
 from vyre.driver.contract import PRECEDENCE_UNKNOWN, BackendCapability, BackendRegistration, DeviceInfo, VyreBackend
-from vyre.driver.probe import Probe
-from vyre.driver.registry import (
+from vyre.driver.selection import registry
+from vyre.driver.selection import remembered as probe
+from vyre.driver.selection.registry import (
     BackendListing,
     FallbackWarning,
     acquire,
@@ -31,6 +31,7 @@ from vyre.driver.registry import (
     registered_backends_by_precedence,
     select,
 )
+from vyre.driver.selection.remembered import Probe
 from vyre.errors import (
     ArgumentTypeError,
     ArgumentValueError,

@@ -66,7 +66,7 @@ def test_fifty_plugins_that_raise_on_import_do_no_harm(tmp_path):
     seen = python(
         """
         import json, sys
-        from vyre.driver import probe, registry
+        from vyre.driver.selection import registry, remembered as probe
         listed = [b.id for b in registry.registered_backends()]
         order = [b.id for b in registry.registered_backends_by_precedence()]
         loaded = sorted(sys.modules)
@@ -112,7 +112,7 @@ def test_names_and_records_that_disagree_disable_that_id_alone(tmp_path):
     seen = python(
         """
         import json
-        from vyre.driver import registry
+        from vyre.driver.selection import registry
         listed = {b.id: b.precedence for b in registry.registered_backends()}
         for b in registry.registered_backends():
             b.problem()
@@ -149,7 +149,7 @@ def test_of_one_package_that_is_there_twice_the_first_on_the_path_counts(tmp_pat
         install(tmp_path / place, "Mine.Plugin", entries(point), version=f"{rank}.0", module=f"mine_{place}", code=code)
     code = """
         import json
-        from vyre.driver import registry
+        from vyre.driver.selection import registry
         print(json.dumps([registry.backend_precedence("mine"), registry.problems(), registry.acquire("mine").id]))
         """
     assert python(code, tmp_path / "new", tmp_path / "old") == [7, {}, "mine"]
@@ -162,7 +162,7 @@ def test_a_package_installed_while_we_run_is_found_after_refresh(tmp_path):
     seen = python(
         f"""
         import json, sys
-        from vyre.driver import registry
+        from vyre.driver.selection import registry
         before = registry.backend_precedence("fresh")
         sys.path.insert(0, {str(tmp_path / "later")!r})
         cached = registry.backend_precedence("fresh")
@@ -178,7 +178,7 @@ def test_acquiring_alone_starts_no_thread():
     seen = python(
         """
         import json, os
-        from vyre.driver import registry
+        from vyre.driver.selection import registry
         before = len(os.listdir("/proc/self/task"))
         backend = registry.acquire("reference")
         print(json.dumps([before, len(os.listdir("/proc/self/task")), backend.id]))
@@ -211,7 +211,7 @@ def test_the_second_process_chooses_without_loading_the_device_library(tmp_path)
     )
     ask = """
         import json, sys
-        from vyre.driver import registry
+        from vyre.driver.selection import registry
         chosen = registry.select()
         print(json.dumps([chosen.chosen, chosen.losers[0].reason, "heavy_library" in sys.modules]))
         """
@@ -229,7 +229,7 @@ def test_the_second_process_chooses_without_loading_the_device_library(tmp_path)
 
 CHOICE = """
     import importlib, json, sys
-    from vyre.driver.registry import preferred, select
+    from vyre.driver.selection.registry import preferred, select
 
     opened = []
 

@@ -20,10 +20,13 @@ from hypothesis import strategies as st
 
 import vyre
 from vyre import In, Out, gid, u32
-from vyre.driver import execute, registry, settings, settings_files
+from vyre.driver import counters
 from vyre.driver.contract import BackendCapability, BackendRegistration, VyreBackend
-from vyre.driver.settings import COUNT, FOLDER, SHADOW, STRICT, Knob, ShadowRate
-from vyre.driver.values import DEFAULT_CONFIG
+from vyre.driver.contract.values import DEFAULT_CONFIG
+from vyre.driver.selection import registry
+from vyre.driver.settings import files as settings_files
+from vyre.driver.settings import knobs as settings
+from vyre.driver.settings.knobs import COUNT, FOLDER, SHADOW, STRICT, Knob, ShadowRate
 from vyre.errors import ArgumentTypeError, ArgumentValueError, BackendUnavailable
 
 ROOT = Path(__file__).parents[2]
@@ -147,9 +150,9 @@ def test_a_selection_names_who_asked(place):
 
 def test_a_compiled_pipeline_follows_the_shadow_at_every_dispatch(place, monkeypatch):
     def samples(call):
-        before = execute.counters()["shadow_samples"]
+        before = counters.counters()["shadow_samples"]
         call()
-        return execute.counters()["shadow_samples"] - before
+        return counters.counters()["shadow_samples"] - before
 
     with vyre.compile(double.program, backend="cpu") as compiled:
 

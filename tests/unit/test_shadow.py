@@ -16,11 +16,14 @@ from vyre.backends.reference import REGISTRATION as REFERENCE
 from vyre.backends.reference import Schedule, run
 from vyre.conform.generate import random_program
 from vyre.conform.witness import u32_matrix, u32_witnesses
-from vyre.driver import execute, pipeline, samples
+from vyre.driver import counters
 from vyre.driver.contract import BackendRegistration, CompiledPipeline, VyreBackend
+from vyre.driver.contract.values import DEFAULT_CONFIG, DispatchConfig, HostResource, ResidentOwner, ResidentReadRange
+from vyre.driver.guard import compile as pipeline
 from vyre.driver.plan.outputs import OutputSlot, replace_output_buffers_preserving_slots
-from vyre.driver.registry import isolated
-from vyre.driver.shadow import (
+from vyre.driver.selection.registry import isolated
+from vyre.driver.verify import samples
+from vyre.driver.verify.shadow import (
     BackendRejected,
     ConformanceError,
     ConformanceMatrix,
@@ -33,7 +36,6 @@ from vyre.driver.shadow import (
     assert_exhaustive_byte_identity,
     check_matrix,
 )
-from vyre.driver.values import DEFAULT_CONFIG, DispatchConfig, HostResource, ResidentOwner, ResidentReadRange
 from vyre.errors import (
     ArgumentTypeError,
     ArgumentValueError,
@@ -316,7 +318,7 @@ FAILURES = {
 @pytest.mark.parametrize("options", [{}, {"on_divergence": "log"}, {"sample_rate": 0.5}])
 def test_whatever_goes_wrong_in_a_shadow_fails_no_dispatch_and_is_said_once(reason, options, caplog):
     error, says, fix = FAILURES[reason]
-    before = execute.counters()
+    before = counters.counters()
     both = ShadowedPipeline(Fixed(DOUBLE, words(2)), Fixed(DOUBLE, lambda _: error, id="broken"), **options)
     assert [both.dispatch([words(1)]) for _ in range(4)] == [[words(2)]] * 4
     sampled = 2 if "sample_rate" in options else 4
@@ -411,7 +413,7 @@ def test_steps_are_counted_over_all_iterations():
 def test_a_label_is_counted_for_the_dispatch_and_not_for_its_shadow():
     both = shadowed()
     both.dispatch([words(1)], DispatchConfig(label="counted once"))
-    assert (both.shadow.samples, execute.label_counters()["counted once"]) == (1, 1)
+    assert (both.shadow.samples, counters.label_counters()["counted once"]) == (1, 1)
 
 
 def test_a_sampled_dispatch_that_fails_passes_its_turn_on():
@@ -782,7 +784,7 @@ def test_a_pipeline_without_memory_of_a_device_says_so_itself():
 def test_the_environment_samples_an_exact_share_of_resident_dispatches(monkeypatch):
     registration_or_skip("cpu")
     monkeypatch.setenv("VYRE_SHADOW", "0.5")
-    before = execute.counters()
+    before = counters.counters()
     x = vyre.to_device(np.arange(8, dtype=np.uint32), "cpu")
     for _ in range(4):
         assert np.array_equal(double(x).numpy(), np.arange(8) * 2)
@@ -819,7 +821,7 @@ class Hosted(Doubtful):
 
 def test_device_arrays_that_go_through_the_host_are_sampled_as_often(monkeypatch):
     monkeypatch.setenv("VYRE_SHADOW", "0.5")
-    before = execute.counters()
+    before = counters.counters()
     with isolated(REFERENCE, BackendRegistration(id="hosted", open=lambda device=None: Hosted())):
         x = vyre.to_device(np.arange(8, dtype=np.uint32), "hosted")
         for _ in range(4):
@@ -870,12 +872,12 @@ def compiled_for(*backends, program=DOUBLE):
 
 
 def changes(before):
-    return {name: n - before[name] for name, n in execute.counters().items() if n != before[name] and "shadow" in name}
+    return {name: n - before[name] for name, n in counters.counters().items() if n != before[name] and "shadow" in name}
 
 
 def test_the_environment_shadows_whatever_is_dispatched(monkeypatch):
     monkeypatch.setenv("VYRE_SHADOW", "1")
-    before = execute.counters()
+    before = counters.counters()
     with compiled_for(registration(), REFERENCE) as compiled:
         assert compiled.dispatch([words(1, 2)]) == [words(2, 4)]
         assert compiled.dispatch_timed([words(3)]).outputs == [words(6)]
@@ -889,7 +891,7 @@ def test_the_environment_shadows_whatever_is_dispatched(monkeypatch):
 @pytest.mark.parametrize("how", ["dispatch", "dispatch_timed", "dispatch_async"])
 def test_the_environment_finds_wrong_bytes(monkeypatch, how):
     monkeypatch.setenv("VYRE_SHADOW", "1")
-    before = execute.counters()
+    before = counters.counters()
     with compiled_for(registration(one_more), REFERENCE) as compiled:
         with pytest.raises(Diverged, match=rf"\[element=1\].*\[output='out'\].*{DOUBLE.fingerprint}"):
             getattr(compiled, how)([words(1, 2)]).result()
@@ -905,7 +907,7 @@ def test_calls_of_a_kernel_are_shadowed_too(monkeypatch):
 
 
 def test_without_the_variable_or_at_zero_nothing_is_computed_again(monkeypatch):
-    before = execute.counters()
+    before = counters.counters()
     for value in (None, "", "0", "0.0"):
         if value is None:
             monkeypatch.delenv("VYRE_SHADOW", raising=False)
@@ -918,7 +920,7 @@ def test_without_the_variable_or_at_zero_nothing_is_computed_again(monkeypatch):
 
 def test_a_share_of_dispatches_is_sampled_by_each_pipeline(monkeypatch):
     monkeypatch.setenv("VYRE_SHADOW", "0.25")
-    before = execute.counters()
+    before = counters.counters()
     with compiled_for(registration(), REFERENCE) as compiled:
         for _ in range(10):
             compiled.dispatch([words(1)])
@@ -936,7 +938,7 @@ def test_the_environment_can_name_an_order_free_comparison(monkeypatch, caplog):
     backends = registration(reverse_kept), REFERENCE
     for setting, counted in (("1", "shadow_skipped_order"), ("1,unordered", "shadow_samples")):
         monkeypatch.setenv("VYRE_SHADOW", setting)
-        before = execute.counters()
+        before = counters.counters()
         with compiled_for(*backends, program=COMPACT) as compiled:
             assert compiled.dispatch(ORDERED) == [words(0, 5, 3, 1), words(3)]
         assert changes(before)[counted] == 1
@@ -957,7 +959,7 @@ def test_a_plan_says_whether_it_is_shadowed(monkeypatch):
 
 def test_an_oracle_is_not_held_against_itself(monkeypatch):
     monkeypatch.setenv("VYRE_SHADOW", "1")
-    before = execute.counters()
+    before = counters.counters()
     with isolated(REFERENCE), vyre.compile(DOUBLE, backend="reference") as compiled:
         assert compiled.dispatch([words(1)]) == [words(2)]
     assert changes(before) == {}
@@ -988,7 +990,7 @@ def test_a_program_that_the_oracle_does_not_run_is_skipped_with_one_note(monkeyp
     narrow = BackendRegistration(id="narrow", kind="oracle", open=lambda device=None: Narrow())
     inputs = [words(1)] if program is DOUBLE else ORDERED
     monkeypatch.setenv("VYRE_SHADOW", setting)
-    before = execute.counters()
+    before = counters.counters()
     with compiled_for(registration(), narrow, program=program) as compiled:
         for _ in range(2):
             compiled.dispatch(inputs)
@@ -999,7 +1001,7 @@ def test_a_program_that_the_oracle_does_not_run_is_skipped_with_one_note(monkeyp
 
 def test_a_share_logs_what_differs(monkeypatch, caplog):
     monkeypatch.setenv("VYRE_SHADOW", "0.5")
-    before = execute.counters()
+    before = counters.counters()
     with compiled_for(registration(one_more), REFERENCE) as compiled:
         assert [compiled.dispatch([words(1)]) for _ in range(4)] == [[words(3)]] * 4
     assert changes(before)["shadow_divergences"] == 2
@@ -1039,7 +1041,7 @@ def gather(x: In[u32], at: In[u32], out: Out[u32]):
 @pytest.mark.parametrize("setting", ["1", "0.01", "1,log"])
 def test_lengths_that_a_call_decides_reach_the_reference(monkeypatch, setting):
     monkeypatch.setenv("VYRE_SHADOW", setting)
-    before = execute.counters()
+    before = counters.counters()
     x, at = np.arange(9, dtype=np.uint32), np.array([3, 1], np.uint32)
     with isolated(registration(), REFERENCE):
         assert squares(sizes={"out": 3}).tolist() == [0, 1, 4]
@@ -1086,7 +1088,7 @@ def test_a_deadline_bounds_the_dispatch_and_not_its_shadow():
 
 def test_many_threads_are_checked_each_with_its_own_inputs(monkeypatch):
     monkeypatch.setenv("VYRE_SHADOW", "1")
-    before = execute.counters()
+    before = counters.counters()
     failures = []
 
     def work(k):

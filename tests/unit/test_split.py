@@ -14,10 +14,14 @@ import pytest
 from vyre import u32
 from vyre.backends.reference.backend import CAPABILITY, ReferenceBackend
 from vyre.conform.generate import random_program
-from vyre.driver import execute, pipeline, split
+from vyre.driver import counters
 from vyre.driver.contract import BackendCapability, CompiledPipeline, VyreBackend
+from vyre.driver.contract.values import DEFAULT_CONFIG, DispatchConfig, TimedDispatchResult
+from vyre.driver.guard import compile as pipeline
+from vyre.driver.guard.compile import explain
+from vyre.driver.pipeline import compiler
+from vyre.driver.pipeline import sequence as split
 from vyre.driver.plan import OutputSlot
-from vyre.driver.values import DEFAULT_CONFIG, DispatchConfig, TimedDispatchResult
 from vyre.errors import (
     ArgumentValueError,
     DeadlineExceeded,
@@ -116,7 +120,7 @@ def test_the_launches_of_a_program_are_the_same_in_every_process():
     total = " + ".join(f"Var('{name}')" for name in "poiuytrewq")
     code = f"""
 from vyre import u32
-from vyre.driver.split import based_program, stage_programs
+from vyre.driver.pipeline.sequence import based_program, stage_programs
 from vyre.foundation.ir import *
 from vyre.foundation.ops import Ordering
 from vyre.foundation.program import Program, read_write
@@ -137,8 +141,8 @@ print([(p.fingerprint, based_program(p)[0].fingerprint) for p in stages])
 @pytest.fixture
 def counted():
     """What a test has added to the funnel's counters."""
-    before = execute.counters()
-    return lambda name: execute.counters()[name] - before[name]
+    before = counters.counters()
+    return lambda name: counters.counters()[name] - before[name]
 
 
 # ---- segments -------------------------------------------------------------------------------------------------------
@@ -184,10 +188,10 @@ def test_a_backend_that_wants_no_hidden_launches_gets_the_program_or_refuses_it(
 def test_compiled_code_of_segments_is_shared_and_kept():
     backend = Splitting()
     first = pipeline.compile_with_telemetry(backend, adding(3))
-    entries = pipeline.compiler.pipelines_of(backend).snapshot().entries
+    entries = compiler.pipelines_of(backend).snapshot().entries
     assert entries == 2  # the sequence, and one program for the three equal segments
     assert pipeline.compile_with_telemetry(backend, adding(3)).cache_hit
-    assert pipeline.compiler.pipelines_of(backend).snapshot().entries == entries
+    assert compiler.pipelines_of(backend).snapshot().entries == entries
     assert first.pipeline.id.startswith("splitting:sequence:")
 
 
@@ -714,8 +718,8 @@ def test_the_plan_is_explained():
     told = str(compiled.explain([words(1)], DispatchConfig(grid_override=(4, 4, 1))))
     assert "launch: 12 in sequence (the device has no grid-wide barrier and the device takes 3 workgroups" in told
     plain = Program([read_write("x", 0, u32)], (1, 1, 1), [add("x", 1, GID)])
-    assert "2 in sequence (the device takes 3" in str(execute.explain(plain, [bytes(16)], backend=backend))
-    assert "launch: plain" in str(execute.explain(plain, [bytes(12)], backend=backend))
+    assert "2 in sequence (the device takes 3" in str(explain(plain, [bytes(16)], backend=backend))
+    assert "launch: plain" in str(explain(plain, [bytes(12)], backend=backend))
     assert backend.launches == []
 
 

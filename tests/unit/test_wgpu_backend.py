@@ -16,11 +16,10 @@ from vyre import In, InOut, Out, gid, u32, u64
 from vyre.backends import wgpu as package
 from vyre.backends.reference import run
 from vyre.backends.wgpu import REGISTRATION, adapters
-from vyre.driver import pipeline as pipelines
-from vyre.driver import registry
-from vyre.driver.guard import guarded
-from vyre.driver.offload.device import Built
-from vyre.driver.values import DispatchConfig, ResidentReadRange
+from vyre.driver.contract.values import DispatchConfig, ResidentReadRange
+from vyre.driver.guard import compile as pipelines
+from vyre.driver.guard.backend import guarded
+from vyre.driver.selection import registry
 from vyre.errors import (
     ArgumentValueError,
     BackendUnavailable,
@@ -36,6 +35,7 @@ from vyre.foundation.dtypes import u32 as u32_type
 from vyre.foundation.ir import Assign, InvocationId, Let, Load, Store, SubgroupReduce, Var
 from vyre.foundation.ops import ReduceOp
 from vyre.foundation.program import Program, read, workgroup, write_only
+from vyre.runtime.device import Built
 
 from .device_backends import open_or_skip
 
@@ -115,7 +115,7 @@ def test_without_an_adapter_it_says_so_and_everything_else_works(tmp_path):
         """
         import vyre.backends.wgpu as package
         from vyre.backends.reference import REGISTRATION as reference
-        from vyre.driver import registry
+        from vyre.driver.selection import registry
         from vyre.errors import BackendUnavailable
         print(package.unavailable())
         print(package.devices())

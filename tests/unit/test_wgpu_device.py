@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from vyre.driver.offload.device import Built, Facts
 from vyre.errors import DeviceLost, DeviceOutOfMemory, DispatchFailed, KernelCompileFailed, UnsupportedFeature
+from vyre.runtime.device import Built, Facts
 
 if "wgpu" not in os.environ.get("VYRE_REQUIRE_BACKENDS", "").split(","):
     pytest.importorskip("wgpu")

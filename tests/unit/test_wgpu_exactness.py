@@ -11,9 +11,9 @@ import pytest
 from vyre.backends.reference import run as run_reference
 from vyre.backends.wgpu.traits import SAFEST, Traits
 from vyre.driver.contract import DeviceInfo
-from vyre.driver.probe import Probe, recall, remember
+from vyre.driver.selection.remembered import Probe, recall, remember
 from vyre.errors import BackendUnavailable, DispatchFailed
-from vyre.lower.exactness import GROUPS, LANES, probe_inputs, probe_program
+from vyre.runtime.float_probe import GROUPS, LANES, probe_inputs, probe_program
 
 from .device_backends import open_or_skip
 

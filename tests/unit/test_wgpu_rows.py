@@ -5,8 +5,8 @@ from tests.contract.programs import unwords
 
 import vyre
 from vyre import Out, gid, u32, wg
-from vyre.driver.guard import guarded
-from vyre.driver.values import DispatchConfig, ResidentReadRange
+from vyre.driver.contract.values import DispatchConfig, ResidentReadRange
+from vyre.driver.guard.backend import guarded
 
 from .device_backends import open_or_skip
 

@@ -44,8 +44,8 @@ from vyre.foundation.ir import (
 from vyre.foundation.ops import AtomicOp, BinaryOp, ReduceOp, UnaryOp
 from vyre.foundation.program import Access, BufferDecl, Program, read, read_write, write_only
 from vyre.lower import lower
-from vyre.lower.exactness import GROUPS, differing, probe_inputs, probe_program
 from vyre.lower.options import PASSES
+from vyre.runtime.float_probe import GROUPS, differing, probe_inputs, probe_program
 
 from .golden_programs import PROGRAMS, assert_golden
 from .wgpu_raw import Shader, options, run_case

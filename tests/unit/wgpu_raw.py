@@ -14,9 +14,9 @@ import pytest
 from vyre.backends.reference.memory import Memory
 from vyre.backends.wgpu.text import ENTRY, param_words, wgsl_text
 from vyre.backends.wgpu.traits import SAFEST, Traits
-from vyre.driver.offload.device import TRAP_WORDS
 from vyre.lower import LowerOptions, lower
 from vyre.lower.form import Kernel
+from vyre.runtime.device import TRAP_WORDS
 
 LIMITS = (
     "max-storage-buffers-per-shader-stage", "max-storage-buffer-binding-size", "max-compute-workgroup-storage-size",

@@ -10,8 +10,8 @@ from .app import NO, Json, app
 from .output import others_on_stderr, print_json, print_table
 
 if TYPE_CHECKING:
-    from ..driver.listing import BackendListing
-    from ..driver.probe import Probe
+    from ..driver.selection.listing import BackendListing
+    from ..driver.selection.remembered import Probe
 
 KINDS = {
     "device": "device",
@@ -55,7 +55,7 @@ def backends(as_json: Json = False) -> None:
 
 
 def collect() -> Document:
-    from ..driver import registry
+    from ..driver.selection import registry
 
     listings = registry.registered_backends_by_precedence()
     found = {listing.id: registry.probed(listing) for listing in listings if listing.problem() is None}

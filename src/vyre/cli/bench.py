@@ -145,7 +145,7 @@ def builtin_requests(size: int, timeout: float | None) -> list[Request]:
 
 def wanted_backends(listed: str | None) -> tuple[list[str], dict[str, str]]:
     """Those that are named, or all that are there; and why the others are not."""
-    from ..driver.registry import backend_registration, registered_backends_by_precedence
+    from ..driver.selection.registry import backend_registration, registered_backends_by_precedence
 
     if listed is not None:
         names = [name.strip() for name in listed.split(",") if name.strip()]

@@ -22,7 +22,7 @@ from ..errors import ArgumentTypeError, ArgumentValueError, BackendUnavailable, 
 from .programs import Input, Loaded, inputs_of, pairs, shape, sizes
 
 if TYPE_CHECKING:
-    from ..driver.explain import Explanation
+    from ..driver.execute.explanation import Explanation
     from ..front.arrays import Array
     from ..front.kernel import Kernel
 
@@ -102,7 +102,7 @@ def request(
     backend: str | None = None,
 ) -> Request:
     """What the options of a command ask for; wrong ones are said here, the arguments' types by the call."""
-    from ..driver.values import DispatchConfig
+    from ..driver.contract.values import DispatchConfig
 
     kernel = loaded.kernel if backend is None else loaded.kernel.on(backend)
     options: dict[str, Any] = {}
@@ -119,7 +119,7 @@ def request(
 
 def oracle_id() -> str:
     """The backend that says what is right."""
-    from ..driver.registry import registered_backends_by_precedence
+    from ..driver.selection.registry import registered_backends_by_precedence
 
     for listing in registered_backends_by_precedence():
         if listing.problem() is None and listing.registration.kind == "oracle":

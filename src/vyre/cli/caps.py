@@ -87,7 +87,7 @@ def caps(
     as_json: Json = False,
 ) -> None:
     """Show what a backend can do on a device, and what each "no" means."""
-    from ..driver.registry import acquire
+    from ..driver.selection.registry import acquire
 
     with others_on_stderr():
         backend = acquire(name)
@@ -102,7 +102,7 @@ def caps(
 
 
 def collect(backend: VyreBackend) -> Document:
-    from ..driver.admission import capabilities_of
+    from ..driver.admission.program import capabilities_of
 
     capability, offered = backend.capability, capabilities_of(backend)
     profile = backend.device_profile()

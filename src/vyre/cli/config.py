@@ -13,7 +13,7 @@ from .app import Json, app, group
 from .output import print_json, print_table
 
 if TYPE_CHECKING:
-    from ..driver.settings import Setting
+    from ..driver.settings.knobs import Setting
 
 config = group("Show the settings in force, and who set them.")
 app.add_typer(config, name="config")
@@ -83,8 +83,8 @@ def show(
 
 
 def collect() -> Document:
-    from ..driver.settings import files as read_files
-    from ..driver.settings_files import user_path
+    from ..driver.settings.files import user_path
+    from ..driver.settings.knobs import files as read_files
     from ..front.config import config as settings
 
     found = read_files()  # before the others look, which would log what is told here

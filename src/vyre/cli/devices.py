@@ -51,7 +51,7 @@ def devices(
 
 
 def collect(backend: str | None) -> Document:
-    from ..driver import registry
+    from ..driver.selection import registry
     from ..errors import VyreError
 
     if backend is not None:

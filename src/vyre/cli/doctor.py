@@ -19,7 +19,7 @@ from typing import IO, Annotated, Any, TypedDict
 import typer
 
 from .. import __version__
-from ..driver.checks import Check
+from ..driver.contract.requirement import Check
 from ..errors import ArgumentValueError, VyreError
 from .app import NO, Json, app
 from .machine import GENERAL
@@ -77,7 +77,7 @@ def doctor(
 
 def collect(backend: str | None, step_s: float) -> tuple[Document, bool]:
     """The findings, and whether a backend works that is no oracle."""
-    from ..driver import registry
+    from ..driver.selection import registry
 
     names = [each.id for each in registry.registered_backends_by_precedence()]
     if backend is not None:
@@ -125,7 +125,7 @@ def _preferred(asked: subprocess.Popen[str], seconds: float) -> tuple[str | None
 
 
 def _nobody(available: Sequence[str]) -> Check:
-    from ..driver.settings import BACKEND, DEFAULT
+    from ..driver.settings.knobs import BACKEND, DEFAULT
 
     asked = BACKEND.setting()
     if asked.origin == DEFAULT:

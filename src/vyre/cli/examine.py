@@ -14,12 +14,12 @@ from array import array
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ..driver.checks import Check, sound
+from ..driver.contract.requirement import Check, sound
 from ..errors import VyreError, told
 
 if TYPE_CHECKING:
-    from ..driver.guard import GuardedBackend
-    from ..driver.listing import BackendListing
+    from ..driver.guard.backend import GuardedBackend
+    from ..driver.selection.listing import BackendListing
     from ..foundation.program import Program
 
 LANES = 256
@@ -53,7 +53,7 @@ def _line_to_parent() -> Callable[[dict[str, Any]], None]:
 
 def examine(name: str, begin: Callable[[str], None]) -> Iterator[Check]:
     """What can be said of a backend, step by step. Whatever a step raises becomes a finding."""
-    from ..driver.registry import acquire
+    from ..driver.selection.registry import acquire
 
     begin("record")
     listing = _listing(name)
@@ -98,7 +98,7 @@ def examine(name: str, begin: Callable[[str], None]) -> Iterator[Check]:
 
 
 def _listing(name: str) -> BackendListing:
-    from ..driver.registry import acquire, registered_backends
+    from ..driver.selection.registry import acquire, registered_backends
 
     id = name.partition(":")[0]
     found = next((each for each in registered_backends() if each.id == id), None)
@@ -139,7 +139,7 @@ def parity(backend: GuardedBackend) -> Check:
     """One small dispatch here and on the reference."""
     from blake3 import blake3
 
-    from ..driver.registry import acquire
+    from ..driver.selection.registry import acquire
 
     program, inputs = sample()
     ours = [bytes(out) for out in backend.dispatch(program, inputs)]

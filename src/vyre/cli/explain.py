@@ -31,7 +31,7 @@ from .output import others_on_stderr, print_json, print_table, progress
 from .programs import load
 
 if TYPE_CHECKING:
-    from ..driver.explain import Explanation
+    from ..driver.execute.explanation import Explanation
 
 
 class Codes(TypedDict):

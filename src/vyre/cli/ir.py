@@ -183,7 +183,7 @@ def emitted(program: Program, target: str) -> Emitted:
 
 
 def _without_device(program: Program, target: str) -> str:
-    from ..driver.registry import backend_registration, registered_backends_by_precedence
+    from ..driver.selection.registry import backend_registration, registered_backends_by_precedence
 
     record = backend_registration(target)
     if record is not None and record.emit is not None:

@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from .. import __version__
-from ..driver.checks import Check
+from ..driver.contract.requirement import Check
 
 COARSE_NS = 10_000
 """A clock with larger steps than this says little about a dispatch, which takes some 10 us."""
@@ -58,7 +58,7 @@ def settings() -> list[Check]:
 
     Of the backends only those are loaded that a variable belongs to, as any of them may crash.
     """
-    from ..driver import settings as known
+    from ..driver.settings import knobs as known
 
     knobs = {knob.variable: knob for knob in known.TABLE.values()}
     strange = [Check("settings", "warn", problem.message, problem.fix) for problem in known.files().problems]
@@ -76,7 +76,7 @@ def settings() -> list[Check]:
 
 def cache_folder() -> list[Check]:
     """Whether what was learned and compiled can be kept; without it all works, and every process starts anew."""
-    from ..driver.probe import cache_dir
+    from ..driver.selection.remembered import cache_dir
 
     folder = cache_dir()
     elsewhere = "set VYRE_CACHE_DIR to a folder of yours; until then every process starts anew"
@@ -145,7 +145,7 @@ def processes() -> list[Check]:
 
 def plugins() -> list[Check]:
     """Ids that nobody can use, found without loading anything."""
-    from ..driver import registry
+    from ..driver.selection import registry
 
     listed = registry.registered_backends()
     wrong = [

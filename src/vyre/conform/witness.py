@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..driver.conformance import ConformanceMatrix
+from ..driver.verify.cases import ConformanceMatrix
 
 U32_EDGES = (
     0, 1, 2, 3, 0xFFFFFFFF, 0xFFFFFFFE, 1 << 31, (1 << 31) - 1, 0xAAAAAAAA, 0x55555555, 0xDEADBEEF, 0xCAFEF00D,

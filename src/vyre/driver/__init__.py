@@ -5,24 +5,36 @@ Every name is resolved on first use (PEP 562), under the spelling that the drive
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import Any
 
+from . import above
+
 _NAMES = {
-    "admission": "admit settle_config validate_program_for_backend",
+    "admission.gates": "Allow Chain Deny EnforceGate EnforceVerdict RegistryGate",
+    "admission.program": "admit settle_config validate_program_for_backend",
     "contract": (
         "BackendCapability BackendPrecedence BackendRegistration CompiledPipeline DeviceInfo OutputBuffers "
         "PendingDispatch VyreBackend core_supported_ops"
     ),
-    "device": "DeviceProfile DeviceTimingQuality",
+    "contract.profile": "DeviceProfile DeviceTimingQuality PipelineCacheSnapshot",
+    "contract.stream": "Backend Executable Streamable stream_chunks",
+    "contract.values": (
+        "DispatchConfig HostResource Memory MemoryRef PersistentThreadMode ResidentDispatchStep ResidentHandle "
+        "ResidentReadRange ResidentSequenceTiming Resource SpeculationMode TimedDispatchResult"
+    ),
     "diagnostics": "Diagnostic OpLocation Severity",
-    "enforce": "Allow Chain Deny EnforceGate EnforceVerdict RegistryGate",
-    "execute": "explain run_batch run_one",
-    "guard": "GuardedBackend",
-    "pipeline": (
-        "CURRENT_PIPELINE_CACHE_KEY_VERSION CompiledPipelineBuild PassthroughPipeline PipelineCacheIdentity "
-        "PipelineCacheKey PipelineCacheMissEvidence PipelineCacheMissReason PipelineCacheSnapshot "
-        "PipelineDeviceFingerprint PipelineFeatureFlags compile compile_with_telemetry hex_encode hex_short prewarm"
+    "execute.compile": "CompiledPipelineBuild",
+    "execute.pipeline": "run_batch run_one",
+    "guard.backend": "GuardedBackend",
+    "guard.compile": "compile compile_with_telemetry explain prewarm",
+    "pipeline.compiler": "PassthroughPipeline",
+    "pipeline.key": (
+        "CURRENT_PIPELINE_CACHE_KEY_VERSION PipelineCacheIdentity PipelineCacheKey PipelineCacheMissEvidence "
+        "PipelineCacheMissReason PipelineDeviceFingerprint PipelineFeatureFlags hex_encode hex_short"
     ),
     "plan.binding": (
         "BackendLayoutClass BackendLayoutFingerprint BackendLayoutSlot Binding BindingPlan BindingRole "
@@ -39,83 +51,69 @@ _NAMES = {
         "output_binding_layouts output_layout_from_program replace_output_buffers_preserving_slots"
     ),
     "plan.specialize": "SpecCacheKey SpecMap SpecValue program_vsa_fingerprint",
-    "registry": (
+    "selection.registry": (
         "Selection acquire acquire_preferred_dispatch_backend backend_dispatches backend_precedence "
         "backend_registration devices register registered_backends registered_backends_by_precedence select"
     ),
-    "shadow": "ShadowedPipeline",
-    "stream": "Backend Executable Streamable stream_chunks",
-    "values": (
-        "DispatchConfig HostResource Memory MemoryRef PersistentThreadMode ResidentDispatchStep ResidentHandle "
-        "ResidentReadRange ResidentSequenceTiming Resource SpeculationMode TimedDispatchResult"
-    ),
+    "verify.shadow": "ShadowedPipeline",
 }
 _ALIASES = {
     "BackendError": "..errors:BackendError",
     "DiagnosticCode": "..errors:DiagCode",
     "Error": "..errors:VyreError",
     "SubgroupCaps": "..foundation.subgroup:SubgroupCaps",
-    "DeviceBuffer": "..front.device_array:DeviceBuffer",  # arrays are met one layer up
-    "TypedDispatchExt": "..front.typed:TypedDispatchExt",
-    "compile_owned": "pipeline:compile",
-    "compile_owned_with_telemetry": "pipeline:compile_with_telemetry",
-    "compile_shared": "pipeline:compile",
-    "compile_shared_with_telemetry": "pipeline:compile_with_telemetry",
+    "compile_owned": "guard.compile:compile",
+    "compile_owned_with_telemetry": "guard.compile:compile_with_telemetry",
+    "compile_shared": "guard.compile:compile",
+    "compile_shared_with_telemetry": "guard.compile:compile_with_telemetry",
     "dispatch_param_words_into": "plan.grid:dispatch_param_words",
     "program_vsa_fingerprint_words": "plan.specialize:program_vsa_fingerprint",
     "resolve_fixpoint_iterations_usize": "plan.launch:resolve_fixpoint_iterations",
     "try_dispatch_param_words": "plan.grid:dispatch_param_words",
     "try_dispatch_param_words_into": "plan.grid:dispatch_param_words",
 }
-"""Names whose twins differ only in ownership elsewhere, and names that live in another layer."""
-_ROOMS = {
-    "accounting": "checked",
-    "admission": "admission",
-    "allocation": "checked",
+"""Names whose twins differ only in ownership elsewhere, and names that live in a lower layer."""
+_MODULES = {
+    "accounting": "plan.bounds",
+    "allocation": "plan.bounds",
     "backend": "contract",
     "binding": "plan.binding",
-    "checked": "checked",
-    "contract": "contract",
-    "device": "device",
-    "device_profile": "device",
-    "diagnostics": "diagnostics",
-    "enforce": "enforce",
+    "device_profile": "contract.profile",
+    "enforce": "admission.gates",
     "error": "..errors",
-    "execute": "execute",
     "fixpoint_iterations": "plan.launch",
-    "graph_capture": "offload.device",
-    "grid_sync": "split",
-    "guard": "guard",
+    "grid_sync": "pipeline.sequence",
     "launch": "plan.launch",
-    "numeric": "checked",
+    "numeric": "plan.bounds",
     "output_slots": "plan.outputs",
-    "pipeline": "pipeline",
-    "plan": "plan",
     "program_walks": "plan",
-    "registry": "registry",
-    "reservation_policy": "checked",
-    "shadow": "shadow",
+    "registry": "admission.gates",  # of operations, not of backends: the dialects are still to come
+    "reservation_policy": "plan.bounds",
+    "shadow": "verify.shadow",
     "specialization": "plan.specialize",
-    "split": "split",
-    "stream": "stream",
     "subgroup": "..foundation.subgroup",
-    "validation": "admission",
-    "values": "values",
+    "validation": "admission.program",
 }
-"""Module name -> the module that answers the same question here."""
+"""Module of the driver's documentation -> the module that answers the same question here."""
+_ROOMS = (
+    "admission contract counters device_state diagnostics execute guard pipeline plan resident selection settings "
+    "verify"
+)
 
 _WHERE: dict[str, str] = {
     **{name: f"{module}:{name}" for module, names in _NAMES.items() for name in names.split()},
     **_ALIASES,
-    **_ROOMS,
+    **_MODULES,
+    **{room: room for room in _ROOMS.split()},
 }
 __all__ = sorted(_WHERE)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
+    where = _WHERE.get(name) or above.lent.get(name)
+    if where is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, _, attribute = _WHERE[name].partition(":")
+    module, _, attribute = where.partition(":")
     found = import_module(module if module.startswith(".") else f".{module}", __name__)
     value = getattr(found, attribute) if attribute else found
     globals()[name] = value
@@ -123,4 +121,59 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_WHERE})
+    return sorted({*globals(), *_WHERE, *above.lent})
+
+
+# ---- modules under the names of the documentation -------------------------------------------------------------------
+
+
+class _Finder:
+    """`import vyre.driver.backend` imports the module that answers the same question here."""
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        package, _, name = fullname.rpartition(".")
+        where = _MODULES.get(name) or above.lent.get(name)
+        if package != __name__ or where is None or ":" in where:
+            return None
+        return ModuleSpec(fullname, _Loader(where))  # type: ignore[arg-type]  # importing its base class takes time
+
+
+class _Loader:
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = import_module(self._where if self._where.startswith(".") else f".{self._where}", __name__)
+        self._spec = module.__spec__  # which the import system is about to replace
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec
+
+
+sys.meta_path.append(_Finder())
+
+
+# ---- what lower floors ask of higher ones ---------------------------------------------------------------------------
+
+
+def _shadow_of(backend: Any, program: Any) -> Any:
+    from .verify.shadow import shadow_from_env  # only dispatches with a shadow pay for it
+
+    return shadow_from_env(backend, program)
+
+
+def _backend_knobs(name: str | None) -> Any:
+    from .selection.registry import backend_knobs
+
+    return backend_knobs(name)
+
+
+def _generation() -> int:
+    from .selection.registry import generation
+
+    return generation()
+
+
+above.shadow_of, above.backend_knobs, above.generation = _shadow_of, _backend_knobs, _generation
+above.named = __getattr__

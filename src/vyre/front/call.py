@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..driver import execute, pipeline
 from ..driver.contract import PendingDispatch, ReadyPending
+from ..driver.guard.compile import compile, explain
 from ..driver.pipeline.compiler import pipelines_of
-from ..driver.registry import generation
-from ..driver.settings import BACKEND, STRICT
+from ..driver.selection.registry import generation
+from ..driver.settings.knobs import BACKEND, STRICT
 from ..errors import ArgumentValueError
 from .arrays import Array, check_writable, destination, from_bytes, may_share_memory, ndarray, to_input
 from .bind import CallPlan, Extent, Form, Options, OutputPlan, check_array
@@ -25,9 +25,9 @@ from .compile import backend_for, losers_for
 from .device_array import is_on_device
 
 if TYPE_CHECKING:
-    from ..driver.execute import DriverPipeline
-    from ..driver.explain import Explanation
-    from ..driver.values import DispatchConfig
+    from ..driver.contract.values import DispatchConfig
+    from ..driver.execute.explanation import Explanation
+    from ..driver.execute.pipeline import DriverPipeline
     from ..foundation.program import Program
     from .device_call import DeviceCall
     from .kernel import Kernel
@@ -141,7 +141,7 @@ class Call:
         backend = backend_for(name, plan.program)
         cache = pipelines_of(backend)
         epoch = cache.epoch  # before compiling: what ends meanwhile is compiled again by the next call
-        found = pipeline.compile(backend, plan.program, plan.request, in_time=True)
+        found = compile(backend, plan.program, plan.request, in_time=True)
         if len(kernel._pipelines) >= MAX_PLANS:
             kernel._pipelines.clear()
         kernel._pipelines[key] = found, cache, epoch
@@ -168,9 +168,7 @@ class Call:
         """What `run` would do. The choice of the backend is part of it, with why the others were not chosen."""
         plan = self.plan
         config = plan.sized_config()
-        told = execute.explain(
-            self.pipeline(), self.inputs, config.with_(grid_override=(1, 1, 1)) if plan.idle else config
-        )
+        told = explain(self.pipeline(), self.inputs, config.with_(grid_override=(1, 1, 1)) if plan.idle else config)
         return as_called(told, plan, self._why_chosen())
 
     def _why_chosen(self) -> str:

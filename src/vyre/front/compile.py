@@ -17,9 +17,9 @@ from ..foundation.program import Program
 
 if TYPE_CHECKING:
     from ..driver.contract import CompiledPipeline, VyreBackend
-    from ..driver.guard import GuardedBackend
-    from ..driver.registry import Loser, Selection
-    from ..driver.values import DispatchConfig
+    from ..driver.contract.values import DispatchConfig
+    from ..driver.guard.backend import GuardedBackend
+    from ..driver.selection.registry import Loser, Selection
 
 _lock = threading.Lock()
 _open_backends: dict[str, tuple[GuardedBackend, int]] = {}
@@ -44,7 +44,7 @@ def compile(
 
     `backend` is one that was acquired, or names one ("id" or "id:device"); without it the preferred one is taken.
     """
-    from ..driver import pipeline
+    from ..driver.guard.compile import compile as compile_program
 
     if not isinstance(program, Program):
         raise ArgumentTypeError(
@@ -52,12 +52,12 @@ def compile(
         )
     if isinstance(backend, str | None):
         backend = backend_for(backend, program)
-    return pipeline.compile(backend, program, config)
+    return compile_program(backend, program, config)
 
 
 def backend_for(name: str | None, program: Program) -> GuardedBackend:
     """The open backend of that name, or the one that is chosen for the program."""
-    from ..driver import registry
+    from ..driver.selection import registry
 
     at = registry.generation()
     if name is None:
@@ -69,7 +69,7 @@ def backend_for(name: str | None, program: Program) -> GuardedBackend:
 
 def open_backend(name: str) -> GuardedBackend:
     """The open backend of that name."""
-    from ..driver import registry
+    from ..driver.selection import registry
 
     at = registry.generation()
     _recover(name)
@@ -84,7 +84,7 @@ def choose(program: Program | None = None) -> Selection:
     An oracle is never chosen in place of a backend that is there: it would be a thousand times slower without a word.
     Where no other one is installed it is what a kernel can run on at all.
     """
-    from ..driver import registry
+    from ..driver.selection import registry
 
     everyone = registry.registered_backends_by_precedence()
     only_oracles = all(b.problem() is not None or b.registration.kind == "oracle" for b in everyone)
@@ -93,7 +93,7 @@ def choose(program: Program | None = None) -> Selection:
 
 def losers_for(program: Program) -> tuple[Loser, ...]:
     """Why a program does not run on the backends that were not chosen for it."""
-    from ..driver.registry import generation
+    from ..driver.selection.registry import generation
 
     at, found = generation(), choose(program)
     _keep(found.chosen, found.backend, at)
@@ -102,7 +102,7 @@ def losers_for(program: Program) -> tuple[Loser, ...]:
 
 def _recover(name: str) -> None:
     """Recover the device of the open backend of that name, if it is lost. A backend that cannot is opened anew."""
-    from ..driver.life import Phase
+    from ..driver.device_state import Phase
     from ..driver.pipeline.compiler import pipelines_of
 
     with _lock:
@@ -124,7 +124,7 @@ def _keep(name: str, backend: GuardedBackend, at: int) -> GuardedBackend:
     It was opened without the lock, since `open` may come back here; `at` is the registry's generation before that.
     """
     from ..driver.pipeline.compiler import pipelines_of
-    from ..driver.registry import generation
+    from ..driver.selection.registry import generation
 
     with _lock:
         kept = _kept(name)
@@ -143,7 +143,7 @@ def _kept(name: str) -> GuardedBackend | None:
     The caller has the lock.
     """
     from ..driver.pipeline.compiler import pipelines_of
-    from ..driver.registry import generation
+    from ..driver.selection.registry import generation
 
     global _opened_at
     if _opened_at != generation():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..driver import settings
-from ..driver.settings import Setting
+from ..driver.settings import knobs as settings
+from ..driver.settings.knobs import Setting
 
 __all__ = ["Setting", "config"]
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from ..driver.values import U32_MAX, ResidentReadRange
+from ..driver.contract.values import U32_MAX, ResidentReadRange
 from ..errors import ArgumentTypeError, ArgumentValueError, DeviceOutOfMemory, UnsupportedFeature, VyreError, shown
 from . import dlpack
 from .arrays import ARRAY_DTYPES, HOST_DEVICES, WORD, Array, any_dtype, element_dtype, to_input, view
 from .device_home import Home, Memory, home_of, home_of_device, settle
 
 if TYPE_CHECKING:
-    from ..driver.exchange import DeviceExchange
+    from ..driver.contract.exchange import DeviceExchange
 
 NVIDIA = 2
 """DLPack's number for the devices whose arrays have `__cuda_array_interface__`."""

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..driver import pipeline
 from ..driver.contract import PendingDispatch
+from ..driver.contract.values import HostResource, ResidentHandle, ResidentReadRange, Resource
+from ..driver.guard.compile import compile
 from ..driver.pipeline.compiler import pipelines_of
 from ..driver.plan.binding import BindingPlan, BindingRole
-from ..driver.values import HostResource, ResidentHandle, ResidentReadRange, Resource
 from ..errors import ArgumentTypeError, ArgumentValueError, CooperativeResidencyExceeded, UnsupportedFeature
 from ..foundation.kernel import Param
 from .arrays import ARRAY_DTYPES, Array, check_dtype, from_bytes, to_input
@@ -27,8 +27,8 @@ from .device_array import DeviceBuffer, adopt, device_of, duplicate
 from .device_home import Home, Memory, place_of, settle
 
 if TYPE_CHECKING:
-    from ..driver.execute import DriverPipeline
-    from ..driver.explain import Explanation
+    from ..driver.execute.explanation import Explanation
+    from ..driver.execute.pipeline import DriverPipeline
     from ..foundation.program import Program
     from .kernel import Kernel
 
@@ -186,7 +186,7 @@ class DeviceCall(Call):
             return known[0]
         cache = pipelines_of(home.backend)
         epoch = cache.epoch  # before compiling: what ends meanwhile is compiled again by the next call
-        found = pipeline.compile(home.backend, plan.program, plan.request, in_time=True)
+        found = compile(home.backend, plan.program, plan.request, in_time=True)
         if len(kernel._pipelines) >= MAX_PLANS:
             kernel._pipelines.clear()
         kernel._pipelines[key] = found, cache, epoch
@@ -225,7 +225,7 @@ class DeviceCall(Call):
         return _Started(self.run())
 
     def explain(self) -> Explanation:
-        from ..driver.explain import explain_dispatch  # only those who ask pay for it
+        from ..driver.execute.explanation import explain_dispatch  # only those who ask pay for it
 
         plan = self.plan
         config = plan.sized_config()

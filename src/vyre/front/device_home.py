@@ -15,15 +15,15 @@ from collections.abc import Callable, Hashable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..driver import registry
-from ..driver.life import Phase
-from ..driver.values import ResidentHandle
+from ..driver.contract.values import ResidentHandle
+from ..driver.device_state import Phase
+from ..driver.selection import registry
 from ..errors import ArgumentTypeError, DeviceOutOfMemory, VyreError
 from .compile import open_backend
 
 if TYPE_CHECKING:
-    from ..driver.exchange import DeviceExchange
-    from ..driver.guard import GuardedBackend
+    from ..driver.contract.exchange import DeviceExchange
+    from ..driver.guard.backend import GuardedBackend
 
 KEPT_BYTES = 64 << 20
 """Memory of results that a home keeps for later ones, in all; one of them is a quarter of it at most."""

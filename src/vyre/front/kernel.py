@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 from ..errors import ArgumentTypeError, ArgumentValueError
 
 if TYPE_CHECKING:
-    from ..driver.execute import DriverPipeline
-    from ..driver.explain import Explanation
+    from ..driver.contract.values import DispatchConfig
+    from ..driver.execute.explanation import Explanation
+    from ..driver.execute.pipeline import DriverPipeline
     from ..driver.pipeline.cache import PipelineCache
-    from ..driver.values import DispatchConfig
     from ..foundation.kernel import KernelSource, Param
     from ..foundation.program import BufferDecl, Program
     from .bind import CallPlan, Form

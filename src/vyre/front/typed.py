@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..driver.values import DEFAULT_CONFIG, DispatchConfig
+from ..driver.contract.values import DEFAULT_CONFIG, DispatchConfig
 from ..errors import ArgumentTypeError, InvalidProgram
 from .arrays import (
     WORD,
@@ -22,7 +22,7 @@ from .arrays import (
 )
 
 if TYPE_CHECKING:
-    from ..driver.stream import Executable
+    from ..driver.contract.stream import Executable
     from ..foundation.dtypes import DataType
     from ..foundation.program import Program
 

@@ -15,7 +15,7 @@ from .pool import THREADS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ...driver.checks import Check
+    from ...driver.contract.requirement import Check
     from ...foundation.program import Program
     from .backend import CpuBackend
     from .build import Switches

@@ -15,8 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ... import __version__
-from ...driver.admission import validate_program_for_backend
-from ...driver.checked import Counter
+from ...driver.admission.program import validate_program_for_backend
 from ...driver.contract import (
     BackendCapability,
     FuturePending,
@@ -24,11 +23,8 @@ from ...driver.contract import (
     PendingDispatch,
     VyreBackend,
 )
-from ...driver.device import DeviceProfile
-from ...driver.execute import named
-from ...driver.pipeline.compiler import code_for
-from ...driver.plan.launch import resolve_workgroup
-from ...driver.values import (
+from ...driver.contract.profile import DeviceProfile
+from ...driver.contract.values import (
     DEFAULT_CONFIG,
     U32_MAX,
     DispatchConfig,
@@ -36,7 +32,11 @@ from ...driver.values import (
     ResidentHandle,
     ResidentReadRange,
     ResidentSequenceTiming,
+    named,
 )
+from ...driver.guard.compile import code_for
+from ...driver.plan.bounds import Counter
+from ...driver.plan.launch import resolve_workgroup
 from ...errors import DispatchFailed
 from ...foundation.ops import CORE_IDS, EXPR_IDS, LITERAL_IDS, NODE_IDS
 from ...foundation.program import Program

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ... import __version__
-from ...driver.probe import Probe, recall, remember
-from ...lower.exactness import GROUPS, TRIPLES, differing, output_bytes, probe_inputs, probe_program
+from ...driver.selection.remembered import Probe, recall, remember
+from ...runtime.float_probe import GROUPS, TRIPLES, differing, output_bytes, probe_inputs, probe_program
 from .build import Built, Switches, build
 from .jit import Host, ffi, load
 from .launch import NEXT, Launch

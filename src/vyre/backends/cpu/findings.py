@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib.util import find_spec
 
-from ...driver.checks import Check, installed
+from ...driver.contract.requirement import Check, installed
 
 _TOLD = ("avx2", "fma", "avx512f", "f16c", "sse4.2", "neon", "sve")
 """Features that decide how wide and how fast code is."""

@@ -13,8 +13,8 @@ from functools import partial
 from math import inf, prod
 from typing import Any, NamedTuple
 
-from ...driver.deadline import expired
-from ...driver.values import Dims
+from ...driver.contract.values import Dims
+from ...driver.pipeline.deadline import expired
 from ...errors import Trap
 from .build import Facts
 from .cost import work

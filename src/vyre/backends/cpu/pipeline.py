@@ -9,12 +9,11 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ...driver.contract import CompiledPipeline, OutputBuffers, PendingDispatch
-from ...driver.execute import named
+from ...driver.contract.values import Dims, DispatchConfig, ResidentHandle, Resource, named
 from ...driver.plan.binding import Binding
 from ...driver.plan.grid import LaunchGeometryLimits, check_grid
 from ...driver.plan.launch import plan_dispatch
 from ...driver.plan.outputs import OutputSlot, check_outputs, replace_output_buffers_preserving_slots
-from ...driver.values import Dims, DispatchConfig, ResidentHandle, Resource
 from ...errors import DispatchFailed, InvalidProgram
 from ...foundation.program import Program
 from .build import Built, kernel_text

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable
 
-from ...driver.settings import COUNT, Knob
+from ...driver.settings.knobs import COUNT, Knob
 from ...errors import DeviceOutOfMemory
 
 THREADS: Knob[int | None] = Knob(

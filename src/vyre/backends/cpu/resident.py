@@ -14,20 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from ...driver.exchange import DeviceExchange
-from ...driver.offload.launch import plain
-from ...driver.plan.binding import BindingPlan, BindingRole, byte_lengths
-from ...driver.resources import (
-    MOST_BYTES,
-    by_slot,
-    byte_range,
-    check_targets,
-    nbytes_of,
-    refuse_host_outputs,
-    refuse_shared,
-    unknown,
-)
-from ...driver.values import (
+from ...driver.contract.exchange import DeviceExchange
+from ...driver.contract.values import (
     DispatchConfig,
     HostResource,
     ResidentDispatchStep,
@@ -38,7 +26,19 @@ from ...driver.values import (
     Resource,
     whole,
 )
+from ...driver.plan.binding import BindingPlan, BindingRole, byte_lengths
+from ...driver.resident.memory import (
+    MOST_BYTES,
+    by_slot,
+    byte_range,
+    check_targets,
+    nbytes_of,
+    refuse_host_outputs,
+    refuse_shared,
+    unknown,
+)
 from ...errors import ArgumentTypeError, ArgumentValueError, DeviceOutOfMemory
+from ...runtime.work import plain
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -10,9 +10,9 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...driver.contract import OutputBuffers
+from ...driver.contract.values import Dims
 from ...driver.plan.binding import BindingRole
 from ...driver.plan.launch import DispatchPlan
-from ...driver.values import Dims
 from .jit import Code, ffi
 from .launch import NEXT, STREAM_BYTES, Launch, Schedule, schedule
 from .memory import POOLED_BYTES, copy, fill_zero

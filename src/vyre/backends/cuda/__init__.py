@@ -14,7 +14,7 @@ from ...driver.contract import BackendRegistration, DeviceInfo, VyreBackend
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ...driver.checks import Check
+    from ...driver.contract.requirement import Check
     from ...foundation.program import Program
     from .backend import CudaBackend
 
@@ -91,7 +91,7 @@ def emit(program: Program) -> str:
 
 def probe_key() -> str:
     """Changes with the bindings and the compiler, with the driver's library, and with what hides devices."""
-    from ...driver.probe import state_key
+    from ...driver.selection.remembered import state_key
 
     return state_key(
         packages=("cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"),

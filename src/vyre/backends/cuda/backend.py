@@ -11,14 +11,14 @@ from importlib import metadata
 from typing import Any
 
 from ...driver.contract import BackendCapability
-from ...driver.offload.backend import OPS, OffloadBackend
-from ...driver.offload.device import Built, Device
-from ...driver.values import U32_MAX
+from ...driver.contract.values import U32_MAX
 from ...errors import BackendUnavailable, DeviceLost
 from ...foundation.program import Program
 from ...foundation.subgroup import SUBGROUP_WIDTH
 from ...lower import shares
-from ...lower.exactness import differing, probe_program, run_probe
+from ...runtime.backend import OPS, OffloadBackend
+from ...runtime.device import Built, Device
+from ...runtime.float_probe import differing, probe_program, run_probe
 from .build import build
 from .compile import compiler_version
 from .device import CudaDevice

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ...driver.offload.device import Built, Facts
 from ...foundation.program import Program
 from ...lower import LowerOptions, lower
 from ...lower.form import Kernel
 from ...lower.shares import plain
+from ...runtime.device import Built, Facts
 from .compile import compile_text
 from .native import within
 from .text import build_options, dynamic_bytes

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import _cffi_backend  # type: ignore[import-untyped]
 
-from ...driver.values import Dims
+from ...driver.contract.values import Dims
 from .driver import Context
 
 _ffi: Any = _cffi_backend.FFI()

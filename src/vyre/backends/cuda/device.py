@@ -18,10 +18,10 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
-from ...driver.offload.device import Built, Code, Command, Device, Launch, Memory, Slot, Ticket
-from ...driver.offload.exits import skip_exit_handlers
-from ...driver.values import Dims
+from ...driver.contract.values import Dims
 from ...errors import DeviceLost, DeviceOutOfMemory, KernelCompileFailed, VyreError
+from ...runtime.device import Built, Code, Command, Device, Launch, Memory, Slot, Ticket
+from ...runtime.exits import skip_exit_handlers
 from .build import build
 from .calls import NOTHING, Address, Calls, Setting, address
 from .driver import NOT_READY, Context, Found, context_of, contexts, library

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...driver.contract import DeviceInfo
-from ...driver.values import Dims
+from ...driver.contract.values import Dims
 from ...errors import (
     BackendUnavailable,
     DeviceLost,

@@ -9,9 +9,9 @@ from enum import StrEnum
 
 from ... import __version__
 from ...driver.contract import DeviceInfo
-from ...driver.offload.device import Built
-from ...driver.probe import Probe, recall, remember
-from ...lower.exactness import probe_program, run_probe, why_wrong
+from ...driver.selection.remembered import Probe, recall, remember
+from ...runtime.device import Built
+from ...runtime.float_probe import probe_program, run_probe, why_wrong
 from .build import build
 from .compile import compiler_version
 from .device import CudaDevice

@@ -11,8 +11,8 @@ import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from ...driver.exchange import DeviceExchange
-from ...driver.values import ResidentHandle
+from ...driver.contract.exchange import DeviceExchange
+from ...driver.contract.values import ResidentHandle
 from ...errors import ArgumentValueError
 from .device import CudaDevice
 from .driver import CAPTURING, context_of, library

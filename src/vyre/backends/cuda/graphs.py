@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ...driver.offload.device import Command, Ticket, Zero
+from ...runtime.device import Command, Ticket, Zero
 from .calls import Address, address
 from .work import Later, Loaded, Numbers
 

@@ -15,12 +15,12 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ...driver.offload.device import Launch, Round, Slot, Ticket
-from ...driver.values import Dims
+from ...driver.contract.values import Dims
 from ...errors import VyreError
 from ...foundation.dtypes import u32
 from ...foundation.ir import BufLen, If, InvocationId, Load, Store
 from ...foundation.program import Program, read, write_only
+from ...runtime.device import Launch, Round, Slot, Ticket
 from .calls import address
 from .staging import Pinned
 from .work import Loaded, Sent

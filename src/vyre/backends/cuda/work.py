@@ -11,10 +11,10 @@ from math import prod
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
-from ...driver.deadline import expired
-from ...driver.offload.device import Batch, Built, Code, Memory, Ticket
-from ...driver.values import Dims
+from ...driver.contract.values import Dims
+from ...driver.pipeline.deadline import expired
 from ...lower.cfamily import ENTRY
+from ...runtime.device import Batch, Built, Code, Memory, Ticket
 from . import vector
 from .blocks import active_blocks, fitting
 from .calls import Address

@@ -14,7 +14,7 @@ from ...driver.contract import BackendRegistration, DeviceInfo, VyreBackend
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ...driver.checks import Check
+    from ...driver.contract.requirement import Check
     from ...foundation.program import Program
     from .backend import OpenCLBackend
 
@@ -72,7 +72,7 @@ def emit(program: Program) -> str:
 def probe_key() -> str:
     """Changes with the binding, the drivers that announce themselves, the devices that they may find, and what hides
     some of them."""
-    from ...driver.probe import state_key
+    from ...driver.selection.remembered import state_key
     from .platforms import icd_files
 
     return state_key(

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...driver.contract import BackendCapability
-from ...driver.offload.backend import OPS, OffloadBackend
-from ...driver.offload.device import Built, Device
-from ...driver.values import U32_MAX
+from ...driver.contract.values import U32_MAX
 from ...errors import BackendUnavailable
 from ...foundation.program import Program
 from ...lower import shares
+from ...runtime.backend import OPS, OffloadBackend
+from ...runtime.device import Built, Device
 from .build import build
 from .device import OpenCLDevice, polls
 from .exactness import Exactness, exactness_of

@@ -18,9 +18,7 @@ from math import prod
 from struct import pack
 from typing import Any
 
-from ...driver.offload.device import Batch, Built, Code, Device, Memory, Ticket
-from ...driver.offload.exits import skip_exit_handlers
-from ...driver.values import Dims
+from ...driver.contract.values import Dims
 from ...errors import (
     DeviceLost,
     DeviceOutOfMemory,
@@ -30,6 +28,8 @@ from ...errors import (
     VyreError,
 )
 from ...lower.cfamily import ENTRY
+from ...runtime.device import Batch, Built, Code, Device, Memory, Ticket
+from ...runtime.exits import skip_exit_handlers
 from .platforms import library
 from .text import Mode
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib.util import find_spec
 
-from ...driver.checks import Check, installed, listed, said
+from ...driver.contract.requirement import Check, installed, listed, said
 
 
 def findings() -> Iterator[Check]:

@@ -13,7 +13,7 @@ from ...driver.contract import BackendRegistration, DeviceInfo, VyreBackend
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ...driver.checks import Check
+    from ...driver.contract.requirement import Check
     from .backend import ReferenceBackend
     from .engines import RunResult, run
     from .memory import OobReport, Schedule

@@ -14,9 +14,7 @@ from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from ... import __version__
-from ...driver.admission import validate_program_for_backend
-from ...driver.checked import Counter
-from ...driver.conformance import Exploration
+from ...driver.admission.program import validate_program_for_backend
 from ...driver.contract import (
     BackendCapability,
     CompiledPipeline,
@@ -25,10 +23,12 @@ from ...driver.contract import (
     PendingDispatch,
     VyreBackend,
 )
+from ...driver.contract.values import DEFAULT_CONFIG, U32_MAX, DispatchConfig
+from ...driver.plan.bounds import Counter
 from ...driver.plan.grid import LaunchGeometryLimits, check_grid
 from ...driver.plan.launch import DispatchPlan, plan_dispatch
 from ...driver.plan.outputs import replace_output_buffers_preserving_slots
-from ...driver.values import DEFAULT_CONFIG, U32_MAX, DispatchConfig
+from ...driver.verify.cases import Exploration
 from ...errors import (
     ArgumentTypeError,
     ArgumentValueError,

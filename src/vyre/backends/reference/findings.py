@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...driver.checks import Check, installed
+from ...driver.contract.requirement import Check, installed
 
 
 def findings() -> Iterator[Check]:

@@ -13,7 +13,7 @@ from ...driver.contract import BackendRegistration, DeviceInfo, VyreBackend
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ...driver.checks import Check
+    from ...driver.contract.requirement import Check
     from ...foundation.program import Program
     from .backend import WgpuBackend
 
@@ -75,7 +75,7 @@ _FOLDERS = ("XDG_DATA_HOME", "XDG_DATA_DIRS", "XDG_CONFIG_HOME", "XDG_CONFIG_DIR
 def probe_key() -> str:
     import os
 
-    from ...driver.probe import state_key
+    from ...driver.selection.remembered import state_key
 
     return state_key(
         packages=("wgpu",),

@@ -11,14 +11,14 @@ from dataclasses import replace
 from typing import Any
 
 from ...driver.contract import BackendCapability
-from ...driver.device import DeviceProfile, DeviceTimingQuality
-from ...driver.offload.backend import OPS, OffloadBackend
-from ...driver.offload.device import Built, Device, Facts
-from ...driver.values import U32_MAX, Dims
+from ...driver.contract.profile import DeviceProfile, DeviceTimingQuality
+from ...driver.contract.values import U32_MAX, Dims
 from ...errors import BackendUnavailable, UnsupportedFeature
 from ...foundation.program import Program
 from ...lower import shares
 from ...lower.trips import most_turns
+from ...runtime.backend import OPS, OffloadBackend
+from ...runtime.device import Built, Device, Facts
 from . import native
 from .adapters import chosen, is_emulated, is_opengl, name_of
 from .build import build

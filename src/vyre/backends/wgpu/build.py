@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...driver.offload.device import Built, Facts
 from ...errors import UnsupportedFeature
 from ...foundation.program import Program
 from ...lower import LowerOptions, lower
 from ...lower.form import Kernel
 from ...lower.shares import plain
 from ...lower.trips import turns_of
+from ...runtime.device import Built, Facts
 from .text import helper_turns, param_words, shared_bytes, wgsl_text
 from .traits import Traits
 

@@ -18,9 +18,7 @@ from typing import Any
 
 import wgpu  # type: ignore[import-untyped]
 
-from ...driver.offload.device import Built, Device, Memory, Ticket
-from ...driver.offload.exits import skip_exit_handlers
-from ...driver.values import Dims
+from ...driver.contract.values import Dims
 from ...errors import (
     BackendError,
     DeviceLost,
@@ -30,6 +28,8 @@ from ...errors import (
     UnsupportedFeature,
     VyreError,
 )
+from ...runtime.device import Built, Device, Memory, Ticket
+from ...runtime.exits import skip_exit_handlers
 from . import native
 from .adapters import is_emulated, name_of
 from .text import ENTRY

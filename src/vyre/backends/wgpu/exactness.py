@@ -16,12 +16,12 @@ from typing import Any
 
 from ... import __version__
 from ...driver.contract import DeviceInfo
-from ...driver.offload.device import Built, Facts
-from ...driver.probe import Probe, recall, remember
+from ...driver.selection.remembered import Probe, recall, remember
 from ...errors import VyreError
 from ...foundation.dtypes import u32
 from ...foundation.program import Program, read, write_only
-from ...lower.exactness import CANONICAL, LANES, TRIPLES, differing, probe_inputs, probe_program, run_once
+from ...runtime.device import Built, Facts
+from ...runtime.float_probe import CANONICAL, LANES, TRIPLES, differing, probe_inputs, probe_program, run_once
 from . import adapters, native
 from .build import build
 from .device import WgpuDevice

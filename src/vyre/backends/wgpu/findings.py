@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from glob import glob
 from importlib.util import find_spec
 
-from ...driver.checks import Check, installed, listed, said
+from ...driver.contract.requirement import Check, installed, listed, said
 
 ICD_FOLDERS = (
     "/usr/share/vulkan/icd.d",

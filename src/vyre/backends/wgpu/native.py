@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
-from ...driver.offload.exits import skip_exit_handlers
+from ...runtime.exits import skip_exit_handlers
 
 _LOST = "The WGPU device was lost"
 _SILENCED = "XDG_RUNTIME_DIR"

@@ -31,13 +31,13 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from ...driver.offload.device import TRAP_WORDS
 from ...errors import UnsupportedFeature
 from ...foundation.ops import AtomicOp, BinaryOp, ReduceOp
 from ...foundation.subgroup import SUBGROUP_WIDTH, reduction_offsets
 from ...lower.exact import FloatSteps
 from ...lower.form import Body, Buffer, Ins, Kernel, Local, Loop, walk
 from ...lower.printer import Printer
+from ...runtime.device import TRAP_WORDS
 from .prelude import called, functions
 from .traits import Traits
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import wgpu  # type: ignore[import-untyped]
 
-from ...driver.offload.device import Batch, Memory, Ticket
-from ...driver.values import Dims
+from ...driver.contract.values import Dims
 from ...errors import DispatchFailed, VyreError
+from ...runtime.device import Batch, Memory, Ticket
 from . import native
 
 if TYPE_CHECKING:

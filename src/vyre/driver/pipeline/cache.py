@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ...errors import DeadlineExceeded, KernelCompileFailed, UnsupportedFeature, VyreError
 from ..contract import CompiledPipeline
-from ..settings import PIPELINE_CACHE_BYTES, PIPELINE_CACHE_ENTRIES
+from ..contract.profile import PipelineCacheSnapshot
+from ..settings.knobs import PIPELINE_CACHE_BYTES, PIPELINE_CACHE_ENTRIES
 from .key import PipelineCacheKey, PipelineCacheMissEvidence, PipelineCacheMissReason, PipelineDeviceFingerprint
 
 if TYPE_CHECKING:
@@ -45,17 +46,6 @@ def pipeline_cache_limits_from_env() -> tuple[int, int]:
 
 
 # ---- counting -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class PipelineCacheSnapshot:
-    """Counts since the cache was made, and what it holds now."""
-
-    hits: int = 0
-    misses: int = 0
-    evictions: int = 0
-    entries: int = 0
-    nbytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

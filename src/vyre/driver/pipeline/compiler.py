@@ -1,115 +1,28 @@
-"""Compile a program for a backend: admit it, look it up, else let the backend compile it.
-
-What comes back is a handle whose dispatches pass the funnel of `execute`. Compiled code is shared by every handle with
-the same key; what differs between handles (labels, limits, how long a deadline is) travels with each dispatch.
-"""
+"""The compiled code of a program on a backend: from memory, from a store, or from the backend's compiler."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
-from ...errors import ArgumentTypeError, DispatchFailed, InvalidProgram, KernelCompileFailed, VyreError
-from ...foundation.ir import Region
+from ...errors import DispatchFailed, KernelCompileFailed, VyreError
 from ...foundation.program import Program
-from ..admission import validate_program_for_backend
+from ..admission.program import admit
 from ..contract import PIPELINE_CACHE_ATTRIBUTE, CompiledPipeline, OutputBuffers, PendingDispatch, VyreBackend
-from ..enforce import enforce
-from ..execute import DriverPipeline, named
-from ..guard import GuardedBackend, guarded
-from ..split import SequencePipeline, segments_needed
-from ..values import DEFAULT_CONFIG, DispatchConfig, TimedDispatchResult
+from ..contract.values import DEFAULT_CONFIG, DispatchConfig, TimedDispatchResult
 from .cache import Entry, Found, PipelineCache, PipelineStore
-from .key import LoweringOptions, PipelineCacheKey, PipelineCacheMissEvidence, hex_encode, hex_short
+from .key import PipelineCacheKey, hex_short
+from .sequence import SequencePipeline, segments_needed
+from .watched import WatchedBackend
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-MANIFEST_SCHEMA = 1
-
-
-@dataclass(frozen=True, slots=True)
-class PipelineReproManifest:
-    """What was compiled, for a report. `program_digest` and `key_digest` are hex."""
-
-    backend_id: str
-    pipeline_id: str
-    program_digest: str
-    dispatch_policy: str
-    key_digest: str
-    cache_hit: bool
-    schema: int = MANIFEST_SCHEMA
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), sort_keys=True)
-
-
-@dataclass(frozen=True, slots=True)
-class CompiledPipelineBuild:
-    """A pipeline and where it came from; `evidence` explains a miss in memory and is None without one."""
-
-    pipeline: DriverPipeline
-    cache_hit: bool
-    manifest: PipelineReproManifest
-    evidence: PipelineCacheMissEvidence | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PipelinePrewarmReport:
-    pipeline_id: str
-    cache_hit: bool
-    manifest: PipelineReproManifest
-
-
-def compile(
-    backend: VyreBackend, program: Program, config: DispatchConfig | None = None, *, in_time: bool = False
-) -> DriverPipeline:
-    """The program compiled for this backend, from its cache if it was compiled before.
-
-    `config` is what dispatches use that bring none of their own, or one equal to the default. `in_time`: a dispatch
-    waits for it, so that the timeout of the config holds here too.
-    """
-    return compile_with_telemetry(backend, program, config, in_time=in_time).pipeline
-
-
-def compile_with_telemetry(
-    backend: VyreBackend, program: Program, config: DispatchConfig | None = None, *, in_time: bool = False
-) -> CompiledPipelineBuild:
-    """As `compile`, with what the cache did and why."""
-    _check_arguments(backend, program, config)
-    asked, guard = DEFAULT_CONFIG if config is None else config, guarded(backend)
-    with named(asked.label):
-        _require_regions(program)
-        guard.require_usable()
-        enforce(program)
-        settled = validate_program_for_backend(guard, program, asked)
-        key = key_of(guard, program, settled)
-        found = _find(guard, program, key, settled.timeout if in_time else None)
-
-    def code_for(other: DispatchConfig) -> Entry:
-        if LoweringOptions.of(other) == key.options:
-            return found.entry  # also when the cache has thrown it out
-        return _find(guard, program, key_of(guard, program, other), other.timeout).entry
-
-    pipeline = DriverPipeline(guard, program, settled, key, found.entry, guard.life.pipelines, code_for)
-    manifest = PipelineReproManifest(
-        guard.id, pipeline.id, program.fingerprint, str(key.options), hex_encode(key.digest()), found.hit
-    )
-    return CompiledPipelineBuild(pipeline, found.hit, manifest, found.evidence)
-
-
-def prewarm(backend: VyreBackend, program: Program, config: DispatchConfig | None = None) -> PipelinePrewarmReport:
-    """Compile without dispatching, so that the first dispatch need not wait."""
-    build = compile_with_telemetry(backend, program, config)
-    return PipelinePrewarmReport(build.pipeline.id, build.cache_hit, build.manifest)
-
 
 def pipelines_of(backend: VyreBackend) -> PipelineCache:
     """The memory tier of one backend instance, guarded or not; its lifecycle methods clear it."""
-    if isinstance(backend, GuardedBackend):
-        return backend.life.pipelines
+    if isinstance(backend, WatchedBackend):
+        return backend.pipelines
     return cast("PipelineCache", vars(backend).setdefault(PIPELINE_CACHE_ATTRIBUTE, PipelineCache()))
 
 
@@ -123,33 +36,16 @@ def key_of(backend: VyreBackend, program: Program, config: DispatchConfig) -> Pi
     return PipelineCacheKey.of(backend, program, config, device=pipelines_of(backend).device_of(backend))
 
 
-def _check_arguments(backend: object, program: object, config: object) -> None:
-    for name, value, kind in (("backend", backend, VyreBackend), ("program", program, Program)):
-        if not isinstance(value, kind):
-            raise ArgumentTypeError(
-                f"{name} is {type(value).__name__}, not a {kind.__name__}",
-                fix="call compile(backend, program, config)",
-            )
-    if not isinstance(config, DispatchConfig | None):
-        raise ArgumentTypeError(f"config is {type(config).__name__}", fix="pass DispatchConfig(...), or nothing")
-
-
-def _require_regions(program: Program) -> None:
-    if not program.entry or not all(isinstance(node, Region) for node in program.entry):
-        raise InvalidProgram(
-            "pipelines are compiled from a top-level Region-wrapped Program",
-            fix="build it with Program(buffers, workgroup_size, body), which wraps the body in a region",
-        )
-
-
-def code_for(backend: VyreBackend, program: Program, config: DispatchConfig) -> Entry:
-    """The compiled code of a program that was admitted, found or made within the timeout of the config."""
-    return _find(guarded(backend), program, key_of(backend, program, config), config.timeout).entry
-
-
-def _find(guard: GuardedBackend, program: Program, key: PipelineCacheKey, within: float | None) -> Found:
-    cache = guard.life.pipelines
+def find(guard: WatchedBackend, program: Program, key: PipelineCacheKey, within: float | None) -> Found:
+    """The compiled code of a key, found or made within so many seconds."""
+    cache = guard.pipelines
     return cache.get(key, lambda epoch: guard.on_device(lambda: _make(guard, program, key, cache, epoch)), within)
+
+
+def code_for(guard: WatchedBackend, program: Program, config: DispatchConfig) -> Entry:
+    """The compiled code of one launch of several: admitted, then found or made within the timeout of the config."""
+    admit(program, guard, config)
+    return find(guard, program, key_of(guard, program, config), config.timeout).entry
 
 
 # ---- below the memory tier ------------------------------------------------------------------------------------------
@@ -169,11 +65,11 @@ class LoadsPipelines(Protocol):
     def load_native(self, program: Program, config: DispatchConfig, payload: bytes) -> CompiledPipeline | None: ...
 
 
-def _make(guard: GuardedBackend, program: Program, key: PipelineCacheKey, cache: PipelineCache, epoch: int) -> Entry:
+def _make(guard: WatchedBackend, program: Program, key: PipelineCacheKey, cache: PipelineCache, epoch: int) -> Entry:
     config, backend = key.options.config(), guard.inner
     program_bytes = len(program.to_wire())
     if segments_needed(program, guard):
-        return Entry(SequencePipeline(guard, program, config), program_bytes, "compiled", epoch)
+        return Entry(SequencePipeline(guard, program, config, code_for), program_bytes, "compiled", epoch)
     if cache.store is not None and isinstance(backend, LoadsPipelines):
         payload = _load(cache, key)
         native = None if payload is None else _checked(backend, _revive(backend, program, config, payload))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import ArgumentValueError
 from ...foundation.blake3 import blake3
-from ..values import U32_MAX, Dims, DispatchConfig, PersistentThreadMode, SpeculationMode
+from ..contract.values import U32_MAX, Dims, DispatchConfig, PersistentThreadMode, SpeculationMode
 
 if TYPE_CHECKING:
     from ...foundation.program import Program

@@ -15,8 +15,8 @@ from ...foundation.ir import IndirectDispatch
 from ...foundation.linear import Atom, Form, form, linear
 from ...foundation.program import Program
 from ...foundation.visit import distinct, walk_nodes
-from ..checked import U32_MAX, Checked, ceil_div
 from .binding import Binding, BindingPlan, BindingRole
+from .bounds import U32_MAX, Checked, ceil_div
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

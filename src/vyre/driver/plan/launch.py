@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 from ...errors import InvalidProgram
 from ...foundation.program import Program
-from ..checked import Checked
-from ..values import DEFAULT_CONFIG, DispatchConfig
+from ..contract.values import DEFAULT_CONFIG, DispatchConfig
 from .binding import BindingPlan, byte_lengths
+from .bounds import Checked
 from .grid import (
     Grid,
     LaunchGeometryLimits,

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import ArgumentTypeError, ArgumentValueError, InvalidProgram
 from ...foundation.dtypes import DataType, packed_size
-from ..checked import Checked, ceil_div, reserve_bytes
 from .binding import Binding, BindingPlan, byte_lengths
+from .bounds import Checked, ceil_div, reserve_bytes
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from ...foundation.program import Program
-    from ..values import DispatchConfig
+    from ..contract.values import DispatchConfig
 
 _WORD_BYTES = 4
 _BYTES = Checked("output layout", fix="split the output into smaller buffers")

@@ -16,7 +16,7 @@ from ...foundation.wire.write import Writer
 
 if TYPE_CHECKING:
     from ...foundation.program import Program
-    from ..values import Dims
+    from ..contract.values import Dims
 
 _KINDS = ("u32", "i32", "f32", "bool", "dtype")
 _FNV_OFFSET, _FNV_PRIME, _U64 = 0xCBF29CE484222325, 0x100000001B3, (1 << 64) - 1

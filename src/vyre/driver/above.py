@@ -1,0 +1,17 @@
+"""What lower floors ask of higher ones. The package root passes these down, so that no floor imports one above it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+shadow_of: Callable[[Any, Any], Any]
+"""(backend, program) -> what the setting `shadow` holds the program's outputs against, or None."""
+backend_knobs: Callable[[str | None], Iterable[Any]]
+"""The settings of backends: of all, or of those whose id a name begins with."""
+generation: Callable[[], int]
+"""Changes whenever other backends may be there."""
+named: Callable[[str], Any]
+"""A public name of the driver, wherever it lives."""
+lent: dict[str, str] = {}
+"""Names of the driver's documentation that live in a higher layer, and where; `vyre` itself fills this in."""

@@ -1,0 +1,1 @@
+"""May this program run here, and with this config?"""

@@ -1,0 +1,294 @@
+"""May this program run here, and with this config?
+
+Two answers for a program: `InvalidProgram` when it is wrong on every backend, `UnsupportedFeature` when another backend
+could run it. A config is settled once: its profile filled in, and whatever this backend cannot keep refused.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ...errors import BackendError, DiagCode, InvalidProgram, UnsupportedFeature, WireError
+from ...foundation.analysis import COLLECTIVES, SUBGROUP_EXPRS, op_ids
+from ...foundation.ir import AsyncLoad, AsyncStore, AsyncWait, IndirectDispatch, Node, Trap
+from ...foundation.ops import EXPR_IDS, LITERAL_IDS, NODE_IDS
+from ...foundation.report import CAPABILITY_BITS, Capabilities
+from ...foundation.validate import SHOWN, check, validate
+from ..contract import VyreBackend, core_supported_ops
+from ..contract.values import DEFAULT_CONFIG, Dims, DispatchConfig, PersistentThreadMode, SpeculationMode
+from ..plan.launch import resolve_fixpoint_iterations, resolve_workgroup
+from ..settings.knobs import MAX_STEPS
+
+if TYPE_CHECKING:
+    from ...foundation.program import Program
+
+PROFILES: Mapping[str, Mapping[str, Any]] = {
+    "default": {},
+    "interactive": {"timeout": 5.0},  # someone is waiting
+    "stress": {"timeout": 600.0, "speculation": "disable", "persistent_thread": "disable"},  # the plain path, at length
+}
+"""Defaults by name. A backend adds its own as `capability.extras["profiles"]`."""
+
+REMEMBERED = 8192
+_Key: TypeAlias = tuple[str, str, frozenset[str], bool]
+"""Program, capability, operations, and whether grid-wide barriers are split."""
+_PROFILE_FIELDS = frozenset(f.name for f in fields(DispatchConfig) if f.default is None) - {"profile", "label"}
+
+
+# ---- what a backend offers ------------------------------------------------------------------------------------------
+
+
+def default_supported_ops_with_trap() -> frozenset[str]:
+    """The core operations and `trap`, for a backend that reports traps."""
+    return core_supported_ops() | {NODE_IDS["Trap"]}
+
+
+def node_op_id(node: Node) -> str:
+    """The stable id of a statement."""
+    return op_ids(node)[0]
+
+
+def capabilities_of(backend: VyreBackend) -> Capabilities:
+    """What programs may contain on this backend, native or emulated: its operations and value types decide.
+
+    A value type that is offered brings its literals. A grid-wide barrier needs a device that has one, or somebody who
+    splits the program there.
+    """
+    facts = backend.capability
+    ops = backend.supported_ops() | {LITERAL_IDS[t] for t in facts.types if t in LITERAL_IDS}
+
+    def runs(*classes: type) -> bool:
+        return any((NODE_IDS.get(c.__name__) or EXPR_IDS[c.__name__]) in ops for c in classes)
+
+    return Capabilities(
+        subgroup=runs(*SUBGROUP_EXPRS),
+        workgroup_atomics=EXPR_IDS["Atomic"] in ops,
+        int64=facts.types >= {"u64", "i64"},
+        float16=facts.f16 or "f16" in facts.types,
+        bfloat16=facts.bf16 or "bf16" in facts.types,
+        float64="f64" in facts.types,
+        trap=runs(Trap),
+        indirect=runs(IndirectDispatch),
+        collectives=runs(*COLLECTIVES),
+        async_copy=runs(AsyncLoad, AsyncStore, AsyncWait),
+        grid_sync=facts.grid_sync or _splits(backend),
+        supported_ops=ops,
+        max_workgroup_bytes=facts.max_shared_bytes,
+        max_invocations=backend.max_invocations_per_workgroup,
+    )
+
+
+def _splits(backend: VyreBackend) -> bool:
+    return backend._splits_grid_sync and backend.allows_host_grid_sync_split
+
+
+# ---- programs -------------------------------------------------------------------------------------------------------
+
+
+def admit(program: Program, backend: VyreBackend, config: DispatchConfig = DEFAULT_CONFIG) -> None:
+    """Raise unless the backend runs the program with the config's workgroup size. Success is remembered."""
+    size = resolve_workgroup(program, config)
+    if size != program.workgroup_size:
+        _no_zero(size, "workgroup_override", config, backend)
+        program = program._cached(("workgroup", size), lambda: program.replace(workgroup_size=size))
+    facts, ops, splits = backend.capability, backend.supported_ops(), _splits(backend)
+    last = program._cache.get("admitted")
+    if last is not None and last[0] is facts and last[1] is ops and last[2] is splits:
+        return
+    key = _key(program, backend)
+    if key is None or not _admitted.holds(key):
+        _check(program, backend)
+        if key is not None:
+            _admitted.add(key)
+    program._cache["admitted"] = facts, ops, splits
+
+
+def why_not(program: Program, backend: VyreBackend, config: DispatchConfig = DEFAULT_CONFIG) -> str | None:
+    """Why the backend does not run the program, or None."""
+    try:
+        admit(program, backend, config)
+    except BackendError as e:
+        return str(e)
+    return None
+
+
+def validate_program_for_backend(
+    backend: VyreBackend, program: Program, config: DispatchConfig = DEFAULT_CONFIG
+) -> DispatchConfig:
+    """The settled config, if this dispatch may be planned: config, program and workgroup size."""
+    settled = settle_config(config, backend)
+    admit(program, backend, settled)
+    return settled
+
+
+def clear() -> None:
+    """Forget who was admitted where."""
+    _admitted.clear()
+
+
+class _Admitted:
+    """Programs with the capabilities they were admitted under, the latest `REMEMBERED`."""
+
+    def __init__(self) -> None:
+        self._keys: OrderedDict[_Key, None] = OrderedDict()
+        self.renew_lock()
+
+    def renew_lock(self) -> None:
+        self._lock = threading.Lock()
+
+    def holds(self, key: _Key) -> bool:
+        with self._lock:
+            found = key in self._keys
+            if found:
+                self._keys.move_to_end(key)
+            return found
+
+    def add(self, key: _Key) -> None:
+        with self._lock:
+            self._keys[key] = None
+            if len(self._keys) > REMEMBERED:
+                self._keys.popitem(last=False)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._keys.clear()
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+
+_admitted = _Admitted()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_admitted.renew_lock)  # a thread that is not in the child may have held it
+
+
+def _key(program: Program, backend: VyreBackend) -> _Key | None:
+    try:
+        return program.fingerprint, backend.capability.digest(), backend.supported_ops(), _splits(backend)
+    except WireError:
+        return None  # the validator says what is wrong with it
+
+
+def _check(program: Program, backend: VyreBackend) -> None:
+    offered = capabilities_of(backend)
+    errors = [i for i in validate(program, offered) if i.severity == "error"]
+    if errors:
+        _require_sound(program)
+    limits = _broken_limits(program, backend)
+    if not errors and not limits:
+        return
+    needs = program.requirements
+    missing = [b.replace("_", " ") for b in CAPABILITY_BITS if getattr(needs, b) and not getattr(offered, b)]
+    missing += sorted(program.ops() - (offered.supported_ops or frozenset()))
+    lines = [*limits, *(issue.headline for issue in errors)]
+    lacks = f"; it lacks {', '.join(missing)}" if missing else ""
+    more = [f"and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
+    raise UnsupportedFeature(
+        f"backend {backend.id} does not run the program{lacks}:"
+        + "".join(f"\n  {line}" for line in (*lines[:SHOWN], *more)),
+        fix=errors[0].fix if errors else next(iter(limits.values())),
+        name=", ".join(missing) or "limits",
+        backend=backend.id,
+    )
+
+
+def _require_sound(program: Program) -> None:
+    """Raise InvalidProgram if no backend could run it. A call may be known to some backend."""
+    anywhere = Capabilities.everything()
+    if any(i.severity == "error" and i.code is not DiagCode.V056 for i in validate(program, anywhere)):
+        check(program, anywhere)
+
+
+def _broken_limits(program: Program, backend: VyreBackend) -> dict[str, str]:
+    """Limits that validity does not depend on, each with its fix: axes of the workgroup, single buffers, all steps."""
+    smaller = "choose a smaller workgroup or smaller buffers, or another backend"
+    found = {
+        f"workgroup axis {axis} is {asked}; max is {most}": smaller
+        for axis, (asked, most) in enumerate(zip(program.workgroup_size, backend.max_workgroup_size, strict=True))
+        if type(asked) is int and asked > most
+    }
+    most = backend.max_storage_buffer_bytes
+    found |= {
+        f"buffer {b.name!r} has {b.nbytes} bytes; max is {most}": smaller
+        for b in program.bound_buffers
+        if most and (b.nbytes or 0) > most
+    }
+    most, steps = MAX_STEPS.value() or backend.capability.max_steps, program.stats.steps
+    if most and steps > most:
+        found[f"it has {steps} steps to compile; max is {most}"] = (
+            f"split it into several programs, or raise the limit: {MAX_STEPS.variable}={steps}"
+        )
+    return found
+
+
+# ---- configs --------------------------------------------------------------------------------------------------------
+
+
+def settle_config(config: DispatchConfig, backend: VyreBackend) -> DispatchConfig:
+    """The config with its profile's defaults filled in; the same object when there is nothing to fill in.
+
+    Raises for what this backend cannot keep. A field that is set wins over the profile.
+    """
+    if config is DEFAULT_CONFIG:
+        return config
+    if config.profile is not None:
+        config = _filled(config, config.profile, backend)
+    resolve_fixpoint_iterations(config, backend.id)
+    for name in ("workgroup_override", "grid_override"):
+        _no_zero(getattr(config, name), name, config, backend)
+    if config.cooperative and not backend.supports_grid_sync:
+        raise _lacking("grid-wide synchronisation", "cooperative=True", config, backend)
+    if config.speculation is SpeculationMode.FORCE and not backend.supports_speculation:
+        raise _lacking("speculation", 'speculation="force"', config, backend)
+    if config.persistent_thread is PersistentThreadMode.FORCE and not backend.supports_persistent_threads:
+        raise _lacking("persistent threads", 'persistent_thread="force"', config, backend)
+    return config
+
+
+def _filled(config: DispatchConfig, name: str, backend: VyreBackend) -> DispatchConfig:
+    known = {**PROFILES, **backend.capability.extras.get("profiles", {})}
+    if name not in known:
+        raise UnsupportedFeature(
+            f"backend {backend.id} has no profile {name!r}",
+            fix=f"use one of: {', '.join(sorted(known))}",
+            name="profile",
+            backend=backend.id,
+            **_labelled(config),
+        )
+    if wrong := sorted(known[name].keys() - _PROFILE_FIELDS):
+        raise BackendError(
+            f"profile {name!r} of backend {backend.id} sets {', '.join(wrong)}",
+            fix=f"correct the backend's capability; a profile can set: {', '.join(sorted(_PROFILE_FIELDS))}",
+            backend=backend.id,
+        )
+    unset = {field: value for field, value in known[name].items() if getattr(config, field) is None}
+    return config.with_(**unset) if unset else config
+
+
+def _no_zero(dims: Dims | None, name: str, config: DispatchConfig, backend: VyreBackend) -> None:
+    if dims is not None and 0 in dims:
+        raise InvalidProgram(
+            f"{name} {dims} has zero-sized dimensions: axis {dims.index(0)} is 0",
+            fix=f"make every axis of {name} at least 1, or leave it out",
+            backend=backend.id,
+            **_labelled(config),
+        )
+
+
+def _lacking(feature: str, asked: str, config: DispatchConfig, backend: VyreBackend) -> UnsupportedFeature:
+    return UnsupportedFeature(
+        f"backend {backend.id} has no {feature}, which {asked} asks for",
+        fix=f"drop {asked}, or choose a backend that has it",
+        name=feature,
+        backend=backend.id,
+        **_labelled(config),
+    )
+
+
+def _labelled(config: DispatchConfig) -> dict[str, Any]:
+    return {} if config.label is None else {"label": config.label}

@@ -1,0 +1,124 @@
+"""A program compiled once and dispatched many times."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
+
+from ...errors import ArgumentTypeError, DispatchFailed, UnsupportedFeature
+from .pending import PendingDispatch, ReadyPending
+from .values import Dims, DispatchConfig, OutputBuffers, ResidentHandle, Resource, TimedDispatchResult, refuse_pickling
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+class Planned(Protocol):
+    """One dispatch as the driver planned it: a `DispatchPlan`, of which a pipeline needs no more than this."""
+
+    @property
+    def bindings(self) -> Any: ...
+    @property
+    def launch(self) -> Any: ...
+    @property
+    def iterations(self) -> int: ...
+    @property
+    def indirect(self) -> bool: ...
+
+
+class CompiledPipeline(ABC):
+    """A program compiled once and dispatched many times, with exactly the bytes of `backend.dispatch`."""
+
+    id: str
+    """`<backend>:<what was compiled>`."""
+    backend_id: str
+
+    def __reduce__(self) -> NoReturn:
+        refuse_pickling("a compiled pipeline", "send the program, and compile it on the other side")
+
+    @abstractmethod
+    def dispatch(
+        self,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig | None = None,
+        *,
+        out: Sequence[Buffer] | None = None,
+    ) -> OutputBuffers:
+        """Run it. Without a config, the one it was compiled with."""
+
+    def dispatch_timed(
+        self,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig | None = None,
+        *,
+        out: Sequence[Buffer] | None = None,
+    ) -> TimedDispatchResult:
+        """As `dispatch`, with times."""
+        start = time.perf_counter_ns()
+        outputs = self.dispatch(inputs, config, out=out)
+        return TimedDispatchResult(outputs, time.perf_counter_ns() - start)
+
+    def dispatch_async(
+        self,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig | None = None,
+        *,
+        out: Sequence[Buffer] | None = None,
+    ) -> PendingDispatch:
+        """Start a dispatch; as `VyreBackend.dispatch_async`."""
+        return ReadyPending(self.dispatch(inputs, config, out=out))
+
+    def launching(self, plan: Planned, config: DispatchConfig, memory: str) -> tuple[str, str] | None:
+        """For `explain`: how this dispatch is launched, and why; None where every one is launched anew, as it comes.
+
+        `memory` is where its buffers are: on the `host`, `resident`, or `both`.
+        """
+        return None
+
+    def dispatch_batch(
+        self,
+        batches: Sequence[Sequence[Buffer]],
+        config: DispatchConfig | None = None,
+        *,
+        out: Sequence[Sequence[Buffer]] | None = None,
+    ) -> list[OutputBuffers]:
+        """Run it on each of several inputs, in order."""
+        for what, given in (("batches", batches), ("out", () if out is None else out)):
+            if not isinstance(given, Sequence):
+                raise ArgumentTypeError(
+                    f"{what} is {type(given).__name__}, not a list", fix=f"pass {what} as a list of lists of buffers"
+                )
+        if out is not None and len(out) != len(batches):
+            raise DispatchFailed(
+                "outputs do not match the batches",
+                fix="pass one list of outputs per batch",
+                batches=len(batches),
+                outputs=len(out),
+            )
+        return [self.dispatch(b, config, out=None if out is None else out[k]) for k, b in enumerate(batches)]
+
+    def dispatch_resident(
+        self, resources: Sequence[Resource], config: DispatchConfig | None = None
+    ) -> list[ResidentHandle]:
+        """Run it over memory that stays on the device; the outputs stay there too."""
+        raise UnsupportedFeature(
+            f"pipelines of backend {self.backend_id} have no resident dispatch",
+            fix="dispatch with host buffers, or choose another backend",
+            name="resident dispatch",
+            backend=self.backend_id,
+        )
+
+    def holds(self, grid: Dims) -> bool:
+        """Whether all workgroups of this grid run at once, if they wait for each other; else the driver splits it."""
+        return True
+
+    def close(self) -> None:  # noqa: B027 - nothing to release by default
+        """Release what was compiled; a second call does nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

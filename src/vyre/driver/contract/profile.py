@@ -1,0 +1,103 @@
+"""What is this device? One value of facts, each unknown one at its most careful value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from ...foundation import html
+from ...foundation.subgroup import SubgroupCaps
+from .values import Dims
+
+if TYPE_CHECKING:
+    from . import VyreBackend
+
+
+class DeviceTimingQuality(StrEnum):
+    """How a backend knows how long a dispatch took."""
+
+    HOST_ONLY = "host_only"
+    HOST_ENQUEUE_WAIT = "host_enqueue_wait"
+    DEVICE_TIMESTAMPS = "device_timestamps"
+    HARDWARE_COUNTERS = "hardware_counters"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceProfile:
+    """Facts of one device; 0 means unknown. A flag promises that our lowering uses the feature."""
+
+    backend: str = "unknown"
+    device: str = ""
+    supports_subgroup_ops: bool = False
+    supports_indirect_dispatch: bool = False
+    supports_distributed_collectives: bool = False
+    supports_specialization_constants: bool = False
+    supports_f16: bool = False
+    supports_bf16: bool = False
+    supports_trap_propagation: bool = False
+    supports_tensor_cores: bool = False
+    has_mul_high: bool = False
+    has_dual_issue_fp32_int32: bool = False
+    has_subgroup_shuffle: bool = False
+    has_shared_memory: bool = False
+    max_native_int_width: int = 32
+    max_workgroup_size: Dims = (1, 1, 1)
+    max_invocations_per_workgroup: int = 1
+    max_shared_memory_bytes: int = 0
+    max_storage_buffer_binding_size: int = 0
+    subgroup_size: int = 0
+    compute_units: int = 0
+    regs_per_thread_max: int = 0
+    l1_cache_bytes: int = 0
+    l2_cache_bytes: int = 0
+    mem_bw_gbps: int = 0
+    timing_quality: DeviceTimingQuality = DeviceTimingQuality.HOST_ONLY
+    supports_device_timestamps: bool = False
+    supports_hardware_counters: bool = False
+    ideal_unroll_depth: int = 0
+    ideal_vector_pack_bits: int = 0
+    ideal_workgroup_tile: Dims = (0, 0, 0)
+    shared_memory_bank_count: int = 0
+    shared_memory_bank_width_bytes: int = 0
+
+    def _repr_html_(self) -> str:
+        known = {f.name: getattr(self, f.name) for f in fields(self)}
+        name = f"{known.pop('backend')} {known.pop('device')}".strip()
+        return html.page(f"device profile of {name}", html.facts(known.items()))
+
+    @classmethod
+    def conservative(cls, backend: str) -> DeviceProfile:
+        """Nothing is known but the backend's name."""
+        return cls(backend=backend)
+
+    @classmethod
+    def from_backend(cls, backend: VyreBackend) -> DeviceProfile:
+        """What the backend's own answers say."""
+        width = backend.subgroup_size or 0
+        subgroups = SubgroupCaps.from_feature_range(backend.supports_subgroup_ops, False, width, width)
+        return cls(
+            backend=backend.id,
+            supports_subgroup_ops=backend.supports_subgroup_ops,
+            supports_indirect_dispatch=backend.supports_indirect_dispatch,
+            supports_distributed_collectives=backend.supports_distributed_collectives,
+            supports_f16=backend.supports_f16,
+            supports_bf16=backend.supports_bf16,
+            supports_tensor_cores=backend.supports_tensor_cores,
+            has_subgroup_shuffle=subgroups.is_usable(),
+            max_workgroup_size=backend.max_workgroup_size,
+            max_invocations_per_workgroup=backend.max_invocations_per_workgroup,
+            max_storage_buffer_binding_size=backend.max_storage_buffer_bytes,
+            subgroup_size=width,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineCacheSnapshot:
+    """Counts since the cache was made, and what it holds now."""
+
+    hits: int = 0
+    misses: int = 0
+    evictions: int = 0
+    entries: int = 0
+    nbytes: int = 0

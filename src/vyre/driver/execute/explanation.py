@@ -1,0 +1,271 @@
+"""What a dispatch would do, with every decision and its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from ...errors import ArgumentTypeError
+from ...foundation import html
+from ...foundation.gridsync import contains_grid_sync
+from ...foundation.program import Program
+from ..admission.program import admit, settle_config
+from ..contract import CompiledPipeline, VyreBackend
+from ..contract.values import DEFAULT_CONFIG, DispatchConfig, named
+from ..pipeline.compiler import PassthroughPipeline, key_of, pipelines_of
+from ..pipeline.sequence import SequencePipeline, launch_count, launch_limits, segments_needed
+from ..pipeline.watched import WatchedBackend
+from ..plan import DispatchPlan, plan_dispatch
+from ..plan.claims import may_approximate, proof_of
+from ..settings.knobs import DEFAULT, SHADOW
+from .pipeline import DriverPipeline
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from ..pipeline.key import PipelineCacheKey
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One choice on the way to the device."""
+
+    what: str
+    choice: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.choice} ({self.reason})"
+
+
+@dataclass(frozen=True, slots=True)
+class BoundBuffer:
+    slot: int
+    name: str
+    role: str
+    element: str
+    elements: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A planned dispatch. `str()` is for people, `to_dict()` for JSON."""
+
+    backend: str
+    program: str
+    pipeline: str | None
+    key: dict[str, Any]
+    bindings: tuple[BoundBuffer, ...]
+    workgroup: tuple[int, int, int]
+    grid: tuple[int, int, int]
+    invocations: int
+    param_words: tuple[int, ...]
+    output_bytes: int
+    decisions: tuple[Decision, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def choice(self, what: str) -> str | None:
+        """What was decided about this, if there was anything to decide."""
+        return next((d.choice for d in self.decisions if d.what == what), None)
+
+    def __str__(self) -> str:
+        buffers = [
+            f"  slot {b.slot:<3} {b.name:<16} {b.role:<13} {b.elements} x {b.element}, {b.nbytes} bytes"
+            for b in self.bindings
+        ]
+        lines = [
+            f"program {self.program[:16]} on {self.backend}, pipeline {self.pipeline or 'not compiled yet'}",
+            f"grid {_dims(self.grid)} of workgroup {_dims(self.workgroup)}, {self.invocations} invocations",
+            "buffers:",
+            *(buffers or ["  none"]),
+            "key:",
+            *(f"  {name} = {value}" for name, value in self.key.items()),
+            "decisions:",
+            *(f"  {decision}" for decision in self.decisions),
+        ]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return html.page(
+            f"program {self.program[:16]} on {self.backend}",
+            html.facts(
+                [
+                    ("pipeline", self.pipeline or "not compiled yet"),
+                    ("grid", f"{_dims(self.grid)} of workgroup {_dims(self.workgroup)}"),
+                    ("invocations", f"{self.invocations:,}"),
+                    ("output bytes", f"{self.output_bytes:,}"),
+                ]
+            ),
+            html.table(("decision", "choice", "reason"), ((d.what, d.choice, d.reason) for d in self.decisions)),
+            html.table(
+                ("slot", "buffer", "role", "elements", "element", "bytes"),
+                ((b.slot, b.name, b.role, f"{b.elements:,}", b.element, f"{b.nbytes:,}") for b in self.bindings),
+            ),
+            html.code("cache key", "\n".join(f"{name} = {value}" for name, value in self.key.items())),
+        )
+
+
+def explain_dispatch(
+    target: object,
+    inputs: Sequence[Buffer],
+    config: DispatchConfig | None,
+    backend: WatchedBackend | None = None,
+    memory: str = "host",
+) -> Explanation:
+    """Plan a dispatch of a pipeline, or of a program on a backend. Nothing runs, and nothing is compiled.
+
+    `memory` is where the buffers are: on the `host`, `resident`, or `both`. Of resident inputs the length counts alone.
+    """
+    handle = target if isinstance(target, DriverPipeline) else None
+    program = handle.program if handle is not None else target
+    backend = handle.backend if handle is not None else backend
+    if not isinstance(program, Program) or backend is None:
+        raise ArgumentTypeError(
+            "there is no dispatch to explain", fix="pass a compiled pipeline, or a program and backend=acquire(...)"
+        )
+    if not isinstance(config, DispatchConfig | None):
+        raise ArgumentTypeError(f"config is {type(config).__name__}", fix="pass DispatchConfig(...), or nothing")
+    with named(None if config is None else config.label):
+        settled = settle_config(config or DEFAULT_CONFIG, backend) if handle is None else handle.settle(config)
+        admit(program, backend, settled)
+        plan = plan_dispatch(program, inputs, settled, launch_limits(program, backend, settled), backend.id)
+        key = key_of(backend, program, settled)
+    native = handle.native if handle is not None and key == handle.key else None  # another config, another code
+    entry = pipelines_of(backend).peek(key)  # held, or it may be closed meanwhile
+    code = native if native is not None or entry is None else entry.native
+    return Explanation(
+        backend.id,
+        program.fingerprint,
+        None if native is None else native.id,
+        key.facts(),
+        tuple(
+            BoundBuffer(b.binding, b.name, b.role.value, b.element.name, b.element_count, b.nbytes)
+            for b in plan.bindings.bindings
+        ),
+        plan.launch.workgroup,
+        plan.launch.grid,
+        prod(plan.launch.workgroup) * prod(plan.launch.grid),
+        plan.launch.param_words,
+        plan.output_bytes,
+        (
+            Decision("backend", backend.id, "the pipeline was compiled for it" if handle else "the caller chose it"),
+            *([Decision("device", backend.device, "the backend was opened on it")] if backend.device else []),
+            _config_decision(handle, settled),
+            *_code_decisions(backend, key, native),
+            _workgroup_decision(plan, settled),
+            Decision("grid", _dims(plan.launch.grid), plan.launch.why_grid),
+            _launch_decision(program, backend, plan, settled, code, memory),
+            _deadline_decision(backend, settled),
+            _floats_decision(program, backend, settled),
+            _determinism_decision(program, plan),
+            _shadow_decision(),
+        ),
+    )
+
+
+def _config_decision(handle: DriverPipeline | None, settled: DispatchConfig) -> Decision:
+    if handle is not None and settled is handle.config:
+        return Decision("config", "compile time", "the call brings none, or one equal to the default")
+    if settled == DEFAULT_CONFIG:
+        return Decision("config", "default", "nothing is asked for")
+    names = (f.name for f in fields(settled))
+    asked = [name for name in names if getattr(settled, name) != getattr(DEFAULT_CONFIG, name)]
+    return Decision("config", "this call", f"it sets {', '.join(asked)}")
+
+
+def _code_decisions(backend: VyreBackend, key: PipelineCacheKey, native: object) -> tuple[Decision, ...]:
+    cache = pipelines_of(backend)
+    if native is None and key not in cache:
+        return (
+            Decision("code", "to be compiled", "no pipeline has this key"),
+            Decision("cache", "miss", str(cache.evidence(key))),
+        )
+    if native is None:
+        return (Decision("cache", "memory", "a pipeline with this key was compiled before"),)
+    if isinstance(native, PassthroughPipeline):
+        code = Decision("code", "passthrough", f"backend {backend.id} compiles nothing ahead")
+    elif isinstance(native, SequencePipeline):
+        code = Decision("code", "sequence", f"backend {backend.id} compiled each launch of it")
+    else:
+        code = Decision("code", "native", f"backend {backend.id} compiled it")
+    kept = "still in memory" if key in cache else "no longer in memory; this pipeline keeps it"
+    return code, Decision("cache", "held", kept)
+
+
+def _workgroup_decision(plan: DispatchPlan, config: DispatchConfig) -> Decision:
+    why = "the program declares it" if config.workgroup_override is None else "workgroup_override"
+    return Decision("workgroup", _dims(plan.launch.workgroup), why)
+
+
+def _launch_decision(
+    program: Program,
+    backend: VyreBackend,
+    plan: DispatchPlan,
+    config: DispatchConfig,
+    native: CompiledPipeline | None,
+    memory: str,
+) -> Decision:
+    segmented, most = segments_needed(program, backend), backend.max_workgroups_per_dimension
+    oversized = max(plan.launch.grid) > most
+    if backend.supports_grid_sync and contains_grid_sync(program):
+        what = "its workgroups wait for each other; a grid that does not run at once becomes launches in sequence"
+        return Decision("launch", "cooperative", what)
+    if not segmented and not oversized:
+        if native is None:
+            return Decision("launch", "plain", "nothing is recorded of it before it is compiled and has run")
+        told = native.launching(plan, config, memory)
+        return Decision("launch", *(told or ("plain", f"backend {backend.id} records no launches")))
+    why = ["the device has no grid-wide barrier"] * segmented
+    why += [f"the device takes {most} workgroups along an axis"] * oversized
+    count = launch_count(program, plan.launch.grid, most)
+    return Decision("launch", f"{count} in sequence", " and ".join(why))
+
+
+def _deadline_decision(backend: VyreBackend, config: DispatchConfig) -> Decision:
+    if config.timeout is None:
+        return Decision("deadline", "none", "no timeout is set")
+    how = f"kept by backend {backend.id} as: {backend.deadline}"
+    if backend.deadline == "none":
+        how = f"kept by the driver, which leaves the call behind: backend {backend.id} keeps none"
+    return Decision("deadline", f"{config.timeout:g} s", how)
+
+
+def _floats_decision(program: Program, backend: VyreBackend, config: DispatchConfig) -> Decision:
+    budget = config.ulp_budget or 0
+    if not budget:
+        return Decision("floats", "exact", "no ulp_budget is set")
+    if not may_approximate(program):
+        return Decision("floats", "exact", "the program has no function that a budget is for")
+    apart = backend.capability.exactness.get("native", {})
+    native = sorted(name for name, ulps in apart.items() if ulps <= budget)
+    if not native or program.requirements.float64:
+        return Decision("floats", "exact", f"backend {backend.id} computes exactly, which is within any budget")
+    what = f"the device's own {', '.join(native)} may be used"
+    return Decision("floats", f"each operation within {budget} ulp", f"ulp_budget; {what}")
+
+
+def _determinism_decision(program: Program, plan: DispatchPlan) -> Decision:
+    """Of this dispatch; the program's own verdict is about every grid."""
+    whole, proof = proof_of(program), proof_of(program, plan.launch)
+    if proof.verdict == "unproved":
+        return Decision("determinism", "unproved", "; ".join(proof.reasons))
+    where = "for this grid" if proof is not whole else proof.verdict.removeprefix("proved") or "for every grid"
+    return Decision("determinism", "proved", where.strip())
+
+
+def _shadow_decision() -> Decision:
+    asked = SHADOW.setting()
+    if asked.origin == DEFAULT:
+        return Decision("shadow", "none", f"{SHADOW.variable} is not set")
+    return Decision(
+        "shadow", str(asked.value), f"{asked.origin}; an oracle computes this share of the dispatches again"
+    )
+
+
+def _dims(dims: tuple[int, int, int]) -> str:
+    return "x".join(map(str, dims))

@@ -1,0 +1,76 @@
+"""A started dispatch of a pipeline: its result is held to the config of its route."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ...errors import DeadlineExceeded, VyreError
+from ..contract import OutputBuffers, PendingDispatch
+from ..counters import FAILED, TALLY
+from ..device_state import Phase
+from .route import Route, typed_failures
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_SLICE_S = 0.1
+"""How long a wait for a started dispatch goes on without looking at the device."""
+
+
+class RoutePending(PendingDispatch):
+    """A started dispatch: its result is held to the config of its route, and its code stays open until then.
+
+    It belongs to one life of its device. Waits are cut into slices, so that no wait outlives the device, and a signal
+    is handled even where a backend waits without looking.
+    """
+
+    def __init__(self, pending: PendingDispatch, route: Route, out: Sequence[Buffer] | None, sizes: list[int]) -> None:
+        super().__init__()
+        self._pending, self._lane, self._out, self._sizes = pending, route, out, sizes
+        self._life_number = route.life.number
+        self._came: tuple[OutputBuffers] | None = None  # kept, so that a refusal can be repeated
+        self._failed = False
+
+    def is_ready(self) -> bool:
+        with typed_failures(self._lane):
+            return self._pending.is_ready()
+
+    def _wait(self, timeout: float | None) -> OutputBuffers:
+        try:
+            with typed_failures(self._lane):
+                if self._came is None:
+                    self._came = self._outputs(timeout)
+                if self._came is not None:
+                    self._lane.life.unwatch(self)
+                    return self._lane.accept(self._came[0], self._out, self._sizes)
+        except VyreError:
+            if not self._failed:
+                self._failed = True
+                self._lane.life.unwatch(self)
+                TALLY.numbers[FAILED] += 1
+            raise
+        raise TimeoutError
+
+    def _outputs(self, timeout: float | None) -> tuple[OutputBuffers] | None:
+        """What the backend gives, or None when the time is over and the dispatch is not."""
+        pending, end = self._pending, None if timeout is None else time.monotonic() + timeout
+        while True:
+            self._require_device()
+            left = _SLICE_S if end is None else min(max(end - time.monotonic(), 0), _SLICE_S)
+            try:
+                return (pending.result(left),)
+            except DeadlineExceeded as e:
+                if "waited_s" not in e.context:
+                    raise  # not the wait has ended but the dispatch, ready or not
+                if pending.is_ready():
+                    return (pending.result(0),)  # it ended just now, or the deadline was its own
+                if end is not None and time.monotonic() >= end:
+                    return None
+
+    def _require_device(self) -> None:
+        """Raise if the device this runs on is gone. After a shutdown, what was started still ends."""
+        life = self._lane.life
+        if life.number != self._life_number or life.phase not in (Phase.OPEN, Phase.BUSY, Phase.SHUT):
+            raise self._lane.stale()

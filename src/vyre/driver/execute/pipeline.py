@@ -1,0 +1,251 @@
+"""The one funnel: every dispatch of a compiled pipeline passes here, is planned once per shape, and is counted.
+
+A pipeline keeps one route per config.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from ...errors import ArgumentTypeError, DispatchFailed, VyreError
+from ..admission.program import admit, settle_config
+from ..contract import CompiledPipeline, OutputBuffers, PendingDispatch
+from ..contract.values import (
+    DEFAULT_CONFIG,
+    DispatchConfig,
+    ResidentHandle,
+    Resource,
+    TimedDispatchResult,
+    named,
+)
+from ..counters import ASYNC, BATCHES, RECOMPILED, TALLY, TIMED
+from ..pipeline.watched import WatchedBackend
+from ..settings.knobs import SHADOW
+from .pending import RoutePending
+from .route import Route, Run, RunResident, counting_failures
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from ...foundation.program import Program
+    from ..pipeline.cache import Entry, PipelineCache
+    from ..pipeline.key import PipelineCacheKey
+    from .explanation import Explanation
+
+_RouteKey: TypeAlias = tuple[DispatchConfig, object]
+"""A settled config, and which shadow is asked for."""
+_MAX_ROUTES = 64
+"""Configs that a pipeline remembers; a caller who makes a new one for each call stays within it."""
+
+
+class DriverPipeline(CompiledPipeline):
+    """A handle to compiled code, with the config its dispatches use by default.
+
+    A dispatch that brings no config, or one equal to the default, uses the pipeline's own; any other replaces it. One
+    that needs other code (another error budget or workgroup, a deadline) gets it through the cache.
+    """
+
+    def __init__(
+        self,
+        backend: WatchedBackend,
+        program: Program,
+        config: DispatchConfig,
+        key: PipelineCacheKey,
+        entry: Entry,
+        cache: PipelineCache,
+        find: Callable[[DispatchConfig], Entry],
+    ) -> None:
+        """`find` gives the compiled code for a settled config."""
+        self.backend, self.program, self.config, self.key = backend, program, config, key
+        self.backend_id, self.id = backend.id, entry.native.id
+        self._entry, self._cache, self._find = entry, cache, find
+        self._lock = threading.Lock()
+        self._closed = False
+        self._runs: dict[int, Run] = {}  # by the identity of a config that `_held` keeps alive
+        self._resident_runs: dict[int, RunResident] = {}
+        self._held: dict[tuple[int, object], tuple[DispatchConfig | None, Route]] = {}
+        self._routes: dict[_RouteKey, Route] = {}
+
+    @property
+    def native(self) -> CompiledPipeline:
+        """What the backend compiled, or the passthrough to it."""
+        return self._entry.native
+
+    def dispatch(
+        self,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig | None = None,
+        *,
+        out: Sequence[Buffer] | None = None,
+    ) -> OutputBuffers:
+        run = self._runs.get(id(config)) if SHADOW.peek() is None else None
+        if run is None:
+            run = self.route(config).run
+        return run(inputs, out)
+
+    def dispatch_timed(
+        self,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig | None = None,
+        *,
+        out: Sequence[Buffer] | None = None,
+    ) -> TimedDispatchResult:
+        route = self.route(config)
+
+        def run() -> TimedDispatchResult:
+            with route.running():
+                sizes, native = route.prepare(TIMED, inputs, out)
+                with counting_failures(route):
+                    result = native.dispatch_timed(inputs, route.config, out=out)
+                    if not isinstance(result, TimedDispatchResult):
+                        raise route.broken(f"it returned {type(result).__name__}", "return a TimedDispatchResult")
+                    outputs = route.accept(result.outputs, out, sizes)
+            return result if outputs is result.outputs else replace(result, outputs=outputs)
+
+        sample = route.sample(inputs, out)
+        return run() if sample is None else sample.checked(run, lambda result: result.outputs)
+
+    def dispatch_async(
+        self,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig | None = None,
+        *,
+        out: Sequence[Buffer] | None = None,
+    ) -> PendingDispatch:
+        route = self.route(config)
+
+        def start() -> PendingDispatch:
+            with route.running():
+                sizes, native = route.prepare(ASYNC, inputs, out)
+                with counting_failures(route):
+                    held = None if out is None else list(out)  # the caller's list stays his
+                    pending = native.dispatch_async(inputs, route.config, out=held)
+                    if not isinstance(pending, PendingDispatch):
+                        raise route.broken(f"it returned {type(pending).__name__}", "return a PendingDispatch")
+                    handle = RoutePending(pending, route, held, sizes)
+                    if not pending.is_ready():
+                        route.life.watch(handle)
+            return handle
+
+        sample = route.sample(inputs, out)
+        return start() if sample is None else sample.started(start)
+
+    def dispatch_batch(
+        self,
+        batches: Sequence[Sequence[Buffer]],
+        config: DispatchConfig | None = None,
+        *,
+        out: Sequence[Sequence[Buffer]] | None = None,
+    ) -> list[OutputBuffers]:
+        return run_batch(self, batches, config, out=out)
+
+    def dispatch_resident(
+        self, resources: Sequence[Resource], config: DispatchConfig | None = None
+    ) -> list[ResidentHandle]:
+        run = self._resident_runs.get(id(config)) if SHADOW.peek() is None else None
+        if run is None:
+            run = self.route(config).resident
+        return run(resources)
+
+    def explain(self, inputs: Sequence[Buffer], config: DispatchConfig | None = None) -> Explanation:
+        """What a dispatch would do, and why. Nothing runs."""
+        from .explanation import explain_dispatch  # only those who ask pay for it
+
+        return explain_dispatch(self, inputs, config)
+
+    def close(self) -> None:
+        """Let go of the compiled code, which others may still use. Later dispatches of this handle are refused."""
+        with self._lock:
+            self._closed = True
+            for table in (self._runs, self._resident_runs, self._held, self._routes):
+                table.clear()
+
+    # -- routes
+
+    def settle(self, config: DispatchConfig | None) -> DispatchConfig:
+        """The config that a dispatch with this one really uses."""
+        if not isinstance(config, DispatchConfig | None):
+            raise ArgumentTypeError(f"config is {type(config).__name__}", fix="pass DispatchConfig(...), or nothing")
+        if config is None or config == DEFAULT_CONFIG:
+            return self.config
+        return settle_config(config, self.backend)
+
+    def route(self, config: DispatchConfig | None) -> Route:
+        """The route of a config, by identity and else by value. Where a shadow is asked for, it is another one."""
+        shadow = SHADOW.peek()
+        if (held := self._held.get((id(config), shadow))) is not None:
+            return held[1]
+        if self._closed:
+            raise DispatchFailed("the pipeline is closed", fix="compile the program again", pipeline=self.id)
+        with named(getattr(config, "label", None)):
+            settled = self.settle(config)
+            route = self._routes.get((settled, shadow)) or self._open(settled)
+        with self._lock:
+            if not self._closed:
+                _bounded(self._routes, (settled, shadow), route)
+                self._held[id(config), shadow] = config, route
+                if shadow is None:
+                    self._runs[id(config)], self._resident_runs[id(config)] = route.run, route.resident
+                while len(self._held) > _MAX_ROUTES:
+                    oldest = next(iter(self._held))
+                    if oldest[1] is None:  # in this order: an identity must not outlive its config
+                        del self._runs[oldest[0]], self._resident_runs[oldest[0]]
+                    del self._held[oldest]
+        return route
+
+    def _open(self, config: DispatchConfig) -> Route:
+        if self._cache.epoch != self._entry.epoch:
+            raise self.backend.life.refusal(pipeline=self.id)  # also where other code would have to be compiled
+        admit(self.program, self.backend, config)
+        entry = self._find(config)
+        if entry is not self._entry:
+            TALLY.numbers[RECOMPILED] += 1
+        return Route(self.backend, self.program, config, entry, self._cache)
+
+
+def _bounded(table: dict[_RouteKey, Route], key: _RouteKey, route: Route) -> None:
+    table[key] = route
+    while len(table) > _MAX_ROUTES:
+        del table[next(iter(table))]
+
+
+def run_one(
+    pipeline: CompiledPipeline,
+    inputs: Sequence[Buffer],
+    config: DispatchConfig | None = None,
+    *,
+    out: Sequence[Buffer] | None = None,
+) -> OutputBuffers:
+    """Dispatch once."""
+    return pipeline.dispatch(inputs, config, out=out)
+
+
+def run_batch(
+    pipeline: CompiledPipeline,
+    batches: Sequence[Sequence[Buffer]],
+    config: DispatchConfig | None = None,
+    *,
+    out: Sequence[Sequence[Buffer]] | None = None,
+) -> list[OutputBuffers]:
+    """Dispatch once for each of several inputs, in order. Limits of the config hold for each dispatch.
+
+    An error says at which of them it happened, as `batch_index`; the ones before it have run.
+    """
+    if not isinstance(pipeline, DriverPipeline):
+        return pipeline.dispatch_batch(batches, config, out=out)
+    given: tuple[object, object] = batches, () if out is None else out
+    if not all(isinstance(g, Sequence) for g in given) or (out is not None and len(out) != len(batches)):
+        return CompiledPipeline.dispatch_batch(pipeline, batches, config, out=out)  # which refuses
+    run = pipeline.route(config).run
+    TALLY.numbers[BATCHES] += 1
+    results: list[OutputBuffers] = []
+    for k, inputs in enumerate(batches):
+        try:
+            results.append(run(inputs, None if out is None else out[k]))
+        except VyreError as e:
+            e.context.setdefault("batch_index", k)
+            raise
+    return results

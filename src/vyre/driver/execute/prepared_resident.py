@@ -1,0 +1,74 @@
+"""What of a compiled pipeline is ready to run again: dispatches over memory that stays on the device."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from ..contract.values import DispatchConfig, ResidentHandle, Resource
+
+Again: TypeAlias = Callable[[], list[ResidentHandle] | None]
+"""A resident dispatch once more: its outputs, or None where it has to be looked at first."""
+
+
+class Repeats:
+    """Resident dispatches that a compiled pipeline keeps ready, as its attribute `repeats`.
+
+    `table` has them by the identities of a config and of the handles, all of which are kept. `last` is the one that was
+    asked for last, with what it was asked for: to compare that costs a warm launch less than to make a key of it.
+    """
+
+    __slots__ = ("_kept", "_lock", "_uses", "last", "table")
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # the collector may free memory anywhere
+        self._kept: dict[tuple[int, ...], tuple[object, Sequence[ResidentHandle]]] = {}
+        self._uses: dict[int, set[tuple[int, ...]]] = {}
+        self.table: dict[tuple[int, ...], Again] = {}
+        self.last: tuple[int, object, Again] = NOTHING
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def keep(self, config: DispatchConfig | None, given: Sequence[ResidentHandle], again: Again) -> None:
+        """From now on, and until it is forgotten, this is a dispatch over exactly this memory."""
+        key = id(config), *map(id, given)
+        with self._lock:  # what is in the table is kept, and known to whoever frees it
+            self._kept[key] = config, given
+            for handle in given:
+                self._uses.setdefault(handle.id, set()).add(key)
+            self.table[key] = again
+
+    def find(self, config: int, given: Sequence[Resource]) -> Again | None:
+        """What was kept for these, the config being named by its identity."""
+        found = self.table.get((config, *map(id, given)))
+        if found is not None and type(given) is list:
+            last = config, given.copy(), found
+            self.last = last
+            if self.table.get((config, *map(id, given))) is not found:
+                self.last = NOTHING  # it was forgotten just now
+        return found
+
+    def forget(self, handle: ResidentHandle) -> None:
+        """Its memory was freed."""
+        with self._lock:
+            keys = list(self._uses.pop(handle.id, ()))
+            for key in keys:
+                self.table.pop(key, None)
+            if keys:
+                self.last = NOTHING
+            for key in keys:
+                for other in self._kept.pop(key, (None, ()))[1]:
+                    self._uses.get(other.id, set()).discard(key)
+
+    def clear(self) -> None:
+        """Forget all."""
+        with self._lock:
+            self.table.clear()
+            self.last = NOTHING
+            self._kept.clear()
+            self._uses.clear()
+
+
+NOTHING: tuple[int, object, Again] = (0, None, lambda: None)

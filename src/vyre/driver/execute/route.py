@@ -1,0 +1,353 @@
+"""How does a pipeline run under one config? Everything that does not depend on the call is settled here once.
+
+A route holds the settled config, the admitted program and the code that serves it. For input lengths it has seen, a
+warm call counts and dispatches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from operator import is_
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+
+from ...errors import ArgumentTypeError, DeviceLost, DispatchFailed, VyreError
+from .. import above
+from ..contract import CompiledPipeline, OutputBuffers, PendingDispatch, VyreBackend
+from ..contract.values import Dims, DispatchConfig, ResidentHandle, Resource, named
+from ..counters import FAILED, INPUT_BYTES, LANES, OUTPUT_BYTES, PLAIN, RESIDENT, SHAPES, TALLY
+from ..pipeline.compiler import code_for
+from ..pipeline.deadline import DeadlinePipeline
+from ..pipeline.sequence import SequencePipeline, launch_limits
+from ..pipeline.watched import WatchedBackend
+from ..plan import plan_dispatch
+from ..plan.outputs import (
+    check_outputs_apart,
+    enforce_actual_output_budget,
+    replace_output_buffers_preserving_slots,
+)
+from ..settings.knobs import SHADOW
+from .prepared_resident import NOTHING, Repeats
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from ...foundation.program import Program
+    from ..pipeline.cache import Entry, PipelineCache
+
+Run: TypeAlias = "Callable[[Sequence[Buffer], Sequence[Buffer] | None], OutputBuffers]"
+RunResident: TypeAlias = Callable[[Sequence[Resource]], list[ResidentHandle]]
+_Planned: TypeAlias = tuple[int, int, list[int], CompiledPipeline]
+"""Bytes taken, bytes made, the length of each output, and the code that serves the shape."""
+T = TypeVar("T")
+_LISTS = (list, tuple)
+_MAX_SHAPES = 1024
+"""Combinations of input lengths that a route remembers."""
+_RETURN_BUFFERS = "return a list of every output, each of exactly the planned length, or write into out and return it"
+
+
+class Sample(Protocol):
+    """One dispatch that a shadow wants to check."""
+
+    def checked(self, run: Callable[[], T], outputs: Callable[[T], OutputBuffers]) -> T: ...
+    def started(self, start: Callable[[], PendingDispatch]) -> PendingDispatch: ...
+
+
+class Shadow(Protocol):
+    """What computes dispatches again and compares, as far as the funnel knows it."""
+
+    def around(self, run: Run, config: DispatchConfig) -> Run: ...
+    def around_resident(
+        self, run: RunResident, download: Callable[..., OutputBuffers], config: DispatchConfig
+    ) -> RunResident: ...
+    def sample(
+        self, inputs: Sequence[Buffer], config: DispatchConfig, out: Sequence[Buffer] | None
+    ) -> Sample | None: ...
+
+
+class Route:
+    """A pipeline under one config. `run(inputs, out)` is the warm path."""
+
+    __slots__ = (
+        "_cache", "_limits", "_plans", "_sequence", "backend", "config", "entry", "life", "program", "resident", "run",
+        "shadow",
+    )  # fmt: skip
+
+    def __init__(
+        self, backend: WatchedBackend, program: Program, config: DispatchConfig, entry: Entry, cache: PipelineCache
+    ) -> None:
+        self.backend, self.program, self.config, self.entry, self._cache = backend, program, config, entry, cache
+        self.life = backend.life
+        self._limits = launch_limits(program, backend, config)
+        self._sequence: SequencePipeline | None = None  # for grids over the limit
+        self._plans: dict[tuple[int | None, ...] | None, _Planned] = {}
+        self.shadow = _shadow_of(backend, program)
+        self.run = self._build_run() if self.shadow is None else self.shadow.around(self._build_run(), config)
+        self.resident = self._build_resident()
+        if self.shadow is not None and _is_resident(entry.native):
+            self.resident = self.shadow.around_resident(self.resident, backend.download_resident, config)
+        TALLY.numbers[LANES] += 1
+
+    def _build_run(self) -> Run:
+        """The warm path as one closure: nothing is built, formatted, locked or looked up by name."""
+        cache, epoch, plans, plan = self._cache, self.entry.epoch, self._plans, self._plan
+        config = self.config
+        label, tally, accept = config.label, TALLY, self.accept
+        enter, leave = self.life.inflight.append, self.life.inflight.pop
+
+        def run(inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> OutputBuffers:
+            enter(None)
+            try:
+                if cache.epoch != epoch:  # not before entering: recovery changes it first, and then looks who is here
+                    raise self.stale()
+                try:
+                    planned = plans.get(_lengths(inputs, out))
+                except (TypeError, ValueError, BufferError):
+                    planned = None  # planning says what is wrong
+                taken, made, sizes, native = planned or plan(inputs, out)
+                counts = tally.numbers
+                counts[PLAIN] += 1
+                counts[INPUT_BYTES] += taken
+                counts[OUTPUT_BYTES] += made
+                if label is not None:
+                    try:
+                        tally.labels[label] += 1
+                    except KeyError:
+                        tally.counts.label(label)
+                try:
+                    outputs = native.dispatch(inputs, config, out=out)
+                except Exception as e:
+                    counts[FAILED] += 1
+                    error = self.failure(e)
+                    if error is e:
+                        raise
+                    raise error from e
+                try:
+                    if type(outputs) is list:
+                        if out is None:
+                            if [memoryview(b).nbytes for b in outputs] == sizes:
+                                return outputs
+                        elif len(outputs) == len(out) and all(map(is_, outputs, out)):
+                            return outputs
+                except (TypeError, ValueError, BufferError):
+                    pass  # no buffers
+                with counting_failures(self):
+                    return accept(outputs, out, sizes)
+            finally:
+                leave()
+
+        return run
+
+    def _build_resident(self) -> RunResident:
+        """The same for memory on the device, where there is no copy to hide any cost behind."""
+        cache, epoch, life = self._cache, self.entry.epoch, self.life
+        config, native, tally = self.config, self.entry.native, TALLY
+        label, own = config.label, id(config)
+        enter, leave, again_not = life.inflight.append, life.inflight.pop, NOTHING[2]
+        repeats = getattr(native, "repeats", None)
+        if not isinstance(repeats, Repeats) or config.timeout is not None:
+            repeats = Repeats()  # which stays empty
+
+        def run(resources: Sequence[Resource]) -> list[ResidentHandle]:
+            enter(None)
+            try:
+                if cache.epoch != epoch:
+                    raise self.stale()
+                counts = tally.numbers
+                counts[RESIDENT] += 1
+                if label is not None:
+                    tally.counts.label(label)
+                given = resources if life.is_current(resources) else life.unstamped(resources)
+                try:
+                    which, last, again = repeats.last
+                    if which != own or last != resources:
+                        again = repeats.find(own, resources) or again_not
+                    kept = again()
+                    if kept is not None:
+                        return kept
+                    kept = self.timed(native).dispatch_resident(given, config)
+                    return kept if life.is_current(kept) else [life.stamp(h) for h in kept]
+                except Exception as e:
+                    counts[FAILED] += 1
+                    error = self.failure(e)
+                    if error is e:
+                        raise
+                    raise error from e
+            finally:
+                leave()
+
+        return run
+
+    def _plan(self, inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> _Planned:
+        """Check a new shape. A plan whose grid lies in memory is good for one call only."""
+        with named(self.config.label):
+            for what, given in (("inputs", inputs), ("out", () if out is None else out)):
+                if not isinstance(given, Sequence):
+                    raise ArgumentTypeError(
+                        f"{what} is {type(given).__name__}, not a list", fix=f"pass {what} as a list of buffers"
+                    )
+            plan = plan_dispatch(self.program, inputs, self.config, self._limits, self.backend.id, out=out)
+            if out is not None:
+                check_outputs_apart(out)
+            sizes = [o.layout.read_size for o in plan.outputs]
+            native = self.timed(self._code(plan.launch.grid), sizes)
+        planned = sum(memoryview(b).nbytes for b in inputs), plan.output_bytes, sizes, native
+        TALLY.numbers[SHAPES] += 1
+        if not plan.indirect and (out is None or all(_is_buffer(b) for b in out)):
+            key = _lengths(inputs, out)
+            if key is not None:
+                while len(self._plans) >= _MAX_SHAPES:
+                    self._plans.pop(next(iter(self._plans)), None)
+                self._plans[key] = planned
+        return planned
+
+    def _code(self, grid: Dims) -> CompiledPipeline:
+        """The compiled program, or the launches that a grid over the device's limit needs, or one whose workgroups
+        wait for each other and do not all run at once."""
+        native, oversized = self.entry.native, max(grid) > self.backend.max_workgroups_per_dimension
+        if isinstance(native, SequencePipeline):
+            return native
+        if not native.holds(grid):
+            if self.config.cooperative or not self.backend.allows_host_grid_sync_split:
+                return native  # which refuses, and says how many it holds
+        elif not oversized:
+            return native
+        if self._sequence is None:
+            self._sequence = SequencePipeline(self.backend, self.program, self.config, code_for, oversized=oversized)
+        return self._sequence
+
+    def timed(self, native: CompiledPipeline, sizes: Sequence[int] = ()) -> CompiledPipeline:
+        """The same code, kept to the config's deadline if there is one."""
+        if self.config.timeout is None:
+            return native
+        return DeadlinePipeline(native, self.entry, self.life, sizes, keeps_it=self.backend.deadline != "none")
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """For the calls that are not hot: recovery sees them, and on a device that is gone they are refused."""
+        self.life.inflight.append(None)
+        try:
+            if self._cache.epoch != self.entry.epoch:
+                raise self.stale()
+            yield
+        finally:
+            self.life.inflight.pop()
+
+    def prepare(
+        self, branch: int, inputs: Sequence[Buffer], out: Sequence[Buffer] | None
+    ) -> tuple[list[int], CompiledPipeline]:
+        """What `run` does before it dispatches, for the calls that are not hot: the outputs' lengths, and the code."""
+        taken, made, sizes, native = self._plan(inputs, out)
+        self.count(branch)
+        TALLY.numbers[INPUT_BYTES] += taken
+        TALLY.numbers[OUTPUT_BYTES] += made
+        return sizes, native
+
+    def accept(self, outputs: Any, out: Sequence[Buffer] | None, sizes: list[int]) -> OutputBuffers:
+        """What a backend handed back, if it is what was planned. Fresh buffers are copied to where the caller wants."""
+        if not isinstance(outputs, list):
+            raise self.broken(f"it returned {type(outputs).__name__}", _RETURN_BUFFERS)
+        if out is not None and len(outputs) == len(out) and all(map(is_, outputs, out)):
+            return outputs
+        if any(not _is_buffer(b) for b in outputs):
+            raise self.broken("it returned something that holds no bytes", _RETURN_BUFFERS)
+        enforce_actual_output_budget(self.config, outputs)
+        found = [memoryview(b).nbytes for b in outputs]
+        if found != sizes:
+            raise self.broken(f"it returned buffers of {found} bytes and {sizes} were planned", _RETURN_BUFFERS)
+        if out is None:
+            return outputs
+        targets = list(out)
+        replace_output_buffers_preserving_slots(outputs, targets)
+        return targets
+
+    def broken(self, what: str, fix: str) -> DispatchFailed:
+        return DispatchFailed(
+            f"backend {self.backend.id} broke its contract: {what}",
+            fix=f"correct the backend's dispatch: {fix}",
+            backend=self.backend.id,
+            pipeline=self.entry.native.id,
+        )
+
+    def failure(self, error: Exception) -> VyreError:
+        """What the caller gets for what the backend raised: the loss of its device, or one of our errors."""
+        found = self.backend.failure(error, self.entry.epoch, pipeline=self.entry.native.id)
+        if self.config.label is not None:
+            found.context.setdefault("label", self.config.label)
+        return found
+
+    def sample(self, inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> Sample | None:
+        """What to hand the outputs to, where a shadow wants this dispatch."""
+        return None if self.shadow is None else self.shadow.sample(inputs, self.config, out)
+
+    def count(self, branch: int) -> None:
+        TALLY.numbers[branch] += 1
+        if self.config.label is not None:
+            TALLY.counts.label(self.config.label)
+
+    def stale(self) -> DeviceLost:
+        return self.life.refusal(pipeline=self.entry.native.id, **self.config.labelled)
+
+
+def _shadow_of(backend: VyreBackend, program: Program) -> Shadow | None:
+    """What the setting `shadow` holds this program's outputs against."""
+    if SHADOW.peek() is None:
+        return None
+    found: Shadow | None = above.shadow_of(backend, program)
+    return found
+
+
+def _is_resident(native: CompiledPipeline) -> bool:
+    """Whether it runs over memory of the device at all."""
+    return type(native).dispatch_resident is not CompiledPipeline.dispatch_resident
+
+
+def _lengths(inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> tuple[int | None, ...] | None:
+    """What a plan is kept under: the lengths of the inputs, then None and those of the caller's outputs.
+
+    None, which no plan is kept under, where one of the two is no list; looking at an iterator would use it up.
+    """
+    if type(inputs) not in _LISTS:
+        return None
+    found: list[int | None] = []  # in plain loops: a comprehension costs a warm call 0.1 us more
+    for b in inputs:
+        found.append(len(b) if type(b) is bytes else memoryview(b).nbytes)
+    if out is not None:
+        if type(out) not in _LISTS:
+            return None
+        if len(out) > 1:
+            check_outputs_apart(out)
+        found.append(None)
+        for b in out:
+            view = memoryview(b)
+            found.append(view.nbytes if view.c_contiguous and not view.readonly else -1)
+    return tuple(found)
+
+
+def _is_buffer(data: object) -> bool:
+    try:
+        memoryview(data)  # type: ignore[arg-type]
+    except TypeError:
+        return False
+    return True
+
+
+@contextmanager
+def typed_failures(route: Route) -> Iterator[None]:
+    try:
+        yield
+    except Exception as e:
+        error = route.failure(e)
+        if error is e:
+            raise
+        raise error from e
+
+
+@contextmanager
+def counting_failures(route: Route) -> Iterator[None]:
+    try:
+        with typed_failures(route):
+            yield
+    except VyreError:
+        TALLY.numbers[FAILED] += 1
+        raise

@@ -1,0 +1,1 @@
+"""The one boundary in front of every backend."""

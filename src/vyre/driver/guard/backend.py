@@ -1,0 +1,371 @@
+"""The one boundary: every backend that is acquired stands behind a guard.
+
+A dispatch of the guard finds the program's pipeline and goes through the funnel, where admission, limits, deadlines and
+counting are. Everything else of the contract reaches the backend: facts as they are, calls to the device only while it
+is there, and their failures as errors of ours.
+"""
+
+from __future__ import annotations
+
+import weakref
+from abc import update_abstractmethods
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import wraps
+from inspect import getattr_static, isfunction, unwrap
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from ...errors import (
+    ArgumentTypeError,
+    BackendError,
+    DeadlineExceeded,
+    DeviceLost,
+    DispatchFailed,
+    UnsupportedFeature,
+    VyreError,
+)
+from ..admission.gates import gates
+from ..contract import (
+    PIPELINE_CACHE_ATTRIBUTE,
+    BackendCapability,
+    CompiledPipeline,
+    OutputBuffers,
+    PendingDispatch,
+    VyreBackend,
+)
+from ..contract.backend import QUERIES
+from ..contract.values import (
+    DEFAULT_CONFIG,
+    DispatchConfig,
+    ResidentDispatchStep,
+    ResidentHandle,
+    ResidentReadRange,
+    ResidentSequenceTiming,
+    TimedDispatchResult,
+)
+from ..device_state import Life, Phase
+from ..execute.compile import compile_on
+from ..execute.pipeline import DriverPipeline
+from ..pipeline.cache import PipelineCache
+from ..pipeline.watched import WatchedBackend
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from ...foundation.program import Program
+
+T = TypeVar("T")
+LIFE_ATTRIBUTE = "_vyre_life"
+GUARD_ATTRIBUTE = "_vyre_guard"
+FACTS = frozenset(("supported_ops", "device_profile", "metrics", "pipeline_cache_snapshot"))
+"""Members that are asked of the backend whatever became of its device."""
+_MAX_HANDLES = 256
+"""Programs, each with a config, that a guard dispatches without looking for their pipelines again."""
+
+
+def guarded(backend: VyreBackend) -> GuardedBackend:
+    """The backend behind its guard; a guard is its own."""
+    if isinstance(backend, GuardedBackend):
+        return backend
+    known: weakref.ref[GuardedBackend] | None = vars(backend).get(GUARD_ATTRIBUTE)
+    guard = None if known is None else known()
+    if guard is None:
+        guard = GuardedBackend(backend)
+        vars(backend)[GUARD_ATTRIBUTE] = weakref.ref(guard)
+    return guard
+
+
+def _listed(what: str, given: Any) -> Any:
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+        raise ArgumentTypeError(f"{what} is a {type(given).__name__}, not a list", fix=f"pass the {what} as a list")
+    return given
+
+
+def _forwarding(cls: type[GuardedBackend]) -> type[GuardedBackend]:
+    """Let every member of the contract reach the backend unless the guard has its own, also those added later."""
+    for name in vars(VyreBackend):
+        if name.startswith("_") or name in QUERIES or name in vars(cls) or name == "contract":
+            continue
+        member = getattr_static(VyreBackend, name)
+        setattr(cls, name, _method(name, member) if isfunction(member) else property(_attribute(name)))
+    return update_abstractmethods(cls)
+
+
+def _attribute(name: str) -> Callable[[GuardedBackend], Any]:
+    return lambda self: getattr(self.inner, name)
+
+
+def _method(name: str, member: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(member)
+    def fact(self: GuardedBackend, *args: Any, **options: Any) -> Any:
+        return getattr(self.inner, name)(*args, **options)
+
+    @wraps(member)
+    def call(self: GuardedBackend, *args: Any, **options: Any) -> Any:
+        return self.on_device(lambda: getattr(self.inner, name)(*args, **options))
+
+    return fact if name in FACTS else call
+
+
+@_forwarding
+class GuardedBackend(WatchedBackend):
+    """A backend and what became of its device. `inner` is the backend itself."""
+
+    _splits_grid_sync = True
+
+    def __init__(self, inner: VyreBackend) -> None:
+        facts: object = inner.capability
+        if not isinstance(facts, BackendCapability):
+            raise BackendError(
+                f"the capability record of backend {inner.id} is {type(facts).__name__}",
+                fix="correct the backend: set capability = BackendCapability(...)",
+                backend=inner.id,
+            )
+        self.inner = inner
+        self.pipelines: PipelineCache = vars(inner).setdefault(PIPELINE_CACHE_ATTRIBUTE, PipelineCache())
+        self.life: Life = vars(inner).setdefault(LIFE_ATTRIBUTE, Life(inner.id, self.pipelines))
+        self._handles: OrderedDict[object, DriverPipeline] = OrderedDict()
+        self._steps: dict[int, tuple[Sequence[ResidentDispatchStep], int]] = {}
+
+    @property
+    def id(self) -> str:
+        return self.inner.id
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.inner!r}>"
+
+    # -- dispatch
+
+    def dispatch(
+        self,
+        program: Program,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig = DEFAULT_CONFIG,
+        *,
+        out: Sequence[Buffer] | None = None,
+    ) -> OutputBuffers:
+        return self._handle(program, config).dispatch(inputs, out=out)
+
+    dispatch_borrowed = dispatch
+
+    def dispatch_timed(
+        self,
+        program: Program,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig = DEFAULT_CONFIG,
+        *,
+        out: Sequence[Buffer] | None = None,
+    ) -> TimedDispatchResult:
+        return self._handle(program, config).dispatch_timed(inputs, out=out)
+
+    def dispatch_async(
+        self,
+        program: Program,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig = DEFAULT_CONFIG,
+        *,
+        out: Sequence[Buffer] | None = None,
+    ) -> PendingDispatch:
+        return self._handle(program, config).dispatch_async(inputs, out=out)
+
+    def supported_ops(self) -> frozenset[str]:
+        return frozenset(self.inner.supported_ops())  # which is the same object, unless the author gave another set
+
+    def compile_native(self, program: Program, config: DispatchConfig) -> CompiledPipeline:
+        """The program compiled, behind the same guard."""
+        return compile_on(self, program, config, in_time=False).pipeline
+
+    def _handle(self, program: Program, config: DispatchConfig) -> DriverPipeline:
+        """The pipeline of a program, looked for once per config and state of the device."""
+        try:
+            key = (program.fingerprint, config, self.pipelines.epoch, gates())
+            handle = self._handles.get(key)
+        except (AttributeError, TypeError, VyreError):  # no program, no config, or one that cannot be encoded
+            return compile_on(self, program, config, in_time=False).pipeline  # which says what is wrong with them
+        if handle is None:
+            handle = compile_on(self, program, config, in_time=True).pipeline
+            self._handles[key] = handle
+            while len(self._handles) > _MAX_HANDLES:
+                self._handles.popitem(last=False)
+        return handle
+
+    # -- residency
+
+    def allocate_resident(self, nbytes: int) -> ResidentHandle:
+        return self.life.stamp(self.on_device(lambda: self.inner.allocate_resident(nbytes)))
+
+    def upload_resident(self, ranges: Sequence[tuple[ResidentHandle, int, Buffer]]) -> None:
+        own = []
+        for each in _listed("ranges", ranges):
+            if not isinstance(each, tuple | list) or len(each) != 3:
+                raise ArgumentTypeError(
+                    f"a range to upload is a {type(each).__name__}", fix="pass [(handle, byte offset, data), ...]"
+                )
+            handle, offset, data = each
+            own.append((self.life.unstamp(handle), offset, data))
+        self.on_device(lambda: self.inner.upload_resident(own))
+
+    def download_resident(
+        self, ranges: Sequence[ResidentReadRange], *, out: Sequence[Buffer] | None = None
+    ) -> OutputBuffers:
+        own = self._own(ranges)
+        return self.on_device(lambda: self.inner.download_resident(own, out=out))
+
+    def free_resident(self, resource: ResidentHandle) -> None:
+        own = self.life.unstamp(resource)
+        self.on_device(lambda: self.inner.free_resident(own))
+
+    def dispatch_resident(
+        self,
+        steps: Sequence[ResidentDispatchStep],
+        *,
+        reads: Sequence[ResidentReadRange] = (),
+        repeat: int = 1,
+        timed: bool = False,
+    ) -> tuple[OutputBuffers, ResidentSequenceTiming | None]:
+        self._require_current(steps)
+        ranges = self._own(reads)
+        return self.on_device(lambda: self.inner.dispatch_resident(steps, reads=ranges, repeat=repeat, timed=timed))
+
+    def _require_current(self, steps: Sequence[ResidentDispatchStep]) -> None:
+        """Raise for memory of a life that is over. A tuple of steps that was looked at is not looked at again."""
+        life = self.life
+        known = self._steps.get(id(steps))
+        if known is not None and known[0] is steps and known[1] == life.number:
+            return
+        for step in _listed("steps", steps):
+            if not isinstance(step, ResidentDispatchStep):
+                raise ArgumentTypeError(
+                    f"a step is a {type(step).__name__}", fix="pass [ResidentDispatchStep(program, resources), ...]"
+                )
+            for resource in _listed("resources of a step", step.resources):
+                life.unstamp(resource)
+        if type(steps) is tuple and all(type(step.resources) is tuple for step in steps):
+            if len(self._steps) >= _MAX_HANDLES:
+                self._steps.clear()
+            self._steps[id(steps)] = steps, life.number  # which keeps its id meanwhile
+
+    def _own(self, ranges: Sequence[ResidentReadRange]) -> list[ResidentReadRange]:
+        own = []
+        for r in _listed("ranges", ranges):
+            if not isinstance(r, ResidentReadRange):
+                raise ArgumentTypeError(
+                    f"a range to read is a {type(r).__name__}",
+                    fix="pass [ResidentReadRange(handle, byte offset, byte length), ...]",
+                )
+            own.append(replace(r, resource=self.life.unstamp(r.resource)))
+        return own
+
+    def __reduce__(self) -> NoReturn:
+        raise ArgumentTypeError(
+            f"the open backend {self.id} cannot be pickled or copied",
+            fix="send its name, and call vyre.acquire() on the other side",
+        )
+
+    # -- lifecycle
+
+    def flush(self) -> None:
+        self.on_device(self.inner.flush)
+        for pending in self.life.watched():
+            try:
+                pending._settle(None)
+            except Exception:  # kept in the handle, for whoever asks it for its result
+                continue
+        self.life.require_open()
+
+    def shutdown(self) -> None:
+        if not self.life.shut():
+            return
+        self._handles.clear()
+        self.life.drain()
+        self._typed(self.inner.shutdown)
+
+    def device_lost(self) -> bool:
+        return self.life.phase not in (Phase.OPEN, Phase.SHUT) or self._is_lost()
+
+    def try_recover(self) -> None:
+        """Rebuild the device's state. Who is still running after half a second is not waited for any longer."""
+        if unwrap(type(self.inner).try_recover) is VyreBackend.try_recover:
+            self.inner.try_recover()  # which refuses, and nothing has ended
+        self._handles.clear()
+        self.life.recover(lambda: self._typed(self.inner.try_recover), self._is_lost)
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            if self.life.phase is Phase.OPEN:  # else flushing would hide why the block ended
+                self.flush()
+        finally:
+            self.shutdown()
+
+    # -- the device
+
+    def require_usable(self) -> None:
+        """Raise DeviceLost unless the device is there. One that was lost to a deadline is recovered."""
+        life = self.life
+        if life.phase is Phase.LOST and life.out_of_time:
+            with suppress(UnsupportedFeature):
+                self.try_recover()
+        life.require_open()
+        if self._is_lost():
+            life.lose()
+            life.require_open()
+
+    def on_device(self, call: Callable[[], T]) -> T:
+        """What `call` gives, if the device is there."""
+        self.require_usable()
+        life, epoch = self.life, self.pipelines.epoch
+        life.inflight.append(None)
+        try:
+            life.require_open()  # again: from now on, recovery waits for us
+            try:
+                return call()
+            except Exception as e:
+                error = self.failure(e, epoch)
+                if error is e:
+                    raise
+                raise error from e
+        finally:
+            life.inflight.pop()
+
+    def failure(self, error: Exception, epoch: int, **context: Any) -> VyreError:
+        """What the caller gets for what the backend raised. On a device that is gone, every failure is its loss."""
+        life = self.life
+        current = life.pipelines.epoch == epoch
+        if isinstance(error, DeadlineExceeded):
+            if current and self._is_lost():
+                life.lose(out_of_time=True)
+            return error
+        if current and (isinstance(error, DeviceLost) or self._is_lost()):
+            life.lose()
+        if isinstance(error, DeviceLost):
+            return error
+        if life.pipelines.epoch != epoch and life.phase not in (Phase.BUSY, Phase.SHUT):
+            return life.refusal(**context)
+        return error if isinstance(error, VyreError) else self._raised(error, **context)
+
+    def _is_lost(self) -> bool:
+        try:
+            return bool(self.inner.device_lost())
+        except Exception:  # a backend that cannot say is used, and its failures are told
+            import logging  # which costs milliseconds, and is needed by nobody else here
+
+            logging.getLogger("vyre.guard").warning("device_lost() of backend %s raised", self.id, exc_info=True)
+            return False
+
+    def _typed(self, method: Callable[[], None]) -> None:
+        try:
+            method()
+        except VyreError:
+            raise
+        except Exception as e:
+            raise self._raised(e) from e
+
+    def _raised(self, error: Exception, **context: Any) -> DispatchFailed:
+        return DispatchFailed(
+            f"backend {self.id} raised {type(error).__name__}: {error}",
+            fix="read the chained error, and correct the backend or what it was given",
+            backend=self.id,
+            **context,
+        )

@@ -1,0 +1,75 @@
+"""Compile, prewarm and explain on any backend, guarded or not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...errors import ArgumentTypeError
+from ...foundation.program import Program
+from ..contract import VyreBackend
+from ..contract.values import DispatchConfig
+from ..execute.compile import CompiledPipelineBuild, PipelineReproManifest, compile_on
+from ..execute.pipeline import DriverPipeline
+from ..pipeline.cache import Entry
+from ..pipeline.compiler import find, key_of
+from .backend import guarded
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from ..execute.explanation import Explanation
+
+
+@dataclass(frozen=True, slots=True)
+class PipelinePrewarmReport:
+    pipeline_id: str
+    cache_hit: bool
+    manifest: PipelineReproManifest
+
+
+def compile(
+    backend: VyreBackend, program: Program, config: DispatchConfig | None = None, *, in_time: bool = False
+) -> DriverPipeline:
+    """The program compiled for this backend, from its cache if it was compiled before.
+
+    `config` is what dispatches use that bring none of their own, or one equal to the default. `in_time`: a dispatch
+    waits for it, so that the timeout of the config holds here too.
+    """
+    return compile_with_telemetry(backend, program, config, in_time=in_time).pipeline
+
+
+def compile_with_telemetry(
+    backend: VyreBackend, program: Program, config: DispatchConfig | None = None, *, in_time: bool = False
+) -> CompiledPipelineBuild:
+    """As `compile`, with what the cache did and why."""
+    if not isinstance(backend, VyreBackend):
+        raise ArgumentTypeError(
+            f"backend is {type(backend).__name__}, not a VyreBackend", fix="call compile(backend, program, config)"
+        )
+    return compile_on(guarded(backend), program, config, in_time=in_time)
+
+
+def code_for(backend: VyreBackend, program: Program, config: DispatchConfig) -> Entry:
+    """The compiled code of a program that was admitted, found or made within the timeout of the config."""
+    return find(guarded(backend), program, key_of(backend, program, config), config.timeout).entry
+
+
+def prewarm(backend: VyreBackend, program: Program, config: DispatchConfig | None = None) -> PipelinePrewarmReport:
+    """Compile without dispatching, so that the first dispatch need not wait."""
+    build = compile_with_telemetry(backend, program, config)
+    return PipelinePrewarmReport(build.pipeline.id, build.cache_hit, build.manifest)
+
+
+def explain(
+    target: DriverPipeline | Program,
+    inputs: Sequence[Buffer],
+    config: DispatchConfig | None = None,
+    *,
+    backend: VyreBackend | None = None,
+) -> Explanation:
+    """What a dispatch of a pipeline, or of a program on a backend, would do, and why. Nothing runs or is compiled."""
+    from ..execute.explanation import explain_dispatch  # only those who ask pay for it
+
+    return explain_dispatch(target, inputs, config, None if backend is None else guarded(backend))

@@ -1,0 +1,204 @@
+"""Who keeps a deadline? A backend that can, and else the driver: it leaves a call that takes too long to itself.
+
+With a timeout, outputs go to memory of their own and are copied to the caller's when the dispatch has succeeded, so
+that nothing of the caller's is written after an error. A call that is left to itself reads copies of the inputs.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from ...errors import DeadlineExceeded
+from ..contract import CompiledPipeline, OutputBuffers, PendingDispatch
+from ..contract.values import DispatchConfig, ResidentHandle, Resource, TimedDispatchResult
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from ..device_state import Life
+    from .cache import Entry
+
+T = TypeVar("T")
+
+
+def expired(**context: object) -> DeadlineExceeded:
+    return DeadlineExceeded(
+        "the program did not end in time", fix="allow more time, or do less in one dispatch", **context
+    )
+
+
+class Call(Generic[T]):
+    """A call on a thread of its own, which the one who started it may leave behind."""
+
+    def __init__(self, work: Callable[[], T], until: float, left_behind: Callable[[], Callable[[], None]]) -> None:
+        """`left_behind` is called when nobody waits any longer, and what it gives when the call ends after all."""
+        self._until, self._left_behind = until, left_behind
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._at_end: Callable[[], None] | None = None
+        self._outcome: tuple[T] | BaseException | None = None
+        context = copy_context()  # what the caller has set for his thread holds here too
+
+        def run() -> None:
+            try:
+                if time.monotonic() >= until:
+                    raise expired()
+                self._outcome = (context.run(work),)
+            except BaseException as e:
+                self._outcome = e  # raised where somebody waits
+            with self._lock:
+                self._ended.set()
+            if self._at_end is not None:
+                self._at_end()
+
+        threading.Thread(target=run, name="vyre-call", daemon=True).start()  # one that hangs must not hold up the exit
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, or its time has."""
+        return self._ended.is_set() or time.monotonic() >= self._until
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Whether it is over within `timeout` seconds."""
+        left = self._until - time.monotonic()
+        self._ended.wait(min(max(left if timeout is None else min(timeout, left), 0), threading.TIMEOUT_MAX))
+        return self.is_over
+
+    def leave(self) -> None:
+        with self._lock:
+            if not self._ended.is_set() and self._at_end is None:
+                self._at_end = self._left_behind()
+
+    def outcome(self) -> T:
+        """What came of it; DeadlineExceeded when it has not ended."""
+        if not self._ended.is_set():
+            self.leave()
+            raise expired()
+        if isinstance(self._outcome, BaseException):
+            raise self._outcome
+        assert self._outcome is not None
+        return self._outcome[0]
+
+
+def call_within(work: Callable[[], T], seconds: float, left_behind: Callable[[], Callable[[], None]]) -> T:
+    """The result of `work`, which is left behind after so many seconds, or when the wait is interrupted."""
+    call = Call(work, time.monotonic() + seconds, left_behind)
+    try:
+        call.wait()
+    except BaseException:
+        call.leave()
+        raise
+    return call.outcome()
+
+
+class DeadlinePipeline(CompiledPipeline):
+    """A compiled pipeline whose dispatches have a deadline. Outputs are never those of the caller."""
+
+    def __init__(
+        self, native: CompiledPipeline, entry: Entry, life: Life, sizes: Sequence[int], *, keeps_it: bool
+    ) -> None:
+        """`sizes` are the bytes of each output. `keeps_it`: the backend ends a dispatch in time by itself."""
+        self._entry = entry  # a call that is left behind still runs its code, which is closed with the entry
+        self.id, self.backend_id = native.id, native.backend_id
+        self.native, self._life, self._sizes, self._keeps_it = native, life, sizes, keeps_it
+
+    def dispatch(
+        self,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig | None = None,
+        *,
+        out: Sequence[Buffer] | None = None,
+    ) -> OutputBuffers:
+        own = self._own(out)
+        return self._run(inputs, config, lambda given: self.native.dispatch(given, config, out=own))
+
+    def dispatch_timed(
+        self,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig | None = None,
+        *,
+        out: Sequence[Buffer] | None = None,
+    ) -> TimedDispatchResult:
+        own = self._own(out)
+        return self._run(inputs, config, lambda given: self.native.dispatch_timed(given, config, out=own))
+
+    def dispatch_async(
+        self,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig | None = None,
+        *,
+        out: Sequence[Buffer] | None = None,
+    ) -> PendingDispatch:
+        seconds, own = _seconds(config), self._own(out)
+        if self._keeps_it:
+            return self.native.dispatch_async(inputs, config, out=own)
+        given, until = _copies(inputs), time.monotonic() + seconds
+        return CallPending(Call(lambda: self.native.dispatch(given, config, out=own), until, self._left_behind()))
+
+    def dispatch_resident(
+        self, resources: Sequence[Resource], config: DispatchConfig | None = None
+    ) -> list[ResidentHandle]:
+        if self._keeps_it:
+            _seconds(config)
+            return self.native.dispatch_resident(resources, config)
+        return call_within(
+            lambda: self.native.dispatch_resident(resources, config), _seconds(config), self._left_behind()
+        )
+
+    def _own(self, out: Sequence[Buffer] | None) -> list[Buffer] | None:
+        """Memory in place of the caller's: its lengths may be all that says how long an output is."""
+        return None if out is None else [bytearray(n) for n in self._sizes]
+
+    def _run(self, inputs: Sequence[Buffer], config: DispatchConfig | None, work: Callable[[Sequence[Buffer]], T]) -> T:
+        seconds = _seconds(config)
+        if self._keeps_it:
+            return work(inputs)
+        given = _copies(inputs)
+        return call_within(lambda: work(given), seconds, self._left_behind())
+
+    def _left_behind(self) -> Callable[[], Callable[[], None]]:
+        """What is done when a call that starts now is left behind."""
+        life, number = self._life, self._life.number
+
+        def left() -> Callable[[], None]:
+            life.abandon(number)
+            return lambda: life.abandoned_ended(number)
+
+        return left
+
+
+class CallPending(PendingDispatch):
+    """A dispatch that the driver keeps to its deadline."""
+
+    def __init__(self, call: Call[OutputBuffers]) -> None:
+        super().__init__()
+        self._call = call
+
+    def is_ready(self) -> bool:
+        return self._call.is_over
+
+    def _wait(self, timeout: float | None) -> OutputBuffers:
+        if not self._call.wait(timeout):
+            raise TimeoutError
+        return self._call.outcome()
+
+
+def _seconds(config: DispatchConfig | None) -> float:
+    """How long a dispatch may take. One without any time is not started."""
+    assert config is not None
+    assert config.timeout is not None
+    if config.timeout <= _NO_TIME_S:
+        raise expired(timeout=config.timeout)
+    return config.timeout
+
+
+_NO_TIME_S = 1e-6
+"""Less than any launch takes."""
+
+
+def _copies(inputs: Sequence[Buffer]) -> list[Buffer]:
+    return [b if type(b) is bytes else bytes(memoryview(b)) for b in inputs]

@@ -1,0 +1,380 @@
+"""One dispatch as several launches, with the bytes of one.
+
+A grid-wide barrier on a device without one ends a launch: each segment of the program is a launch of its own. A grid
+with more workgroups along an axis than the device takes becomes several launches, whose ids count on from a base. A
+sequence of segments is repeated as a whole, until nothing changes or the iterations are used up.
+
+Between launches, memory is known by name: every launch takes what it touches and gives back what it writes, in full.
+What the caller passed is never written, and what he gets is made at the end.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from ...errors import DispatchFailed, VyreError
+from ...foundation.dtypes import u32
+from ...foundation.gridsync import contains_grid_sync, segments, touched
+from ...foundation.ir import (
+    Call,
+    Expr,
+    IndirectDispatch,
+    InvocationId,
+    Load,
+    Opaque,
+    OpaqueNode,
+    Trap,
+    WorkgroupId,
+    lit,
+)
+from ...foundation.program import Access, BufferDecl, LinearType, Program, uniform
+from ...foundation.visit import distinct, rewrite
+from ..contract import CompiledPipeline, OutputBuffers, VyreBackend
+from ..contract.values import DispatchConfig, TimedDispatchResult
+from ..counters import count_sequence
+from ..plan.binding import BindingRole
+from ..plan.bounds import ceil_div, reserve_bytes
+from ..plan.grid import Grid, LaunchGeometryLimits, check_grid, resolve_indirect_grid
+from ..plan.launch import DispatchPlan, plan_dispatch
+from ..plan.outputs import replace_output_buffers_preserving_slots
+from .deadline import expired
+from .watched import WatchedBackend
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from .cache import Entry
+
+
+def segments_needed(program: Program, backend: VyreBackend) -> bool:
+    """Whether the program waits for its whole grid and the backend leaves that to the driver."""
+    if backend.supports_grid_sync or not backend.allows_host_grid_sync_split:
+        return False
+    return contains_grid_sync(program)
+
+
+def launch_limits(program: Program, backend: VyreBackend, config: DispatchConfig) -> LaunchGeometryLimits:
+    """What a dispatch is held to: the device's limits, without that on the grid where it may become several launches.
+
+    A launch that is asked to be cooperative stays one, as does a program with an extension that may use an id, or with
+    a grid-wide barrier where the backend wants no launches behind its back.
+    """
+    limits = LaunchGeometryLimits.of(backend)
+    whole = config.cooperative or (contains_grid_sync(program) and not backend.allows_host_grid_sync_split)
+    return limits.any_grid() if all(limits.max_grid_dim) and not whole and not _has_unknown(program) else limits
+
+
+# ---- programs -------------------------------------------------------------------------------------------------------
+
+
+def stage_programs(program: Program) -> tuple[Program, ...]:
+    """One program for each segment, with the buffers it touches: to be read, or to be read and written.
+
+    None has outputs of its own, or takes its grid from memory: whoever runs them in turn keeps the memory.
+    """
+    return program._cached("driver.stages", lambda: tuple(_stage(s.program) for s in segments(program)))
+
+
+def _stage(segment: Program) -> Program:
+    entry = rewrite(segment.entry, node=lambda node: () if isinstance(node, IndirectDispatch) else node)
+    reads, writes, lengths = touched(entry)
+    kept = (b for b in segment.buffers if b.name in reads | writes | lengths)
+    return segment.replace(buffers=tuple(_threaded(b, b.name in writes) for b in kept), entry=entry)
+
+
+def _threaded(b: BufferDecl, written: bool) -> BufferDecl:
+    """The buffer as one launch among several binds it: a first write must keep what it does not touch."""
+    access = b.access
+    if not b.is_workgroup:
+        access = Access.READ_WRITE if written else Access.UNIFORM if access is Access.UNIFORM else Access.READ_ONLY
+    return b.replace(
+        access=access,
+        kind=b.kind if access is b.access else None,
+        is_output=False,
+        live_out=False,
+        output_byte_range=None,
+        linear_type=LinearType.UNRESTRICTED,  # how often a buffer is used was checked over the whole program
+    )
+
+
+def _acts(stage: Program) -> bool:
+    """Whether a launch of it can be noticed."""
+    if any(b.access is Access.READ_WRITE for b in stage.buffers) or _has_unknown(stage):
+        return True
+    return any(isinstance(item, Trap) for item in distinct(stage.entry))
+
+
+def _has_unknown(program: Program) -> bool:
+    """Whether something in it may ask for an id, or do more than write buffers, without showing it."""
+    unknown = (Opaque, OpaqueNode, Call)
+    return program._cached("driver.unknown", lambda: any(isinstance(i, unknown) for i in distinct(program.entry)))
+
+
+def based_program(stage: Program) -> tuple[Program, str]:
+    """The program with workgroup and global ids that count on from a base, and the name of the uniform that holds it.
+
+    Its words are the first workgroup along each axis and then the first global id along each axis.
+    """
+    taken = {b.name for b in stage.buffers}
+    name = "base"
+    while name in taken:
+        name += "_"
+    slots = {b.binding for b in stage.buffers if not b.is_workgroup}
+    slot = next(k for k in range(len(slots) + 1) if k not in slots)
+
+    def counted_on(e: Expr) -> Expr:
+        match e:
+            case WorkgroupId(axis=axis):
+                return e + Load(name, lit(axis), dtype=u32)
+            case InvocationId(axis=axis):
+                return e + Load(name, lit(3 + axis), dtype=u32)
+        return e
+
+    entry = rewrite(stage.entry, expr=counted_on)
+    return stage.replace(buffers=(*stage.buffers, uniform(name, slot, u32, 6)), entry=entry), name
+
+
+def pieces(grid: Grid, most: Grid) -> Iterator[tuple[Grid, Grid]]:
+    """(first workgroup, workgroups) of launches that together are the grid, x first.
+
+    >>> list(pieces((5, 1, 1), (2, 2, 2)))
+    [((0, 0, 0), (2, 1, 1)), ((2, 0, 0), (2, 1, 1)), ((4, 0, 0), (1, 1, 1))]
+    """
+    for z in range(0, grid[2], most[2]):
+        for y in range(0, grid[1], most[1]):
+            for x in range(0, grid[0], most[0]):
+                size = min(most[0], grid[0] - x), min(most[1], grid[1] - y), min(most[2], grid[2] - z)
+                yield (x, y, z), size
+
+
+def launch_count(program: Program, grid: Grid, most: int) -> int:
+    """Launches of one pass over a grid, on a device that takes `most` workgroups along an axis."""
+    return sum(map(_acts, stage_programs(program))) * prod(ceil_div(n, most) for n in grid)
+
+
+# ---- running --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Code:
+    """Compiled code of one stage, and its buffers by name in slot order. `base` names the uniform of the base ids."""
+
+    entry: Entry
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    base: str | None = None
+
+
+class SequencePipeline(CompiledPipeline):
+    """A program that a backend runs as several launches."""
+
+    def __init__(
+        self,
+        backend: WatchedBackend,
+        program: Program,
+        config: DispatchConfig,
+        find: Callable[[WatchedBackend, Program, DispatchConfig], Entry],
+        *,
+        oversized: bool = False,
+    ) -> None:
+        """Compile the launches of a grid that fits the device, or of one that does not; the others when they come.
+
+        `find` gives the compiled code of one launch.
+        """
+        self.id, self.backend_id = f"{backend.id}:sequence:{program.fingerprint[:16]}", backend.id
+        self.backend, self.program, self.config, self._find = backend, program, config, find
+        self.segment_count = len(stage_programs(program))
+        self._limits = LaunchGeometryLimits.of(backend)
+        self._stages = tuple((k, p) for k, p in enumerate(stage_programs(program), 1) if _acts(p))
+        self._codes: dict[tuple[int, bool], _Code] = {}
+        for k, stage in self._stages:
+            self._code(k, stage, oversized)
+
+    def dispatch(
+        self,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig | None = None,
+        *,
+        out: Sequence[Buffer] | None = None,
+    ) -> OutputBuffers:
+        return self._run(inputs, config, out, timed=False).outputs
+
+    def dispatch_timed(
+        self,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig | None = None,
+        *,
+        out: Sequence[Buffer] | None = None,
+    ) -> TimedDispatchResult:
+        """The device's times are sums over the launches, where every launch reports its own."""
+        return self._run(inputs, config, out, timed=True)
+
+    def _run(
+        self, inputs: Sequence[Buffer], config: DispatchConfig | None, out: Sequence[Buffer] | None, timed: bool
+    ) -> TimedDispatchResult:
+        started, begun = time.perf_counter_ns(), time.monotonic()
+        config = self.config if config is None else config
+        plan = plan_dispatch(self.program, inputs, config, self._limits.any_grid(), self.backend_id, out=out)
+        run = _Run(plan, inputs, config, begun, timed)
+        iteration, settled = 0, False
+        while iteration < plan.iterations and not settled:
+            iteration += 1
+            before = dict(run.memory)
+            grid = self._grid(plan, run.memory)
+            if all(grid):
+                self._pass(run, grid)
+            settled = not all(grid) or (plan.iterations > 1 and run.same_as(before))
+        count_sequence(self.segment_count, run.launches, iteration, fixpoint=settled)
+        results = run.results()
+        if out is not None:
+            targets = list(out)
+            replace_output_buffers_preserving_slots(results, targets)
+            results = targets
+        return TimedDispatchResult(results, time.perf_counter_ns() - started, *run.times)
+
+    def _grid(self, plan: DispatchPlan, memory: dict[str, Buffer]) -> Grid:
+        """The grid of the next pass: where it lies in memory, an iteration may change it for the next one."""
+        if not plan.indirect:
+            return plan.launch.grid
+        grid = resolve_indirect_grid(self.program, [memory[b.name] for b in plan.bindings.inputs])
+        assert grid is not None
+        return check_grid(grid, plan.launch.workgroup)
+
+    def _pass(self, run: _Run, grid: Grid) -> None:
+        most = self._limits.max_grid_dim
+        oversized = any(n > limit for n, limit in zip(grid, most, strict=True))
+        for k, stage in self._stages:
+            code = self._code(k, stage, oversized, run)
+            for first, size in pieces(grid, most):
+                where = f"segment {k} of {self.segment_count}"
+                if oversized:
+                    where += f", workgroups {first} and on"
+                try:
+                    self._require_current(code)
+                    run.launch(code, first, size)
+                except VyreError as e:
+                    e.context.setdefault("launch", where)
+                    raise
+                except Exception as e:
+                    raise DispatchFailed(
+                        f"backend {self.backend_id} raised {type(e).__name__} in {where}: {e}",
+                        fix="read the chained error, and correct the backend or what it was given",
+                        backend=self.backend_id,
+                        pipeline=self.id,
+                    ) from e
+
+    def _require_current(self, code: _Code) -> None:
+        """A device that was lost or recovered between two launches has nothing of what the first one left."""
+        life = self.backend.life
+        if code.entry.epoch != self.backend.pipelines.epoch:
+            raise life.refusal(pipeline=self.id)
+
+    def _code(self, k: int, stage: Program, oversized: bool, run: _Run | None = None) -> _Code:
+        found = self._codes.get((k, oversized))
+        if found is None:
+            program, base = based_program(stage) if oversized else (stage, None)
+            config = self.config if run is None else run.in_time(self.config)
+            found = self._codes[k, oversized] = _Code(
+                self._find(self.backend, program, config),
+                tuple(b.name for b in program.host_inputs),
+                tuple(b.name for b in program.host_outputs),
+                base,
+            )
+        return found
+
+
+class _Run:
+    """One dispatch: the memory by name, the time left, and what the launches cost."""
+
+    def __init__(
+        self, plan: DispatchPlan, inputs: Sequence[Buffer], config: DispatchConfig, begun: float, timed: bool
+    ) -> None:
+        self.plan, self.timed = plan, timed
+        self.memory: dict[str, Buffer] = {}
+        for b in plan.bindings.bindings:
+            if b.input_index is not None:
+                self.memory[b.name] = inputs[b.input_index]
+            elif b.role is not BindingRole.SHARED:
+                self.memory[b.name] = reserve_bytes(b.nbytes, f"buffer {b.name!r}")
+        self.given = dict(self.memory)
+        self.launches = 0
+        self.deadline = None if config.timeout is None else begun + config.timeout
+        # the caller's limits and lengths are about the whole; the profile is filled in already
+        self._config = config.with_(
+            profile=None, max_output_bytes=None, fixpoint_iterations=None, output_elements=None, timeout=None
+        )
+        self._configs: dict[Grid, DispatchConfig] = {}
+        self._written: set[str] = set()
+        self._times: list[int | None] = [0, 0, 0]
+
+    @property
+    def times(self) -> list[int | None]:
+        """Nanoseconds on the device, enqueueing and waiting, as far as every launch said."""
+        return self._times if self.timed and self.launches else [None, None, None]
+
+    def launch(self, code: _Code, first: Grid, size: Grid) -> None:
+        config = self._config_for(size)
+        memory, native = self.memory, code.entry.native
+        inputs = [memory[name] if name != code.base else self._base(first) for name in code.inputs]
+        if self.timed:
+            result = native.dispatch_timed(inputs, config)
+            outputs: Any = result.outputs
+            told = result.device_ns, result.enqueue_ns, result.wait_ns
+            self._times = [None if a is None or b is None else a + b for a, b in zip(self._times, told, strict=True)]
+        else:
+            outputs = native.dispatch(inputs, config)
+        self.launches += 1
+        wanted = [memoryview(memory[name]).nbytes for name in code.outputs]
+        if not isinstance(outputs, list) or [memoryview(b).nbytes for b in outputs] != wanted:
+            raise DispatchFailed(
+                f"backend {native.backend_id} broke its contract: it did not return buffers of {wanted} bytes",
+                fix="correct the backend's dispatch: return every output of exactly the planned length",
+                pipeline=native.id,
+            )
+        memory.update(zip(code.outputs, outputs, strict=True))
+        self._written.update(code.outputs)
+
+    def _base(self, first: Grid) -> bytes:
+        ids = (n * lanes for n, lanes in zip(first, self.plan.launch.workgroup, strict=True))
+        return struct.pack("<6I", *first, *ids)
+
+    def _config_for(self, grid: Grid) -> DispatchConfig:
+        """The config of one launch, with the time that is left."""
+        if self.deadline is not None:
+            return self.in_time(self._config.with_(grid_override=grid))
+        found = self._configs.get(grid)
+        if found is None:
+            found = self._configs[grid] = self._config.with_(grid_override=grid)
+        return found
+
+    def in_time(self, config: DispatchConfig) -> DispatchConfig:
+        """The config with the time that is left, where there is a deadline."""
+        if self.deadline is None:
+            return config
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise expired()
+        return config.with_(timeout=left)
+
+    def same_as(self, before: dict[str, Buffer]) -> bool:
+        """Whether the launches since then have left every byte as it was."""
+        memory = self.memory  # of a buffer that a backend gave back changed in place, nobody knows what it was before
+        return all(memory[n] is not before[n] and bytearray(before[n]) == memory[n] for n in self._written)
+
+    def results(self) -> OutputBuffers:
+        """What the host sees, in slot order; nothing of it is the caller's."""
+        found: OutputBuffers = []
+        for b in self.plan.bindings.outputs:
+            data = self.memory[b.name]
+            if b.output_byte_range is not None:
+                start, end = b.output_byte_range
+                data = bytearray(data)[start:end]
+            elif data is self.given[b.name]:
+                data = bytearray(data)
+            found.append(data)
+        return found

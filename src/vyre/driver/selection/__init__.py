@@ -1,0 +1,1 @@
+"""Which backends are there, and in which order are they asked?"""

@@ -1,0 +1,263 @@
+"""Is it still right? Live dispatches computed again by a reference, all of them or an exact share.
+
+`ShadowedPipeline(main, reference)` shadows one pipeline, the setting `shadow` everything that is dispatched. The caller
+gets the outputs of the main pipeline; the reference works on a copy of the inputs, with the lengths that the call
+decided, in the thread that asks for the outputs and for at most `shadow_timeout` seconds.
+
+The setting is a share from 0 to 1, followed by `unordered` or `log` where that is wanted: `VYRE_SHADOW=0.01,log`. Every
+dispatch reads it; shares are counted by pipeline and config. A share of 1 raises what differs; a smaller one, or `log`,
+logs it, and then no dispatch ever fails because of its shadow.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ...errors import ArgumentTypeError, ArgumentValueError, BackendUnavailable
+from ...foundation.program import Program
+from ..contract import CompiledPipeline, OutputBuffers, PendingDispatch
+from ..contract.values import DEFAULT_CONFIG, DispatchConfig, ResidentReadRange, TimedDispatchResult
+from ..execute.pipeline import DriverPipeline
+from ..guard.compile import compile
+from ..selection import registry
+from ..settings.knobs import SHADOW, SHADOW_TIMEOUT
+from .cases import (
+    BackendRejected,
+    ConformanceCase,
+    ConformanceError,
+    ConformanceMatrix,
+    ConformanceReport,
+    Diverged,
+    DivergenceEvent,
+    EmptyMatrix,
+    Exploration,
+    NotComparable,
+    ReferenceExecutor,
+    ReferenceRejected,
+    assert_exhaustive_byte_identity,
+    check_matrix,
+)
+from .compare import Compare, Difference, compare_outputs
+from .samples import OnDivergence, Sample, Shadow
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from ..contract import VyreBackend
+    from ..contract.values import ResidentHandle, Resource
+
+__all__ = [
+    "BackendRejected",
+    "ConformanceCase",
+    "ConformanceError",
+    "ConformanceMatrix",
+    "ConformanceReport",
+    "Difference",
+    "Diverged",
+    "DivergenceEvent",
+    "EmptyMatrix",
+    "Exploration",
+    "NotComparable",
+    "ReferenceExecutor",
+    "ReferenceRejected",
+    "Sample",
+    "Shadow",
+    "ShadowedPipeline",
+    "assert_exhaustive_byte_identity",
+    "check_matrix",
+    "compare_outputs",
+    "shadow_from_env",
+]  # fmt: skip
+
+
+# ---- pipelines ------------------------------------------------------------------------------------------------------
+
+
+class ShadowedPipeline(CompiledPipeline):
+    """The main pipeline, with a reference that computes its dispatches again.
+
+    With the defaults every dispatch is checked and a difference raises; with a share below 1 it is logged, unless
+    `on_divergence` asks for something else. `shadow` counts, and keeps what was seen. Closing it closes both.
+    """
+
+    def __init__(
+        self,
+        main: CompiledPipeline,
+        reference: CompiledPipeline,
+        *,
+        sample_rate: float = 1.0,
+        on_divergence: OnDivergence | None = None,
+        compare: Compare = "bytes",
+    ) -> None:
+        self.program = _program_of(main)
+        if _program_of(reference).fingerprint != self.program.fingerprint:
+            raise ArgumentValueError(
+                "the two pipelines were compiled from different programs", fix="compile one program for both backends"
+            )
+        self.main, self.reference = main, reference
+        self.id, self.backend_id = main.id, main.backend_id
+        self.shadow = Shadow(
+            self.program,
+            reference,
+            backend=main.backend_id,
+            sample_rate=sample_rate,
+            on_divergence=on_divergence,
+            compare=compare,
+        )
+
+    def dispatch(
+        self,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig | None = None,
+        *,
+        out: Sequence[Buffer] | None = None,
+    ) -> OutputBuffers:
+        settled = self._settled(config)
+        return self.shadow.around(lambda i, o: self.main.dispatch(i, config, out=o), settled)(inputs, out)
+
+    def dispatch_timed(
+        self,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig | None = None,
+        *,
+        out: Sequence[Buffer] | None = None,
+    ) -> TimedDispatchResult:
+        sample = self.shadow.sample(inputs, self._settled(config), out)
+        if sample is None:
+            return self.main.dispatch_timed(inputs, config, out=out)
+        return sample.checked(lambda: self.main.dispatch_timed(inputs, config, out=out), lambda r: r.outputs)
+
+    def dispatch_async(
+        self,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig | None = None,
+        *,
+        out: Sequence[Buffer] | None = None,
+    ) -> PendingDispatch:
+        sample = self.shadow.sample(inputs, self._settled(config), out)
+        if sample is None:
+            return self.main.dispatch_async(inputs, config, out=out)
+        return sample.started(lambda: self.main.dispatch_async(inputs, config, out=out))
+
+    def dispatch_resident(
+        self, resources: Sequence[Resource], config: DispatchConfig | None = None
+    ) -> list[ResidentHandle]:
+        def download(ranges: list[ResidentReadRange]) -> Sequence[Buffer]:
+            backend: VyreBackend = getattr(self.main, "backend")  # noqa: B009 - a pipeline need not have one
+            return backend.download_resident(ranges)
+
+        run = self.shadow.around_resident(
+            lambda given: self.main.dispatch_resident(given, config), download, self._settled(config)
+        )
+        return run(resources)
+
+    def close(self) -> None:
+        self.main.close()
+        self.reference.close()
+
+    def _settled(self, config: DispatchConfig | None) -> DispatchConfig:
+        """The config that the main pipeline really uses."""
+        if isinstance(self.main, DriverPipeline):
+            return self.main.settle(config)
+        own: DispatchConfig = getattr(self.main, "config", DEFAULT_CONFIG)
+        return own if config is None else config
+
+
+def _program_of(pipeline: CompiledPipeline) -> Program:
+    program = getattr(pipeline, "program", None)
+    if not isinstance(program, Program):
+        raise ArgumentTypeError(
+            f"{type(pipeline).__name__} does not say which program it runs",
+            fix="pass pipelines that compile(backend, program) returned",
+        )
+    return program
+
+
+# ---- the setting ----------------------------------------------------------------------------------------------------
+
+_WORDS = {"log": {"on_divergence": "log"}, "unordered": {"compare": "unordered"}}
+_oracle: tuple[tuple[int, int], VyreBackend] | None = None
+"""The open oracle, and the process and the generation of the registry that it belongs to."""
+
+
+class _NoReference(CompiledPipeline):
+    """A program that the oracle does not compile, or that has no oracle: its dispatches say why."""
+
+    def __init__(self, oracle: str, error: Exception) -> None:
+        self.id = self.backend_id = oracle
+        self._error = error
+
+    def _refuse(self) -> NoReturn:
+        self._error.__traceback__ = None  # which would grow with every dispatch
+        raise self._error
+
+    def dispatch(
+        self,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig | None = None,
+        *,
+        out: Sequence[Buffer] | None = None,
+    ) -> OutputBuffers:
+        self._refuse()
+
+    def explore(self, inputs: Sequence[Buffer], config: DispatchConfig, *, seeds: int, max_steps: int) -> Exploration:
+        self._refuse()
+
+
+def shadow_from_env(backend: VyreBackend, program: Program) -> Shadow | None:
+    """The shadow that the setting asks for. Oracles have none: they are what others are held against."""
+    settings = _settings()
+    if not settings:
+        return None
+    reference: CompiledPipeline
+    try:
+        oracle = _oracle_for(backend)
+        if oracle is None:
+            return None
+        reference = _compiled(oracle, program)
+    except Exception as e:
+        if settings["sample_rate"] == 1 and "on_divergence" not in settings:
+            raise  # every dispatch shall be checked, and none can be
+        reference = _NoReference("no oracle", e)
+    return Shadow(program, reference, backend=backend.id, **settings)
+
+
+def _compiled(oracle: VyreBackend, program: Program) -> CompiledPipeline:
+    try:
+        return compile(oracle, program)
+    except Exception as e:
+        return _NoReference(oracle.id, e)
+
+
+def _settings() -> dict[str, Any]:
+    """Arguments of a shadow; none where there shall be none."""
+    asked = SHADOW.value()
+    if not asked.rate:
+        return {}
+    SHADOW_TIMEOUT.value()  # a mistake in it is said now, and not in place of every check
+    settings: dict[str, Any] = {"sample_rate": asked.rate}
+    for word in asked.words:
+        settings |= _WORDS[word]
+    return settings
+
+
+def _oracle_for(backend: VyreBackend) -> VyreBackend | None:
+    global _oracle
+    oracles = [
+        listing
+        for listing in registry.registered_backends_by_precedence()
+        if listing.problem() is None and listing.registration.kind == "oracle"
+    ]
+    if any(listing.id == backend.id for listing in oracles):
+        return None
+    if not oracles:
+        raise BackendUnavailable(
+            f"{SHADOW.setting()} asks for a shadow and no oracle is registered",
+            fix=f"install one, or unset {SHADOW.variable}",
+        )
+    at = os.getpid(), registry.generation()
+    if _oracle is None or _oracle[0] != at:
+        _oracle = at, registry.acquire(oracles[0].id)
+    return _oracle[1]

@@ -1,0 +1,514 @@
+"""A compiled program and its dispatches, over memory of the caller or over memory that stays on the device."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..driver.contract import CompiledPipeline, OutputBuffers, PendingDispatch
+from ..driver.contract.pipeline import Planned
+from ..driver.contract.values import Dims, DispatchConfig, ResidentHandle, Resource, TimedDispatchResult, named
+from ..driver.execute.prepared_resident import Repeats
+from ..driver.plan.grid import LaunchGeometryLimits
+from ..driver.plan.launch import DispatchPlan, plan_dispatch
+from ..driver.plan.outputs import OutputSlot, replace_output_buffers_preserving_slots
+from ..errors import DeviceLost, DispatchFailed, VyreError
+from ..foundation.program import Program
+from .device import TRAP_BYTES, Built, Code, Device, Memory, Round, Slot, Ticket
+from .resident import dispatch_over, why_anew
+from .work import Shape, Work, plain, require_no_trap, settle
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from .backend import OffloadBackend, Session
+
+_MAX_LANES = 64
+"""Configs that a pipeline remembers."""
+_MAX_SHAPES = 64
+"""Combinations of lengths that it remembers for each of them."""
+_MAX_READY = 256
+"""Dispatches over resident memory that it keeps ready."""
+WORTH_A_ROUND = 8
+"""Runs of a dispatch over host memory before the device is asked for a faster way."""
+_NEVER = -sys.maxsize
+_LATER = "recorded when repeated"
+ROUND_BYTES = 64 << 10
+"""Memory of all its buffers, up to which there may be one: beyond, copies take longer than everything else."""
+
+
+class _Planned:
+    """A dispatch over memory of the caller: the shape of its launches, and what goes to the device and comes back."""
+
+    __slots__ = ("__weakref__", "inputs", "outputs", "plan", "reads", "repeats", "round", "runs", "shape", "zeros")
+
+    def __init__(self, shape: Shape, plan: DispatchPlan) -> None:
+        self.shape, self.plan = shape, plan
+        self.runs = 0
+        self.repeats: list[_Repeat] = []
+        """The faster way, unless a thread has taken it or there is none."""
+        self.round: weakref.ref[Round] | None = None
+        """That of the faster way, wherever it is."""
+        bound = list(enumerate(shape.bound))
+        self.inputs = [(slot, b.input_index) for slot, b in bound if b.input_index is not None and b.nbytes]
+        self.zeros = [
+            (slot, -(-b.nbytes // 4) * 4)
+            for slot, b in bound
+            if b.input_index is None and b.nbytes and slot not in shape.proved
+        ]
+        self.outputs = []
+        for slot, b in bound:
+            if b.output_index is not None:
+                start, end = b.output_byte_range or (0, b.nbytes)
+                self.outputs.append((slot, start, end - start))
+        self.reads = [(slot, start, n) for slot, start, n in self.outputs if n]
+
+    @property
+    def why_plain(self) -> str | None:
+        """Why the device is asked for no faster way; None where copies take so little that it matters."""
+        facts, nbytes = self.shape.facts, sum(b.nbytes for b in self.shape.bound)
+        if facts.polls or facts.whole:
+            return "it looks for a deadline" if facts.polls else "its workgroups wait for each other"
+        if nbytes > ROUND_BYTES:
+            return f"its buffers have {nbytes} bytes together, and the copies of more than {ROUND_BYTES} take longer"
+        return self.shape.why_in_parts
+
+    @property
+    def is_recorded(self) -> bool:
+        return self.round is not None and self.round() is not None
+
+    def take(self, session: Session) -> _Repeat | None:
+        """The device's faster way, if there is one by now and nobody uses it."""
+        try:
+            return self.repeats.pop()
+        except IndexError:
+            pass
+        if self.is_recorded:
+            return None  # another thread has it
+        self.runs += 1
+        if self.runs < WORTH_A_ROUND:
+            return None
+        self.runs = _NEVER
+        if self.why_plain is not None:
+            return None
+        try:
+            made = self._prepared(session.device)
+        except DeviceLost:
+            raise
+        except VyreError as e:  # the plain way may still go, and says what is wrong if not
+            logging.getLogger("vyre.offload").info("a small dispatch stays slow: %s", e)
+            return None
+        if made is not None:
+            self.runs, self.round = 0, weakref.ref(made.round)
+            session.keep(self)
+        return made
+
+    def give(self, repeat: _Repeat) -> None:
+        """For the next one, unless it was lost meanwhile."""
+        if self.round is not None and self.round() is repeat.round:
+            self.repeats.append(repeat)
+
+    def lose(self) -> None:
+        """Have none, until it is worth one again."""
+        self.runs, self.round = 0, None
+        self.repeats.clear()
+
+    def _prepared(self, device: Device) -> _Repeat | None:
+        shape, traps = self.shape, bool(self.shape.facts.traps)
+        filled, zero, read = ({row[0] for row in rows} for rows in (self.inputs, self.zeros, self.reads))
+        slots = [Slot(b.nbytes, k in filled, k in zero, k in read) for k, b in enumerate(shape.bound)]
+        if traps:
+            slots.append(Slot(TRAP_BYTES, False, True, True))
+        assert shape.parts is not None
+        made = device.round(shape.code, slots, shape.lengths, shape.parts * shape.iterations)
+        if made is None:
+            return None
+        views = iter(made.outputs)
+        results = [next(views)[start : start + n] if n else memoryview(b"") for _, start, n in self.outputs]
+        given = [(view, index) for view, (_, index) in zip(made.inputs, self.inputs, strict=True)]
+        return _Repeat(made, given, results, next(views) if traps else None)
+
+
+class _Repeat(NamedTuple):
+    """A round, and where a dispatch's inputs, by index, its outputs, and the words of its traps lie in it."""
+
+    round: Round
+    inputs: list[tuple[memoryview, int]]
+    outputs: list[memoryview]
+    traps: memoryview | None
+
+
+class OffloadPipeline(CompiledPipeline):
+    """Code that a device has loaded. It ends with the device's session."""
+
+    def __init__(
+        self, backend: OffloadBackend, session: Session, program: Program, config: DispatchConfig, built: Built
+    ) -> None:
+        self.backend_id = backend.id
+        self.id = f"{backend.id}:{program.fingerprint[:16]}"
+        self.backend, self.session, self.program, self.config, self.built = backend, session, program, config, built
+        self.nbytes = len(built.image) + len(built.source)
+        self.limits = LaunchGeometryLimits.of(backend)
+        self._code: Code | None = session.device.load(built)
+        self._lanes: dict[int, tuple[DispatchConfig | None, dict[Any, _Planned]]] = {}
+        self.repeats = Repeats()
+        self.resident_shapes: dict[Any, Shape] = {}
+
+    @property
+    def source(self) -> str:
+        """The kernel, as its compiler got it."""
+        return self.built.source
+
+    def serialize(self) -> bytes:
+        image = self.built.image or self.session.device.image(self.require_open())
+        return replace(self.built, image=image).to_bytes()
+
+    def dispatch(
+        self,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig | None = None,
+        *,
+        out: Sequence[Buffer] | None = None,
+    ) -> OutputBuffers:
+        begun = time.monotonic()
+        with named((config or self.config).label):
+            planned = self._planned(inputs, config, out)
+            found = self._repeated(planned, inputs, config, out)
+            return self._run(planned, inputs, config, out, begun)[0] if found is None else found
+
+    def dispatch_timed(
+        self,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig | None = None,
+        *,
+        out: Sequence[Buffer] | None = None,
+    ) -> TimedDispatchResult:
+        begun = time.monotonic()
+        with named((config or self.config).label):
+            planned = self._planned(inputs, config, out)
+            outputs, work = self._run(planned, inputs, config, out, begun, timed=True)
+        wall_ns = int((time.monotonic() - begun) * 1e9)
+        return TimedDispatchResult(outputs, wall_ns, work.device_ns, work.enqueue_ns, work.wait_ns)
+
+    def dispatch_async(
+        self,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig | None = None,
+        *,
+        out: Sequence[Buffer] | None = None,
+    ) -> PendingDispatch:
+        begun = time.monotonic()
+        targets = None if out is None else list(out)
+        settled = self.config if config is None else config
+        with named(settled.label):
+            planned = self._planned(inputs, config, targets)  # says now what is wrong
+            if settled.timeout is None and planned.shape.is_simple:
+                work = self._submitted(planned, inputs, settled, begun, ahead=True)
+                return self.backend.watch(WorkPending(planned, work, targets, settled.label))
+            given: list[Buffer] = [b if type(b) is bytes else bytes(memoryview(b)) for b in inputs]
+            return self.backend.start(lambda: self._run(planned, given, config, targets, begun)[0])
+
+    def dispatch_resident(
+        self, resources: Sequence[Resource], config: DispatchConfig | None = None
+    ) -> list[ResidentHandle]:
+        again = self.repeats.find(id(config), resources)
+        kept = None if again is None else again()
+        if kept is not None:
+            return kept
+        with named((config or self.config).label):
+            self.require_open()
+            return dispatch_over(self, resources, config)
+
+    def launching(self, plan: Planned, config: DispatchConfig, memory: str) -> tuple[str, str] | None:
+        code, device = self._code, self.session.device
+        if code is None or not device.records(code):
+            return None
+        indirect = self.program.indirect if plan.indirect else None
+        made = plan.bindings, plan.launch, plan.iterations, indirect
+        assert isinstance(plan, DispatchPlan)
+        planned = _Planned(Shape(self.backend, device, code, self.built.facts, *made), plan)
+        on_host = memory == "host"
+        why = planned.why_plain if on_host else why_anew(planned.shape, all_resident=memory == "resident")
+        if config.timeout is not None or why is not None:
+            return "plain", f"not recorded, as {why or 'it has a deadline'}"
+        if not on_host:
+            return _LATER, "after some runs over the same memory one call launches all of it"
+        alike = (p for _, shapes in self._lanes.values() for p in shapes.values() if p.plan == plan)
+        if any(p.is_recorded for p in alike):
+            return "recorded", "one call copies its inputs, launches it and copies its results"
+        return _LATER, f"from run {WORTH_A_ROUND} over buffers of these lengths, one call copies and launches"
+
+    def holds(self, grid: Dims) -> bool:
+        code = self._code
+        if not self.built.facts.whole or code is None:
+            return True
+        return prod(grid) <= self.session.device.most_together(code)
+
+    def close(self) -> None:
+        """Calls in flight keep the code until they end."""
+        self._code = None
+        self.repeats.clear()
+        for table in (self._lanes, self.resident_shapes):
+            table.clear()
+
+    # -- for whoever dispatches it
+
+    def require_open(self) -> Code:
+        self.backend.require(self.session)
+        code = self._code
+        if code is None:
+            raise DispatchFailed("the pipeline is closed", fix="compile the program again", pipeline=self.id)
+        return code
+
+    def remember_shape(self, key: Any, shape: Shape) -> None:
+        """A resident dispatch of this config over memory of these lengths was planned."""
+        if len(self.resident_shapes) >= _MAX_SHAPES:
+            self.resident_shapes.clear()
+        self.resident_shapes[key] = shape
+
+    def keep_ready(
+        self,
+        config: DispatchConfig | None,
+        given: Sequence[ResidentHandle],
+        go: Callable[[], Ticket],
+        kept: list[ResidentHandle],
+    ) -> None:
+        """From now on, and until some of it is freed, a dispatch over exactly this memory is this work."""
+        backend, session, waits = self.backend, self.session, not self.session.device.keeps_order
+
+        def again() -> list[ResidentHandle] | None:
+            if backend._session is not session or session.left is not None:
+                return None  # there is something to say
+            ticket = go()
+            if waits:
+                settle(session, ticket)
+            return kept.copy()
+
+        if len(self.repeats) >= _MAX_READY:
+            self.repeats.clear()
+        session.residents.watch(self)
+        self.repeats.keep(config, given, again)
+        for r in given:
+            if not session.residents.holds(r):
+                self.repeats.forget(r)  # another thread freed it just now
+
+    def forget_ready(self, handle: ResidentHandle) -> None:
+        """Memory was freed; what was ready may hold it."""
+        self.repeats.forget(handle)
+
+    # -- dispatches of host memory
+
+    def _run(
+        self,
+        planned: _Planned,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig | None,
+        out: Sequence[Buffer] | None,
+        begun: float,
+        *,
+        timed: bool = False,
+    ) -> tuple[OutputBuffers, Work]:
+        """The dispatch after everything was checked, from any thread."""
+        settled = self.config if config is None else config
+        with named(settled.label):
+            work = self._submitted(planned, inputs, settled, begun, timed=timed)
+            try:
+                return collect(planned, work, out), work
+            finally:
+                work.release()
+
+    def _repeated(
+        self,
+        planned: _Planned,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig | None,
+        out: Sequence[Buffer] | None,
+    ) -> OutputBuffers | None:
+        """A dispatch that was made often, in the device's faster way. None where there is none, or it is in use."""
+        if (self.config if config is None else config).timeout is not None:
+            return None
+        repeat = planned.take(self.session)
+        if repeat is None:
+            return None
+        ended = True
+        try:
+            for view, index in repeat.inputs:
+                view[:] = plain(inputs[index])
+            ended = False  # whatever happens from here on may leave it running
+            settle(self.session, repeat.round.go())
+            ended = True
+            if repeat.traps is not None:
+                require_no_trap(planned.shape.facts, repeat.traps)
+            if out is None:
+                return [bytearray(view) for view in repeat.outputs]
+            for view, target in zip(repeat.outputs, out, strict=True):
+                plain(target)[:] = view
+            return list(out)
+        finally:
+            if ended:
+                planned.give(repeat)
+            else:
+                planned.lose()
+
+    def _submitted(
+        self,
+        planned: _Planned,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig,
+        begun: float,
+        *,
+        timed: bool = False,
+        ahead: bool = False,
+    ) -> Work:
+        self.require_open()
+        shape = planned.shape
+        work = Work(self.session, timeout=config.timeout, begun=begun, timed=timed, ahead=ahead)
+        try:
+            memories: list[Memory] = [work.take(nbytes) for nbytes in shape.pieces]
+            batch = work.batch
+            send = batch.write if ahead else batch.lend
+            for slot, index in planned.inputs:
+                send(memories[slot], 0, plain(inputs[index]))
+            for slot, nbytes in planned.zeros:
+                batch.zero(memories[slot], 0, nbytes)
+            work.launch(shape, work.armed(shape, memories))
+            work.submit([(memories[slot], start, n) for slot, start, n in planned.reads])
+        except BaseException:
+            work.release()
+            raise
+        return work
+
+    def _planned(
+        self, inputs: Sequence[Buffer], config: DispatchConfig | None, out: Sequence[Buffer] | None
+    ) -> _Planned:
+        """The planned dispatch, remembered for equal lengths unless its grid lies in memory."""
+        code = self.require_open()
+        try:
+            key = _lengths(inputs, out)
+            known = self._lanes[id(config)][1][key]
+        except (LookupError, TypeError, ValueError, BufferError):
+            pass
+        else:
+            self._require_possible(known, inputs)
+            return known
+        settled = self.config if config is None else config
+        plan = plan_dispatch(self.program, inputs, settled, self.limits, self.backend_id, out=out)
+        indirect = self.program.indirect if plan.indirect else None
+        shape = Shape(
+            self.backend,
+            self.session.device,
+            code,
+            self.built.facts,
+            plan.bindings,
+            plan.launch,
+            plan.iterations,
+            indirect,
+        )
+        planned = _Planned(shape, plan)
+        self._require_possible(planned, inputs)
+        if not (plan.indirect or any(isinstance(o, OutputSlot) for o in out or ())):
+            if len(self._lanes) >= _MAX_LANES and id(config) not in self._lanes:
+                self._lanes.clear()
+            shapes = self._lanes.setdefault(id(config), (config, {}))[1]
+            if len(shapes) >= _MAX_SHAPES:
+                shapes.clear()
+            shapes[key] = planned
+        return planned
+
+    def _require_possible(self, planned: _Planned, inputs: Sequence[Buffer]) -> None:
+        if planned.shape.depends:
+            bound = planned.shape.bound
+            views = [None if b.input_index is None else plain(inputs[b.input_index]) for b in bound]
+            planned.shape.require_possible(self.backend, views)
+
+
+def _lengths(inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> tuple[int | None, ...]:
+    """What a dispatch is remembered under; -1, which none is, for memory of the caller that cannot be written."""
+    found: list[int | None] = [memoryview(b).nbytes for b in inputs]
+    if out is not None:
+        found.append(None)
+        for b in out:
+            view = memoryview(b)
+            found.append(view.nbytes if view.c_contiguous and not view.readonly else -1)
+    return tuple(found)
+
+
+def collect(planned: _Planned, work: Work, out: Sequence[Buffer] | None) -> OutputBuffers:
+    """The outputs, once the work is done: new ones, or the caller's."""
+    into: list[memoryview | None] = [None] * len(planned.reads)
+    direct = out is not None and not any(isinstance(o, OutputSlot) for o in out)
+    if direct:
+        assert out is not None
+        into = [plain(o) for o, (_, _, n) in zip(out, planned.outputs, strict=True) if n]
+    found = iter(work.finish(into))
+    if direct:
+        assert out is not None
+        return list(out)
+    results: OutputBuffers = [next(found) if n else bytearray() for _, _, n in planned.outputs]
+    if out is None:
+        return results
+    targets = list(out)
+    replace_output_buffers_preserving_slots(results, targets)
+    return targets
+
+
+class WorkPending(PendingDispatch):
+    """A dispatch that was submitted."""
+
+    def __init__(self, planned: _Planned, work: Work, out: Sequence[Buffer] | None, label: str | None) -> None:
+        super().__init__()
+        self._planned, self._work, self._out, self._label = planned, work, out, label
+        self._lock = threading.Lock()
+        self._outcome: tuple[OutputBuffers] | Exception | None = None
+
+    def is_ready(self) -> bool:
+        if self._outcome is not None:
+            return True
+        ticket = self._work.ticket
+        assert ticket is not None
+        try:
+            return ticket.done()
+        except VyreError:
+            return True  # it has failed, which is told to whoever asks for the result
+
+    def settle(self) -> None:
+        """Wait for the result and keep it, or the failure: whoever holds the handle is told. Never on a lost device."""
+        with suppress(Exception):
+            while not self._work.session.lost:
+                with suppress(TimeoutError):
+                    self._wait(_SLICE_S)
+                    return
+
+    def _wait(self, timeout: float | None) -> OutputBuffers:
+        ticket = self._work.ticket
+        assert ticket is not None
+        with self._lock:
+            if self._outcome is None:
+                try:
+                    if not ticket.wait(timeout):
+                        raise TimeoutError
+                    with named(self._label):
+                        self._outcome = (collect(self._planned, self._work, self._out),)
+                except TimeoutError:
+                    raise
+                except Exception as e:
+                    self._outcome = e
+                self._work.release()
+        if isinstance(self._outcome, Exception):
+            raise self._outcome
+        return self._outcome[0]
+
+    def __del__(self) -> None:
+        with suppress(Exception):
+            self._work.release()
+
+
+_SLICE_S = 0.1

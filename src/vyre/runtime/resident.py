@@ -1,0 +1,499 @@
+"""What stays on the device: memory that is allocated, filled, computed on and read back by handles.
+
+Buffers of a resident dispatch go by slot order: either one resource for each bound buffer, or one for each input, and
+then the outputs are allocated and belong to the caller. Bytes of the host are copied to the device at each dispatch.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence, Set
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from ..driver.contract.values import (
+    DispatchConfig,
+    HostResource,
+    ResidentDispatchStep,
+    ResidentHandle,
+    ResidentOwner,
+    ResidentReadRange,
+    ResidentSequenceTiming,
+    Resource,
+    whole,
+)
+from ..driver.plan.binding import Binding, BindingPlan, BindingRole, byte_lengths
+from ..driver.plan.launch import LaunchPlan, resolve_fixpoint_iterations
+from ..driver.resident.memory import (
+    MOST_BYTES,
+    by_slot,
+    byte_range,
+    check_targets,
+    nbytes_of,
+    refuse_host_outputs,
+    refuse_shared,
+    unknown,
+)
+from ..errors import ArgumentTypeError, ArgumentValueError, DeviceOutOfMemory
+from .device import Batch, Command, Device, Launch, Memory, Ticket, Zero
+from .memory_pool import Piece, Pool
+from .work import Shape, Work, plain, settle
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from ..driver.contract import OutputBuffers
+    from .backend import OffloadBackend, Session
+    from .pipeline import OffloadPipeline
+
+_SHARE = 9, 10
+"""How much of a device's memory may be resident; the rest is for what is not."""
+_MAX_REPEATS = 64
+"""Lists of steps that are kept ready."""
+_MAX_COMMANDS = 1024
+"""Steps with more of them are not kept."""
+_PART_COMMANDS = 256
+"""When steps are repeated, so many commands go to the device together."""
+_PARTS_AHEAD = 4
+"""So many of such parts may wait in its queue."""
+
+
+class Residents:
+    """The resident memory of one device. Ids are never used again."""
+
+    def __init__(self, device: Device, pool: Pool, backend: str) -> None:
+        self._device, self._pool, self._owner = device, pool, ResidentOwner(backend)
+        self._lock = threading.RLock()  # the collector may drop memory anywhere
+        self._pieces: dict[int, Piece] = {}
+        self._adopted: set[int] = set()
+        self._last = 0
+        self._watching: weakref.WeakSet[OffloadPipeline] = weakref.WeakSet()
+        self._repeats: dict[tuple[int, ...], _Kept] = {}
+        self.nbytes = 0
+
+    def allocate(self, nbytes: int) -> ResidentHandle:
+        """Memory of zeros."""
+        asked = whole("nbytes", nbytes, MOST_BYTES)
+        if not asked:
+            raise ArgumentValueError(f"{nbytes!r} bytes cannot be resident", fix="allocate at least one byte")
+        parts, of = _SHARE
+        with self._lock:
+            most = self._device.memory_bytes * parts // of
+            if most and self.nbytes + asked > most:
+                raise DeviceOutOfMemory(
+                    "no room for more resident memory",
+                    fix="free some of it, or allocate less",
+                    requested=asked,
+                    resident=self.nbytes,
+                    limit=most,
+                )
+            self.nbytes += asked
+        try:
+            piece = self._pool.take(asked)
+            batch = self._device.batch()
+            batch.zero(piece.memory, 0, -(-asked // 4) * 4)
+            batch.submit()
+        except BaseException:
+            with self._lock:
+                self.nbytes -= asked
+            raise
+        with self._lock:
+            self._last += 1
+            self._pieces[self._last] = piece
+            return self._owner.handle(self._last, asked)
+
+    def adopt(self, memory: Memory, nbytes: int) -> ResidentHandle:
+        """Memory of somebody else, which is not freed with its handle."""
+        with self._lock:
+            self._last += 1
+            self._pieces[self._last] = Piece(memory, nbytes)
+            self._adopted.add(self._last)
+            return self._owner.handle(self._last, nbytes)
+
+    def end(self, handle: ResidentHandle) -> int:
+        """Where memory ends that must not be written. Behind our own there is room up to the next word."""
+        return handle.nbytes + (handle.id in self._adopted)
+
+    def free(self, handle: ResidentHandle) -> None:
+        piece = self.find(handle, "free_resident")
+        with self._lock:
+            if self._pieces.pop(handle.id, None) is None:
+                raise unknown(handle)
+            own = handle.id not in self._adopted
+            self._adopted.discard(handle.id)
+            self.nbytes -= handle.nbytes if own else 0
+            watching = list(self._watching)
+        self._forget_steps(handle)
+        for pipeline in watching:
+            pipeline.forget_ready(handle)
+        if own:
+            self._pool.give_after(self._device.batch().submit(), [piece])  # nobody may have waited for its last use
+
+    def close(self) -> None:
+        """Release everything."""
+        with self._lock:
+            pieces, self._pieces, self.nbytes = self._pieces, {}, 0
+        for id, piece in pieces.items():
+            if id not in self._adopted:
+                self._device.release(piece.memory)
+
+    def watch(self, pipeline: OffloadPipeline) -> None:
+        """Tell it when memory is freed."""
+        with self._lock:
+            self._watching.add(pipeline)
+
+    def holds(self, handle: ResidentHandle) -> bool:
+        return handle.id in self._pieces
+
+    def keep_steps(self, turns: int, steps: Sequence[ResidentDispatchStep], runs: Runs) -> None:
+        """From now on, and until some of their memory is freed, exactly these steps so many times are these runs."""
+        if len(self._repeats) >= _MAX_REPEATS:
+            self._repeats.clear()
+        if not all(type(step.resources) is tuple for step in steps):
+            return  # a list may be another one at the next call
+        handles = {r.id: r for step in steps for r in step.resources if isinstance(r, ResidentHandle)}
+        self._repeats[_identity(turns, steps)] = _Kept(runs, handles.keys(), (steps, tuple(steps)))
+        for handle in handles.values():
+            if not self.holds(handle):
+                self._forget_steps(handle)  # another thread freed it just now
+
+    def kept_steps(self, turns: int, steps: Sequence[ResidentDispatchStep]) -> Runs | None:
+        found = self._repeats.get(_identity(turns, steps))
+        return None if found is None else found.runs
+
+    def _forget_steps(self, handle: ResidentHandle) -> None:
+        for key, kept in list(self._repeats.items()):
+            if handle.id in kept.handles:
+                self._repeats.pop(key, None)
+
+    def find(self, handle: ResidentHandle, context: str) -> Piece:
+        """The memory behind a handle, if it is one of ours and was not freed."""
+        if not isinstance(handle, ResidentHandle):
+            raise ArgumentTypeError(
+                f"{context} got {type(handle).__name__}, not resident memory",
+                fix="pass a handle that allocate_resident() gave",
+            )
+        piece = self._pieces.get(self._owner.resolve(handle, context))
+        if piece is None:
+            raise unknown(handle)
+        return piece
+
+    def upload(self, ranges: Sequence[tuple[ResidentHandle, int, Buffer]]) -> None:
+        given = []
+        for handle, offset, data in ranges:
+            piece = self.find(handle, "upload_resident")
+            (nbytes,) = byte_lengths([data])
+            given.append((piece, byte_range(handle, offset, nbytes, "upload"), plain(data), handle.nbytes))
+        batch = self._device.batch()
+        for piece, offset, view, end in given:
+            if view.nbytes:
+                batch = self.write(batch, piece.memory, offset, view, end)
+        batch.submit().wait(None)
+
+    def download(self, ranges: Sequence[ResidentReadRange], out: Sequence[Buffer] | None) -> OutputBuffers:
+        reads = self.readings(ranges)
+        if out is not None:
+            check_targets([nbytes for _, _, nbytes in reads], out)
+        batch = self._device.batch()
+        for memory, offset, nbytes in reads:
+            if nbytes:
+                batch.read(memory, offset, nbytes)
+        into = [None if out is None else plain(out[k]) for k, (_, _, nbytes) in enumerate(reads) if nbytes]
+        found = iter(batch.submit().take(into))
+        results: OutputBuffers = [next(found) if nbytes else bytearray() for _, _, nbytes in reads]
+        return results if out is None else list(out)
+
+    def readings(self, ranges: Sequence[ResidentReadRange]) -> list[tuple[Memory, int, int]]:
+        """What to read, as (memory, offset, bytes)."""
+        found = []
+        for r in ranges:
+            piece = self.find(r.resource, "download_resident")
+            nbytes = whole("byte_len", r.byte_len, MOST_BYTES) or 0
+            found.append((piece.memory, byte_range(r.resource, r.byte_offset, nbytes, "download"), nbytes))
+        return found
+
+    def write(self, batch: Batch, memory: Memory, offset: int, data: memoryview, end: int) -> Batch:
+        """Write bytes whose neighbours, up to `end`, stay as they are. The batch to go on with."""
+        stop = offset + data.nbytes
+        if not self._device.writes_words or (offset % 4 == 0 and (stop % 4 == 0 or stop == end)):
+            batch.lend(memory, offset, data)
+            return batch
+        first, last = offset - offset % 4, -(-stop // 4) * 4
+        batch.read(memory, first, 4)
+        batch.read(memory, last - 4, 4)
+        head, tail = batch.submit().take([None, None])  # after whatever was written to these words before
+        words = bytearray(last - first)
+        words[:4], words[-4:] = head, tail  # in this order: they may be the same word
+        words[offset - first : stop - first] = data
+        following = self._device.batch()
+        following.write(memory, first, memoryview(words))
+        return following
+
+
+class Bound:
+    """A program over resources: its shape, its memory, and what to do before it is launched."""
+
+    def __init__(
+        self,
+        pipeline: OffloadPipeline,
+        resources: Sequence[Resource],
+        config: DispatchConfig,
+        work: Work,
+        *,
+        may_allocate: bool,
+    ) -> None:
+        """`may_allocate`: outputs that the caller gives no memory for are allocated, else they are refused."""
+        self.session = session = pipeline.session
+        residents = session.residents
+        bindings = [b for b in BindingPlan.build(pipeline.program).bindings if b.role is not BindingRole.SHARED]
+        given = by_slot(bindings, resources)
+        refuse_host_outputs(bindings, given, may_allocate)
+        pieces = [
+            residents.find(r, f"buffer {b.name!r}") if isinstance(r, ResidentHandle) else None
+            for b, r in zip(bindings, given, strict=True)
+        ]
+        refuse_shared(bindings, given)
+        self.shape = self._planned(pipeline, config, bindings, given)
+        views = [plain(r.data) if isinstance(r, HostResource) else None for r in given]
+        self.shape.require_possible(pipeline.backend, views)
+        self._all_resident = all(isinstance(r, ResidentHandle) for r in given)
+        self.fresh: list[ResidentHandle] = []
+        self.outputs: list[ResidentHandle] = []
+        self.memories: list[Memory] = []
+        self._uploads: list[tuple[int, memoryview]] = []
+        self._ends: list[int] = []
+        try:
+            for slot, (b, r, piece) in enumerate(zip(self.shape.bound, given, pieces, strict=True)):
+                handle = r if isinstance(r, ResidentHandle) else None
+                if handle is not None and handle.nbytes < b.nbytes:
+                    raise ArgumentValueError(
+                        f"buffer {b.name!r} needs {b.nbytes} bytes and its resident memory has {handle.nbytes}",
+                        fix=f"allocate at least {b.nbytes} bytes for it",
+                        handle=handle.id,
+                    )
+                if piece is None and b.output_index is not None:
+                    handle = residents.allocate(max(b.nbytes, 1))
+                    self.fresh.append(handle)
+                    piece = residents.find(handle, "an output")
+                if isinstance(r, HostResource) and b.input_index is not None and b.nbytes:
+                    self._uploads.append((slot, plain(r.data)))
+                if handle is not None and b.output_index is not None:
+                    self.outputs.append(handle)
+                self.memories.append(work.take(b.nbytes) if piece is None else piece.memory)
+                self._ends.append(b.nbytes if handle is None else residents.end(handle))
+        except BaseException:
+            self.undo()
+            raise
+        self.zeros = [
+            slot
+            for slot, b in enumerate(self.shape.bound)
+            if b.input_index is None and b.nbytes and slot not in self.shape.proved
+        ]
+
+    def _planned(
+        self,
+        pipeline: OffloadPipeline,
+        config: DispatchConfig,
+        bindings: Sequence[Binding],
+        given: Sequence[Resource | None],
+    ) -> Shape:
+        sizes = [nbytes_of(r) for r in given]
+        code = pipeline.require_open()
+        key = config, tuple(sizes)
+        known = pipeline.resident_shapes.get(key)
+        if known is not None:
+            return known
+        inputs = [0] * sum(b.input_index is not None for b in bindings)
+        outputs: list[int | None] = [None] * sum(b.output_index is not None for b in bindings)
+        for b, nbytes in zip(bindings, sizes, strict=True):
+            if b.input_index is not None:
+                inputs[b.input_index] = nbytes or 0
+            if b.output_index is not None:
+                outputs[b.output_index] = nbytes
+        program = pipeline.program
+        sized = BindingPlan.from_input_lengths(
+            program, inputs, config.output_elements, out_lengths=outputs, resident=True
+        )
+        indirect = (0, 0, 0) if program.indirect is not None else None
+        launch = LaunchPlan.prepare(
+            program, sized, config, pipeline.limits, indirect=indirect, backend=pipeline.backend_id
+        )
+        shape = Shape(
+            pipeline.backend,
+            self.session.device,
+            code,
+            pipeline.built.facts,
+            sized,
+            launch,
+            resolve_fixpoint_iterations(config, pipeline.backend_id),
+            program.indirect,
+            grid_known=program.indirect is None,
+        )
+        pipeline.remember_shape(key, shape)
+        return shape
+
+    def commands(self) -> list[Command]:
+        """All of a dispatch over this memory, where the host has no part in it; else nothing."""
+        shape = self.shape
+        if why_anew(shape, all_resident=self._all_resident) is not None:
+            return []
+        assert shape.parts is not None
+        found: list[Command] = []
+        for slot in self.zeros:
+            nbytes = shape.bound[slot].nbytes
+            if nbytes < self._ends[slot] and (nbytes % 4 or shape.bound[slot].element_size % 4):
+                return []  # there are neighbours within a word
+            found.append(Zero(self.memories[slot], 0, -(-nbytes // 4) * 4))
+        launches = (Launch(shape.code, self.memories, shape.lengths, base, grid) for base, grid in shape.parts)
+        return found + list(launches) * shape.iterations
+
+    def upload(self, work: Work) -> None:
+        """What the host gives, once."""
+        for slot, data in self._uploads:
+            work.batch.lend(self.memories[slot], 0, data)
+
+    def zero(self, work: Work) -> None:
+        """Outputs read as zero wherever the program does not store."""
+        for slot in self.zeros:
+            nbytes = self.shape.bound[slot].nbytes
+            odd = nbytes % 4 if nbytes < self._ends[slot] else 0
+            work.batch.zero(self.memories[slot], 0, -(-(nbytes - odd) // 4) * 4)
+            if odd:
+                data = memoryview(bytes(odd))
+                work.batch = self.session.residents.write(
+                    work.batch, self.memories[slot], nbytes - odd, data, self._ends[slot]
+                )
+
+    def undo(self) -> None:
+        """Free the outputs of a dispatch that failed."""
+        for handle in self.fresh:
+            self.session.residents.free(handle)
+        self.fresh = []
+
+
+def why_anew(shape: Shape, *, all_resident: bool) -> str | None:
+    """Why the host has a part in each such dispatch over resident memory; None where it can be kept."""
+    if not all_resident:
+        return "a buffer comes from the host each time"
+    return "the host looks whether it trapped" if shape.facts.traps else shape.why_in_parts
+
+
+def dispatch_over(
+    pipeline: OffloadPipeline, resources: Sequence[Resource], config: DispatchConfig | None
+) -> list[ResidentHandle]:
+    """Run a program once over resources; the memory of its outputs, in their order."""
+    settled = pipeline.config if config is None else config
+    work = Work(pipeline.session, timeout=settled.timeout)
+    try:
+        bound = Bound(pipeline, resources, settled, work, may_allocate=True)
+        shape = bound.shape
+        try:
+            commands = [] if settled.timeout is not None else bound.commands()
+            if commands:
+                go = _ready(pipeline.session.device, commands)
+                pipeline.keep_ready(config, [r for r in resources if isinstance(r, ResidentHandle)], go, bound.outputs)
+            bound.upload(work)
+            bound.zero(work)
+            work.launch(shape, work.armed(shape, bound.memories))
+            work.submit()
+            work.finish([])
+        except BaseException:
+            bound.undo()
+            raise
+    finally:
+        work.release()
+    return list(bound.outputs)
+
+
+def run_steps(
+    backend: OffloadBackend,
+    session: Session,
+    steps: Sequence[ResidentDispatchStep],
+    reads: Sequence[ResidentReadRange],
+    repeat: int,
+    *,
+    timed: bool,
+) -> tuple[OutputBuffers, ResidentSequenceTiming | None]:
+    """Run steps in order, all of it `repeat` times, with one wait at the end."""
+    begun = time.monotonic()
+    turns = whole("repeat", repeat, (1 << 32) - 1) or 0
+    ranges = session.residents.readings(reads)
+    runs = None if timed or session.left is not None else session.residents.kept_steps(turns, steps)
+    if runs is not None:
+        return _run_again(session, runs, ranges), None
+    bounds: list[Bound] = []
+    work = Work(session, timed=timed)
+    try:
+        for step in steps:
+            config = DispatchConfig(grid_override=step.grid_override, workgroup_override=step.workgroup_override)
+            pipeline, settled = backend.pipeline(step.program, config)
+            bounds.append(Bound(pipeline, step.resources, settled, work, may_allocate=False))
+        if not timed and (runs := _runs(session.device, [bound.commands() for bound in bounds], turns)):
+            session.residents.keep_steps(turns, steps, runs)
+            return _run_again(session, runs, ranges), None
+        armed = [work.armed(bound.shape, bound.memories) for bound in bounds]
+        for bound in bounds:
+            bound.upload(work)
+        for _ in range(turns):
+            for bound, memories in zip(bounds, armed, strict=True):
+                bound.zero(work)
+                work.launch(bound.shape, memories)
+        work.submit([r for r in ranges if r[2]])
+        found = iter(work.finish([None] * sum(1 for r in ranges if r[2])))
+    finally:
+        work.release()
+    outputs: OutputBuffers = [next(found) if nbytes else bytearray() for _, _, nbytes in ranges]
+    if not timed:
+        return outputs, None
+    wall_ns = int((time.monotonic() - begun) * 1e9)
+    return outputs, ResidentSequenceTiming(wall_ns, work.device_ns, work.enqueue_ns, work.wait_ns)
+
+
+def _identity(turns: int, steps: Sequence[ResidentDispatchStep]) -> tuple[int, ...]:
+    return (turns, id(steps)) if type(steps) is tuple else (turns, *map(id, steps), 0)
+
+
+Runs: TypeAlias = list[tuple[Callable[[], Ticket], int]]
+"""What to do, and how often."""
+
+
+class _Kept(NamedTuple):
+    """Steps that are ready, with the ids of their memory; `steps` keep their identities meanwhile."""
+
+    runs: Runs
+    handles: Set[int]
+    steps: object
+
+
+def _runs(device: Device, commands: Sequence[list[Command]], turns: int) -> Runs:
+    """Steps, so many times, in as few parts as can be repeated; nothing if the host has a part in one of the steps."""
+    once = [command for each in commands for command in each]
+    if not all(commands) or not once or not turns or len(once) > _MAX_COMMANDS:
+        return []
+    each = min(turns, max(1, _PART_COMMANDS // len(once)))
+    times, left = divmod(turns, each)
+    found = [(_ready(device, once * each), times)]
+    return [*found, (_ready(device, once * left), 1)] if left else found
+
+
+def _run_again(session: Session, runs: Runs, reads: Sequence[tuple[Memory, int, int]]) -> OutputBuffers:
+    """Work that was kept, and its readings. Without any, nobody waits where the device keeps order."""
+    for go, times in runs:
+        for k in range(1, times + 1):
+            ticket = go()
+            if k % _PARTS_AHEAD == 0:
+                settle(session, ticket)
+    if not reads and session.device.keeps_order:
+        return []
+    work = Work(session)
+    work.submit([r for r in reads if r[2]])
+    found = iter(work.finish([None] * sum(1 for r in reads if r[2])))
+    return [next(found) if nbytes else bytearray() for _, _, nbytes in reads]
+
+
+def _ready(device: Device, commands: Sequence[Command]) -> Callable[[], Ticket]:
+    first = commands[0]
+    if len(commands) == 1 and isinstance(first, Launch) and not any(first.base):
+        return device.ready(first.code, first.memories, first.lengths, first.grid)
+    return device.sequence(commands)

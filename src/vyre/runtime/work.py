@@ -1,0 +1,428 @@
+"""One dispatch on a device: its buffers, its launches, what it reads back, and when it has to end.
+
+Work is recorded and submitted at once wherever the host has no say in between. It has one when a grid lies in memory,
+and when there is a deadline: then launches are cut into parts, with a look at the clock after each.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import product
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from ..driver.contract.values import Dims
+from ..driver.pipeline.deadline import expired
+from ..driver.plan.binding import BindingPlan, BindingRole
+from ..driver.plan.grid import check_grid
+from ..driver.plan.launch import LaunchPlan
+from ..errors import CooperativeResidencyExceeded, InvalidProgram, Trap, UnsupportedFeature, VyreError
+from .device import TRAP_BYTES, Batch, Code, Device, Facts, Memory, Ticket
+from .memory_pool import LEAST_BYTES, Piece
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from .backend import OffloadBackend, Session
+
+GRACE_S = 0.3
+"""How long work that was asked to end is waited for."""
+PART_S = 0.02
+"""How long a part of a launch should take where there is a deadline."""
+FIRST_PART_GROUPS = 64
+_MARGIN_S = 0.01
+"""Code that reads a clock is given so much more, so that whatever ends in time has run to its end."""
+_LAUNCHES = 256
+"""After so many launches, what was recorded is submitted."""
+_ZERO: Dims = (0, 0, 0)
+
+
+class Shape:
+    """A dispatch for buffers of certain lengths, planned."""
+
+    __slots__ = (
+        "bound", "code", "depends", "facts", "grid", "grid_known", "indirect", "iterations", "launches", "lengths",
+        "parts", "pieces", "proved",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        backend: OffloadBackend,
+        device: Device,
+        code: Code,
+        facts: Facts,
+        bindings: BindingPlan,
+        launch: LaunchPlan,
+        iterations: int = 1,
+        indirect: tuple[str, int] | None = None,
+        *,
+        grid_known: bool = True,
+    ) -> None:
+        """`indirect` is the buffer that holds the grid, and the byte at which it does; the first grid may be known."""
+        self.code, self.facts, self.iterations = code, facts, iterations
+        self.bound = [b for b in bindings.bindings if b.role is not BindingRole.SHARED]
+        self.lengths = tuple(b.element_count for b in self.bound)
+        self.pieces = [max(b.nbytes, LEAST_BYTES) for b in self.bound]
+        self.grid, self.grid_known = launch.grid, grid_known
+        self.indirect: tuple[int, int] | None = None
+        if indirect is not None:
+            name, offset = indirect
+            self.indirect = next(k for k, b in enumerate(self.bound) if b.name == name), offset
+        line = 0
+        if self.indirect is None and prod(launch.grid[1:]) * prod(launch.workgroup[1:]) == 1:
+            line = launch.grid[0] * launch.workgroup[0]
+        self.proved = frozenset(
+            slot
+            for slot, share in facts.stored.items()
+            if self.lengths[slot] <= line * backend.number(share, self.lengths)
+        )
+        if self.indirect is None:
+            self.require_whole(device, launch.grid)
+        each = box_count(launch.grid, device.most_groups)
+        self.launches = iterations * each
+        self.parts = tuple(boxes(launch.grid, device.most_groups)) if each <= _LAUNCHES else None
+        """What one iteration launches, unless that is too much to write down."""
+        most = backend.max_storage_buffer_bytes
+        for b in self.bound:
+            if b.nbytes > most:
+                raise UnsupportedFeature(
+                    f"buffer {b.name!r} has {b.nbytes} bytes; max is {most}",
+                    fix="split the work into smaller buffers, or use another backend",
+                    name="max_storage_buffer_bytes",
+                    backend=backend.id,
+                )
+        try:
+            self._check(backend, None)
+            self.depends = False
+        except UnsupportedFeature:
+            self.depends = True
+
+    def require_whole(self, device: Device, grid: Dims) -> None:
+        """Raise unless workgroups that wait for each other all run at once."""
+        if not self.facts.whole:
+            return
+        most = device.most_together(self.code)
+        if prod(grid) > most:
+            raise CooperativeResidencyExceeded(
+                f"{prod(grid)} workgroups wait for each other, and {most} run at the same time",
+                fix="use a smaller grid, or dispatch from host memory without cooperative=True: that is split",
+                grid=grid,
+                limit=most,
+            )
+
+    def require_possible(self, backend: OffloadBackend, views: Sequence[memoryview | None]) -> None:
+        """Raise if the device cannot run it. `views` are what the host knows of the buffers, by slot."""
+        if not self.depends:
+            return
+
+        def word(slot: int, index: int) -> int | None:
+            view, b = views[slot], self.bound[slot]
+            if view is None or not b.element.is_int:
+                return None
+            size = b.element_size
+            return int.from_bytes(view[index * size : (index + 1) * size], "little", signed=b.element.limits[0] < 0)
+
+        self._check(backend, word)
+
+    def _check(self, backend: OffloadBackend, word: Callable[[int, int], int | None] | None) -> None:
+        backend.check_launch(self.facts, self.lengths, None if self.indirect is not None else self.grid, word)
+
+    @property
+    def is_simple(self) -> bool:
+        """Whether all of it can be submitted at once."""
+        return self.indirect is None and self.launches < _LAUNCHES
+
+    @property
+    def why_in_parts(self) -> str | None:
+        """Why its launches cannot be written down as they are, or None: they can."""
+        if self.indirect is not None:
+            return "its grid lies in memory"
+        if not self.is_simple or self.parts is None:
+            return f"it has {self.launches} launches"
+        return None if self.parts else "its grid has no workgroup"
+
+    def grid_at(self, words: bytes) -> Dims:
+        """The grid that lies in memory now: an iteration may change it for the next one."""
+        x, y, z = struct.unpack("<III", words)
+        return check_grid((x, y, z), self.facts.workgroup)
+
+    def require_grid(self) -> tuple[int, int]:
+        """The slot and byte of the grid, which must lie inside its buffer."""
+        assert self.indirect is not None
+        slot, offset = self.indirect
+        nbytes = self.bound[slot].nbytes
+        if offset + 12 > nbytes:
+            raise InvalidProgram(
+                f"no grid in buffer {self.bound[slot].name!r}",
+                fix=f"bind at least {offset + 12} bytes: three u32 words at byte {offset}",
+                nbytes=nbytes,
+            )
+        return slot, offset
+
+
+class Work:
+    """A dispatch that is being submitted, over memory that is there. `launched` says that it all was.
+
+    The first reading is that of the trap's words, if the code has traps; those of the caller follow.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        *,
+        timeout: float | None = None,
+        begun: float | None = None,
+        timed: bool = False,
+        ahead: bool = False,
+    ) -> None:
+        self.session, self._timed = session, timed
+        self.begun = time.monotonic() if begun is None else begun
+        self._until = None if timeout is None else self.begun + timeout
+        self._pieces: list[Piece] = []
+        self._traps: list[tuple[Facts, Memory]] = []
+        self._tickets: list[Ticket] = []
+        self._recorded = 0
+        self._require_time()
+        self.batch = self._new_batch()
+        self.batch.ahead = ahead
+        self.ticket: Ticket | None = None
+        self.enqueue_ns = self.wait_ns = 0
+
+    # -- memory
+
+    def take(self, nbytes: int) -> Memory:
+        """Memory until the work ends."""
+        piece = self.session.pool.take(nbytes)
+        self._pieces.append(piece)
+        return piece.memory
+
+    def release(self) -> None:
+        """Give back what was taken, when the work has ended."""
+        pieces, self._pieces = self._pieces, []
+        if not pieces:
+            return
+        ticket = self.ticket
+        try:
+            if ticket is None:
+                ticket = self.batch.submit()  # what was recorded before something went wrong
+            if ticket.done():
+                for piece in pieces:
+                    self.session.pool.give(piece)
+            else:
+                self.session.pool.give_after(ticket, pieces)
+        except VyreError:
+            return  # nobody knows what still happens to this memory
+
+    # -- launches
+
+    def armed(self, shape: Shape, memories: Sequence[Memory]) -> Sequence[Memory]:
+        """The memory of a program, with words for its traps if it has some."""
+        if not shape.facts.traps:
+            return memories
+        trap = self.take(TRAP_BYTES)
+        self.batch.zero(trap, 0, TRAP_BYTES)
+        self._traps.append((shape.facts, trap))
+        return [*memories, trap]
+
+    def launch(self, shape: Shape, memories: Sequence[Memory]) -> None:
+        """All iterations of a program over memory that is filled and armed by now."""
+        for turn in range(shape.iterations):
+            parts: Iterable[tuple[Dims, Dims]] | None = shape.parts
+            if shape.indirect is not None or parts is None:
+                known = shape.indirect is None or (turn == 0 and shape.grid_known)
+                grid = shape.grid if known else self._read_grid(shape, memories)
+                shape.require_whole(self.session.device, grid)
+                parts = boxes(grid, self.session.device.most_groups)
+            for base, grid in parts:
+                if self._until is not None:
+                    self._launch_in_time(shape, memories, base, grid)
+                    continue
+                self.batch.launch(shape.code, memories, shape.lengths, base, grid)
+                self._recorded += 1
+                if self._recorded % _LAUNCHES == 0:
+                    self._submit_part()
+                    self._tickets[-1].wait(None)  # so that a queue holds no more than two of these
+
+    def _launch_in_time(self, shape: Shape, memories: Sequence[Memory], base: Dims, grid: Dims) -> None:
+        """A launch in parts that grow until one takes a while."""
+        assert self._until is not None
+        groups = prod(grid) if shape.facts.whole else FIRST_PART_GROUPS
+        position = 0
+        while position < prod(grid):
+            start, size = part(grid, position, groups)
+            position += prod(size)
+            self._require_time()
+            begun = time.monotonic()
+            at = (base[0] + start[0], base[1] + start[1], base[2] + start[2])
+            self.batch.launch(shape.code, memories, shape.lengths, at, size)
+            self._submit_part()
+            self._await(self._tickets[-1])
+            if time.monotonic() - begun < PART_S / 2:
+                groups *= 2
+
+    def _read_grid(self, shape: Shape, memories: Sequence[Memory]) -> Dims:
+        slot, offset = shape.require_grid()
+        self._read_traps()
+        self.batch.read(memories[slot], offset, 12)
+        self._submit_part()
+        ticket = self._tickets[-1]
+        self._await(ticket)
+        (words,) = self._after_traps(ticket.take([None] * (len(self._traps) + 1)))
+        return shape.grid_at(bytes(words))
+
+    # -- the end
+
+    def submit(self, reads: Sequence[tuple[Memory, int, int]] = ()) -> None:
+        """Send off what is left, with readings of (memory, offset, bytes)."""
+        self._read_traps()
+        for memory, offset, nbytes in reads:
+            self.batch.read(memory, offset, nbytes)
+        self._submit_part()
+        self.ticket = self._tickets[-1]
+        self.enqueue_ns = int((time.monotonic() - self.begun) * 1e9) - self.wait_ns
+
+    def finish(self, into: Sequence[memoryview | None]) -> list[Any]:
+        """What was read, once the work is done; nothing is written where it failed."""
+        ticket = self.ticket
+        assert ticket is not None
+        self._await(ticket)
+        if not self._traps:
+            return ticket.take(into)
+        results = self._after_traps(ticket.take([None] * (len(self._traps) + len(into))))
+        for k, target in enumerate(into):
+            if target is not None:
+                target[:] = results[k]
+                results[k] = target
+        return results
+
+    @property
+    def device_ns(self) -> int | None:
+        times = [t.device_ns for t in self._tickets]
+        known = [n for n in times if n is not None]
+        return sum(known) if times and len(known) == len(times) else None
+
+    def _read_traps(self) -> None:
+        for _, trap in self._traps:
+            self.batch.read(trap, 0, TRAP_BYTES)
+
+    def _after_traps(self, found: list[Any]) -> list[Any]:
+        """The readings that follow those of the traps, of which none was sprung."""
+        for (facts, _), words in zip(self._traps, found, strict=False):
+            require_no_trap(facts, words)
+        return found[len(self._traps) :]
+
+    def _submit_part(self) -> None:
+        ticket = self.batch.submit()
+        if self._timed or not self._tickets:
+            self._tickets.append(ticket)
+        else:
+            self._tickets[-1] = ticket  # nobody asks the ones before for anything
+        self.batch = self._new_batch()
+
+    def _new_batch(self) -> Batch:
+        """Also when the time is over: what was submitted just now has to be waited for, or stopped."""
+        seconds = None if self._until is None else max(self._until - time.monotonic(), 0) + _MARGIN_S
+        return self.session.device.batch(timed=self._timed, seconds=seconds)
+
+    def _require_time(self) -> None:
+        if self._until is not None and time.monotonic() >= self._until:
+            raise expired()
+
+    def _await(self, ticket: Ticket) -> None:
+        """Wait, until the deadline if there is one. What does not end by then is stopped, or else left behind."""
+        begun = time.monotonic()
+        try:
+            if self._until is None:
+                settle(self.session, ticket)
+            elif not ticket.wait(max(self._until - begun, 0)) or time.monotonic() >= self._until:
+                ticket.stop()
+                if not ticket.wait(GRACE_S):
+                    self.session.left = ticket
+                raise expired()
+        except VyreError:
+            raise
+        except BaseException:  # of a signal
+            ticket.stop()
+            self.session.left = ticket
+            raise
+        finally:
+            self.wait_ns += int((time.monotonic() - begun) * 1e9)
+
+
+def settle(session: Session, ticket: Ticket) -> None:
+    """Wait for work without a deadline. A signal leaves it behind."""
+    try:
+        ticket.wait(None)
+    except VyreError:
+        raise
+    except BaseException:
+        ticket.stop()
+        session.left = ticket
+        raise
+
+
+def plain(data: Buffer) -> memoryview:
+    """The bytes of a buffer in one dimension; a copy where they are scattered."""
+    view = memoryview(data)
+    if not view.c_contiguous:
+        return memoryview(view.tobytes())
+    return view.cast("B") if view.nbytes else memoryview(b"")
+
+
+def require_no_trap(facts: Facts, words: Any) -> None:
+    which, address, x, y, z = struct.unpack_from("<5I", words)
+    if which:
+        tag = facts.traps[which - 1]
+        raise Trap(
+            f"the program trapped: {tag}",
+            fix="correct the input or the condition that leads to this trap",
+            address=address,
+            tag=tag,
+            invocation=(x, y, z),
+        )
+
+
+# ---- grids -----------------------------------------------------------------------------------------------------------
+
+
+def boxes(grid: Dims, most: int | Dims) -> Iterator[tuple[Dims, Dims]]:
+    """A grid cut into (base, size), each at most so long along an axis. An empty grid has none.
+
+    >>> list(boxes((5, 2, 1), 4))
+    [((0, 0, 0), (4, 2, 1)), ((4, 0, 0), (1, 2, 1))]
+    """
+    axes = [
+        [(at, min(limit, n - at)) for at in range(0, n, limit)] for n, limit in zip(grid, _limits(most), strict=True)
+    ]
+    for z, y, x in product(*reversed(axes)):
+        yield (x[0], y[0], z[0]), (x[1], y[1], z[1])
+
+
+def box_count(grid: Dims, most: int | Dims) -> int:
+    """How many `boxes` gives.
+
+    >>> box_count((5, 2, 1), 4), box_count((5, 0, 1), 4)
+    (2, 0)
+    """
+    return prod(-(-n // limit) for n, limit in zip(grid, _limits(most), strict=True))
+
+
+def _limits(most: int | Dims) -> Dims:
+    return (most, most, most) if isinstance(most, int) else most
+
+
+def part(grid: Dims, position: int, groups: int) -> tuple[Dims, Dims]:
+    """A box that begins at the workgroup number `position`, x counted first, and has at most so many of them.
+
+    >>> part((4, 3, 2), 0, 100), part((4, 3, 2), 4, 9), part((4, 3, 2), 1, 9)
+    (((0, 0, 0), (4, 3, 2)), ((0, 1, 0), (4, 2, 1)), ((1, 0, 0), (3, 1, 1)))
+    """
+    gx, gy, gz = grid
+    x, y, z = position % gx, position // gx % gy, position // (gx * gy)
+    if x or groups < gx:
+        return (x, y, z), (min(gx - x, groups), 1, 1)
+    if y or groups < gx * gy:
+        return (0, y, z), (gx, min(gy - y, groups // gx), 1)
+    return (0, 0, z), (gx, gy, min(gz - z, groups // (gx * gy)))
