@@ -163,13 +163,13 @@ def test_a_new_config_for_every_call_and_a_new_length_for_every_call_grow_nothin
         compiled.dispatch([bytes(4 * k)])
         backend.native.calls.clear()
     assert len(compiled._runs) == len(compiled._held) <= 64
-    assert len(compiled._lanes) <= 64
-    assert len(compiled.lane(None)._plans) <= 1024
+    assert len(compiled._routes) <= 64
+    assert len(compiled.route(None)._plans) <= 1024
 
 
 def test_a_forgotten_config_object_does_not_stay_alive():
     compiled = pipeline.compile(EchoBackend(), copying())
-    first = compiled.lane(DispatchConfig(label="first"))
+    first = compiled.route(DispatchConfig(label="first"))
     gone = weakref.ref(first.run)
     del first
     for k in range(130):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from vyre.backends.reference import run
 from vyre.driver.contract.values import DispatchConfig
-from vyre.driver.plan import BindingPlan, DispatchPlan, LaunchPlan, OutputSlot, plan_dispatch
+from vyre.driver.plan import BindingPlan, LaunchPlan, OutputSlot, PlannedDispatch, plan_dispatch
 from vyre.driver.plan.grid import LaunchGeometryLimits
 from vyre.driver.plan.launch import resolve_fixpoint_iterations, resolve_workgroup
 from vyre.errors import ArgumentTypeError, ArgumentValueError, InvalidProgram
@@ -161,7 +161,7 @@ def test_a_line_covers_every_element_and_less_than_a_workgroup_more(n, width):
 def test_a_plan_says_all_that_a_backend_needs():
     p = program(read("x", 0, u32), read_write("b", 2, u32, 3), write_only("o", 1, u32))
     plan = plan_dispatch(p, [bytes(20), bytes(12)], DispatchConfig(fixpoint_iterations=4))
-    assert isinstance(plan, DispatchPlan)
+    assert isinstance(plan, PlannedDispatch)
     assert [(b.name, b.element_count) for b in plan.bindings.bindings] == [("x", 5), ("o", 5), ("b", 3)]
     assert plan.launch.grid == (1, 1, 1)
     assert [(o.name, o.layout.read_size) for o in plan.outputs] == [("o", 20), ("b", 12)]

@@ -11,7 +11,7 @@ from .app import Json, app
 from .output import others_on_stderr, print_json, print_table
 
 if TYPE_CHECKING:
-    from ..driver.contract import VyreBackend
+    from ..driver.contract.backend import VyreBackend
 
 EMULATED = {
     "subgroup_ops": ("subgroup", "subgroup operations run as ordinary code: slower, with the same bytes"),

@@ -11,7 +11,7 @@ from .app import NO, Json, app
 from .output import others_on_stderr, print_json, print_table
 
 if TYPE_CHECKING:
-    from ..driver.contract import DeviceInfo
+    from ..driver.contract.registration import DeviceInfo
 
 
 class DeviceRow(TypedDict):

@@ -77,6 +77,11 @@ _MODULES = {
     "accounting": "plan.bounds",
     "allocation": "plan.bounds",
     "backend": "contract",
+    "checked": "plan.bounds",
+    "device": "contract.profile",
+    "split": "pipeline.sequence",
+    "stream": "contract.stream",
+    "values": "contract.values",
     "binding": "plan.binding",
     "device_profile": "contract.profile",
     "enforce": "admission.gates",
@@ -100,13 +105,16 @@ _ROOMS = (
     "verify"
 )
 
+_LENT = ("DeviceBuffer", "TypedDispatchExt", "graph_capture")
+"""Names that live in higher layers: `vyre` itself says where."""
+
 _WHERE: dict[str, str] = {
     **{name: f"{module}:{name}" for module, names in _NAMES.items() for name in names.split()},
     **_ALIASES,
     **_MODULES,
     **{room: room for room in _ROOMS.split()},
 }
-__all__ = sorted(_WHERE)
+__all__ = sorted((*_WHERE, *_LENT))
 
 
 def __getattr__(name: str) -> Any:
@@ -121,7 +129,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_WHERE, *above.lent})
+    return sorted({*globals(), *__all__})
 
 
 # ---- modules under the names of the documentation -------------------------------------------------------------------

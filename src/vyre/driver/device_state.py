@@ -19,7 +19,7 @@ from ..errors import ArgumentTypeError, DeviceLost
 from .contract.values import ResidentHandle
 
 if TYPE_CHECKING:
-    from .contract import PendingDispatch
+    from .contract.pending import PendingDispatch
 
 T = TypeVar("T")
 LOSSES = 3

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..driver.contract import PendingDispatch, ReadyPending
+from ..driver.contract.pending import PendingDispatch, ReadyPending
 from ..driver.guard.compile import compile, explain
 from ..driver.pipeline.compiler import pipelines_of
 from ..driver.selection.registry import generation

@@ -16,7 +16,8 @@ from ..foundation import lang
 from ..foundation.program import Program
 
 if TYPE_CHECKING:
-    from ..driver.contract import CompiledPipeline, VyreBackend
+    from ..driver.contract.backend import VyreBackend
+    from ..driver.contract.pipeline import CompiledPipeline
     from ..driver.contract.values import DispatchConfig
     from ..driver.guard.backend import GuardedBackend
     from ..driver.selection.registry import Loser, Selection

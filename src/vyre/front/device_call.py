@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..driver.contract import PendingDispatch
+from ..driver.contract.pending import PendingDispatch
 from ..driver.contract.values import HostResource, ResidentHandle, ResidentReadRange, Resource
 from ..driver.guard.compile import compile
 from ..driver.pipeline.compiler import pipelines_of

@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from ..driver.admission.program import validate_program_for_backend
-from ..driver.contract import FuturePending, OutputBuffers, PendingDispatch, VyreBackend
+from ..driver.contract.backend import VyreBackend
+from ..driver.contract.pending import FuturePending, PendingDispatch
 from ..driver.contract.profile import DeviceProfile, DeviceTimingQuality
 from ..driver.contract.values import (
     DEFAULT_CONFIG,
     Dims,
     DispatchConfig,
+    OutputBuffers,
     ResidentDispatchStep,
     ResidentHandle,
     ResidentReadRange,

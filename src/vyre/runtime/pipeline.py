@@ -13,12 +13,20 @@ from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..driver.contract import CompiledPipeline, OutputBuffers, PendingDispatch
-from ..driver.contract.pipeline import Planned
-from ..driver.contract.values import Dims, DispatchConfig, ResidentHandle, Resource, TimedDispatchResult, named
+from ..driver.contract.pending import PendingDispatch
+from ..driver.contract.pipeline import CompiledPipeline, DispatchPlan
+from ..driver.contract.values import (
+    Dims,
+    DispatchConfig,
+    OutputBuffers,
+    ResidentHandle,
+    Resource,
+    TimedDispatchResult,
+    named,
+)
 from ..driver.execute.prepared_resident import Repeats
 from ..driver.plan.grid import LaunchGeometryLimits
-from ..driver.plan.launch import DispatchPlan, plan_dispatch
+from ..driver.plan.launch import PlannedDispatch, plan_dispatch
 from ..driver.plan.outputs import OutputSlot, replace_output_buffers_preserving_slots
 from ..errors import DeviceLost, DispatchFailed, VyreError
 from ..foundation.program import Program
@@ -50,7 +58,7 @@ class _Planned:
 
     __slots__ = ("__weakref__", "inputs", "outputs", "plan", "reads", "repeats", "round", "runs", "shape", "zeros")
 
-    def __init__(self, shape: Shape, plan: DispatchPlan) -> None:
+    def __init__(self, shape: Shape, plan: PlannedDispatch) -> None:
         self.shape, self.plan = shape, plan
         self.runs = 0
         self.repeats: list[_Repeat] = []
@@ -227,13 +235,13 @@ class OffloadPipeline(CompiledPipeline):
             self.require_open()
             return dispatch_over(self, resources, config)
 
-    def launching(self, plan: Planned, config: DispatchConfig, memory: str) -> tuple[str, str] | None:
+    def launching(self, plan: DispatchPlan, config: DispatchConfig, memory: str) -> tuple[str, str] | None:
         code, device = self._code, self.session.device
         if code is None or not device.records(code):
             return None
         indirect = self.program.indirect if plan.indirect else None
         made = plan.bindings, plan.launch, plan.iterations, indirect
-        assert isinstance(plan, DispatchPlan)
+        assert isinstance(plan, PlannedDispatch)
         planned = _Planned(Shape(self.backend, device, code, self.built.facts, *made), plan)
         on_host = memory == "host"
         why = planned.why_plain if on_host else why_anew(planned.shape, all_resident=memory == "resident")

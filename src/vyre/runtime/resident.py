@@ -43,7 +43,7 @@ from .work import Shape, Work, plain, settle
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from ..driver.contract import OutputBuffers
+    from ..driver.contract.values import OutputBuffers
     from .backend import OffloadBackend, Session
     from .pipeline import OffloadPipeline
 

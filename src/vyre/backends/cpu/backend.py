@@ -16,18 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 from ... import __version__
 from ...driver.admission.program import validate_program_for_backend
-from ...driver.contract import (
-    BackendCapability,
-    FuturePending,
-    OutputBuffers,
-    PendingDispatch,
-    VyreBackend,
-)
+from ...driver.contract.backend import VyreBackend
+from ...driver.contract.capability import BackendCapability
+from ...driver.contract.pending import FuturePending, PendingDispatch
 from ...driver.contract.profile import DeviceProfile
 from ...driver.contract.values import (
     DEFAULT_CONFIG,
     U32_MAX,
     DispatchConfig,
+    OutputBuffers,
     ResidentDispatchStep,
     ResidentHandle,
     ResidentReadRange,

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from ...driver.contract import CompiledPipeline, OutputBuffers, PendingDispatch
-from ...driver.contract.values import Dims, DispatchConfig, ResidentHandle, Resource, named
+from ...driver.contract.pending import PendingDispatch
+from ...driver.contract.pipeline import CompiledPipeline
+from ...driver.contract.values import Dims, DispatchConfig, OutputBuffers, ResidentHandle, Resource, named
 from ...driver.plan.binding import Binding
 from ...driver.plan.grid import LaunchGeometryLimits, check_grid
 from ...driver.plan.launch import plan_dispatch

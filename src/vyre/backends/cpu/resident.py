@@ -43,7 +43,7 @@ from ...runtime.work import plain
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from ...driver.contract import OutputBuffers
+    from ...driver.contract.values import OutputBuffers
     from ...foundation.program import Program
     from .pipeline import CpuPipeline
 

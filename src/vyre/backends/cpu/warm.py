@@ -9,10 +9,9 @@ from collections.abc import Callable
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...driver.contract import OutputBuffers
-from ...driver.contract.values import Dims
+from ...driver.contract.values import Dims, OutputBuffers
 from ...driver.plan.binding import BindingRole
-from ...driver.plan.launch import DispatchPlan
+from ...driver.plan.launch import PlannedDispatch
 from .jit import Code, ffi
 from .launch import NEXT, STREAM_BYTES, Launch, Schedule, schedule
 from .memory import POOLED_BYTES, copy, fill_zero
@@ -32,7 +31,7 @@ class Shape:
 
     __slots__ = ("_pipeline", "bound", "counts", "lengths", "outputs", "plan", "proved", "schedule", "streams")
 
-    def __init__(self, pipeline: CpuPipeline, plan: DispatchPlan) -> None:
+    def __init__(self, pipeline: CpuPipeline, plan: PlannedDispatch) -> None:
         self._pipeline, self.plan = pipeline, plan
         self.bound = [b for b in plan.bindings.bindings if b.role is not BindingRole.SHARED]
         self.counts = tuple(b.element_count for b in self.bound)

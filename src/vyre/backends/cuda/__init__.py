@@ -9,7 +9,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from ...driver.contract import BackendRegistration, DeviceInfo, VyreBackend
+from ...driver.contract.backend import VyreBackend
+from ...driver.contract.registration import BackendRegistration, DeviceInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
-from ...driver.contract import BackendCapability
+from ...driver.contract.capability import BackendCapability
 from ...driver.contract.values import U32_MAX
 from ...errors import BackendUnavailable, DeviceLost
 from ...foundation.program import Program

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from ...driver.contract import DeviceInfo
+from ...driver.contract.registration import DeviceInfo
 from ...driver.contract.values import Dims
 from ...errors import (
     BackendUnavailable,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ... import __version__
-from ...driver.contract import DeviceInfo
+from ...driver.contract.registration import DeviceInfo
 from ...driver.selection.remembered import Probe, recall, remember
 from ...runtime.device import Built
 from ...runtime.float_probe import probe_program, run_probe, why_wrong

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...driver.contract import BackendCapability
+from ...driver.contract.capability import BackendCapability
 from ...driver.contract.values import U32_MAX
 from ...errors import BackendUnavailable
 from ...foundation.program import Program

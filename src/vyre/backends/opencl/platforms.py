@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from glob import glob
 from typing import Any
 
-from ...driver.contract import DeviceInfo
+from ...driver.contract.registration import DeviceInfo
 
 VENDORS = "/etc/OpenCL/vendors"
 _NOT_FOUND = -1001

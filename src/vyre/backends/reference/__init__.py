@@ -8,7 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ...driver.contract import BackendRegistration, DeviceInfo, VyreBackend
+from ...driver.contract.backend import VyreBackend
+from ...driver.contract.registration import BackendRegistration, DeviceInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,18 +15,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ... import __version__
 from ...driver.admission.program import validate_program_for_backend
-from ...driver.contract import (
-    BackendCapability,
-    CompiledPipeline,
-    FuturePending,
-    OutputBuffers,
-    PendingDispatch,
-    VyreBackend,
-)
-from ...driver.contract.values import DEFAULT_CONFIG, U32_MAX, DispatchConfig
+from ...driver.contract.backend import VyreBackend
+from ...driver.contract.capability import BackendCapability
+from ...driver.contract.pending import FuturePending, PendingDispatch
+from ...driver.contract.pipeline import CompiledPipeline
+from ...driver.contract.values import DEFAULT_CONFIG, U32_MAX, DispatchConfig, OutputBuffers
 from ...driver.plan.bounds import Counter
 from ...driver.plan.grid import LaunchGeometryLimits, check_grid
-from ...driver.plan.launch import DispatchPlan, plan_dispatch
+from ...driver.plan.launch import PlannedDispatch, plan_dispatch
 from ...driver.plan.outputs import replace_output_buffers_preserving_slots
 from ...driver.verify.cases import Exploration
 from ...errors import (
@@ -236,7 +232,7 @@ class _Bound(NamedTuple):
     """A program, the plan of one dispatch, and its memory."""
 
     program: Program
-    plan: DispatchPlan
+    plan: PlannedDispatch
     memory: Memory
 
     @property

@@ -8,7 +8,7 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
-from ...driver.contract import DeviceInfo
+from ...driver.contract.registration import DeviceInfo
 from ...errors import BackendUnavailable
 from . import native
 

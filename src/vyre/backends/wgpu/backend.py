@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ...driver.contract import BackendCapability
+from ...driver.contract.capability import BackendCapability
 from ...driver.contract.profile import DeviceProfile, DeviceTimingQuality
 from ...driver.contract.values import U32_MAX, Dims
 from ...errors import BackendUnavailable, UnsupportedFeature

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ... import __version__
-from ...driver.contract import DeviceInfo
+from ...driver.contract.registration import DeviceInfo
 from ...driver.selection.remembered import Probe, recall, remember
 from ...errors import VyreError
 from ...foundation.dtypes import u32

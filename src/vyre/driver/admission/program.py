@@ -19,7 +19,8 @@ from ...foundation.ir import AsyncLoad, AsyncStore, AsyncWait, IndirectDispatch,
 from ...foundation.ops import EXPR_IDS, LITERAL_IDS, NODE_IDS
 from ...foundation.report import CAPABILITY_BITS, Capabilities
 from ...foundation.validate import SHOWN, check, validate
-from ..contract import VyreBackend, core_supported_ops
+from ..contract.backend import VyreBackend
+from ..contract.capability import core_supported_ops
 from ..contract.values import DEFAULT_CONFIG, Dims, DispatchConfig, PersistentThreadMode, SpeculationMode
 from ..plan.launch import resolve_fixpoint_iterations, resolve_workgroup
 from ..settings.knobs import MAX_STEPS

@@ -1,26 +1,33 @@
 """What is a backend? Two required members, and a careful default for everything else."""
 
-from .backend import CONTRACT_VERSION, PIPELINE_CACHE_ATTRIBUTE, VyreBackend
-from .capability import DEADLINES, BackendCapability, core_supported_ops
-from .pending import FuturePending, PendingDispatch, ReadyPending
-from .pipeline import CompiledPipeline
-from .registration import PRECEDENCE_UNKNOWN, BackendPrecedence, BackendRegistration, DeviceInfo
-from .values import OutputBuffers
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "CONTRACT_VERSION",
-    "DEADLINES",
-    "PIPELINE_CACHE_ATTRIBUTE",
-    "PRECEDENCE_UNKNOWN",
-    "BackendCapability",
-    "BackendPrecedence",
-    "BackendRegistration",
-    "CompiledPipeline",
-    "DeviceInfo",
-    "FuturePending",
-    "OutputBuffers",
-    "PendingDispatch",
-    "ReadyPending",
-    "VyreBackend",
-    "core_supported_ops",
-]
+from ...foundation.lazy import lazily, where
+
+if TYPE_CHECKING:
+    from .backend import CONTRACT_VERSION as CONTRACT_VERSION
+    from .backend import PIPELINE_CACHE_ATTRIBUTE as PIPELINE_CACHE_ATTRIBUTE
+    from .backend import VyreBackend as VyreBackend
+    from .capability import DEADLINES as DEADLINES
+    from .capability import BackendCapability as BackendCapability
+    from .capability import core_supported_ops as core_supported_ops
+    from .pending import FuturePending as FuturePending
+    from .pending import PendingDispatch as PendingDispatch
+    from .pending import ReadyPending as ReadyPending
+    from .pipeline import CompiledPipeline as CompiledPipeline
+    from .registration import PRECEDENCE_UNKNOWN as PRECEDENCE_UNKNOWN
+    from .registration import BackendPrecedence as BackendPrecedence
+    from .registration import BackendRegistration as BackendRegistration
+    from .registration import DeviceInfo as DeviceInfo
+    from .values import OutputBuffers as OutputBuffers
+
+_OFFERS = {
+    ".backend": "CONTRACT_VERSION PIPELINE_CACHE_ATTRIBUTE VyreBackend",
+    ".capability": "BackendCapability DEADLINES core_supported_ops",
+    ".pending": "FuturePending PendingDispatch ReadyPending",
+    ".pipeline": "CompiledPipeline",
+    ".registration": "BackendPrecedence BackendRegistration DeviceInfo PRECEDENCE_UNKNOWN",
+    ".values": "OutputBuffers",
+}
+__all__ = sorted(where(_OFFERS))
+__getattr__ = lazily(__name__, _OFFERS)

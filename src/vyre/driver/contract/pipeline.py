@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
-class Planned(Protocol):
-    """One dispatch as the driver planned it: a `DispatchPlan`, of which a pipeline needs no more than this."""
+class DispatchPlan(Protocol):
+    """One dispatch as the driver planned it, as far as a pipeline needs to know it."""
 
     @property
     def bindings(self) -> Any: ...
@@ -70,7 +70,7 @@ class CompiledPipeline(ABC):
         """Start a dispatch; as `VyreBackend.dispatch_async`."""
         return ReadyPending(self.dispatch(inputs, config, out=out))
 
-    def launching(self, plan: Planned, config: DispatchConfig, memory: str) -> tuple[str, str] | None:
+    def launching(self, plan: DispatchPlan, config: DispatchConfig, memory: str) -> tuple[str, str] | None:
         """For `explain`: how this dispatch is launched, and why; None where every one is launched anew, as it comes.
 
         `memory` is where its buffers are: on the `host`, `resident`, or `both`.

@@ -11,7 +11,7 @@ from ...foundation.subgroup import SubgroupCaps
 from .values import Dims
 
 if TYPE_CHECKING:
-    from . import VyreBackend
+    from .backend import VyreBackend
 
 
 class DeviceTimingQuality(StrEnum):

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from ...errors import ArgumentValueError, VyreError
-from . import OutputBuffers, PendingDispatch, VyreBackend
-from .values import DEFAULT_CONFIG, DispatchConfig
+from .backend import VyreBackend
+from .pending import PendingDispatch
+from .values import DEFAULT_CONFIG, DispatchConfig, OutputBuffers
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -1,23 +1,19 @@
 """The one funnel that every dispatch passes."""
 
-from importlib import import_module
 from typing import Any
 
+from ...foundation.lazy import lazily, where
 from .. import above
 
-_WHERE = {
-    "DriverPipeline": ".pipeline",
-    "run_batch": ".pipeline",
-    "run_one": ".pipeline",
-    "counters": "..counters",
-    "label_counters": "..counters",
+_OFFERS = {
+    "..counters": "counters label_counters",
+    ".pipeline": "DriverPipeline run_batch run_one",
 }
-__all__ = ["DriverPipeline", "counters", "explain", "label_counters", "run_batch", "run_one"]
+_HIGHER = ("explain",)
+"""They belong here too, and guard a backend that is not guarded yet: guards lie higher."""
+__all__ = sorted((*where(_OFFERS), *_HIGHER))
+_own = lazily(__name__, _OFFERS)
 
 
 def __getattr__(name: str) -> Any:
-    if name == "explain":
-        return above.named("explain")  # it guards a backend that is not guarded yet, and guards lie higher
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_WHERE[name], __name__), name)
+    return above.named(name) if name in _HIGHER else _own(name)

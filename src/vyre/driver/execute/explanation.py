@@ -12,13 +12,14 @@ from ...foundation import html
 from ...foundation.gridsync import contains_grid_sync
 from ...foundation.program import Program
 from ..admission.program import admit, settle_config
-from ..contract import CompiledPipeline, VyreBackend
+from ..contract.backend import VyreBackend
+from ..contract.pipeline import CompiledPipeline
 from ..contract.values import DEFAULT_CONFIG, DispatchConfig, named
 from ..pipeline.compiler import PassthroughPipeline, key_of, pipelines_of
 from ..pipeline.sequence import SequencePipeline, launch_count, launch_limits, segments_needed
 from ..pipeline.watched import WatchedBackend
-from ..plan import DispatchPlan, plan_dispatch
 from ..plan.claims import may_approximate, proof_of
+from ..plan.launch import PlannedDispatch, plan_dispatch
 from ..settings.knobs import DEFAULT, SHADOW
 from .pipeline import DriverPipeline
 
@@ -197,7 +198,7 @@ def _code_decisions(backend: VyreBackend, key: PipelineCacheKey, native: object)
     return code, Decision("cache", "held", kept)
 
 
-def _workgroup_decision(plan: DispatchPlan, config: DispatchConfig) -> Decision:
+def _workgroup_decision(plan: PlannedDispatch, config: DispatchConfig) -> Decision:
     why = "the program declares it" if config.workgroup_override is None else "workgroup_override"
     return Decision("workgroup", _dims(plan.launch.workgroup), why)
 
@@ -205,7 +206,7 @@ def _workgroup_decision(plan: DispatchPlan, config: DispatchConfig) -> Decision:
 def _launch_decision(
     program: Program,
     backend: VyreBackend,
-    plan: DispatchPlan,
+    plan: PlannedDispatch,
     config: DispatchConfig,
     native: CompiledPipeline | None,
     memory: str,
@@ -249,7 +250,7 @@ def _floats_decision(program: Program, backend: VyreBackend, config: DispatchCon
     return Decision("floats", f"each operation within {budget} ulp", f"ulp_budget; {what}")
 
 
-def _determinism_decision(program: Program, plan: DispatchPlan) -> Decision:
+def _determinism_decision(program: Program, plan: PlannedDispatch) -> Decision:
     """Of this dispatch; the program's own verdict is about every grid."""
     whole, proof = proof_of(program), proof_of(program, plan.launch)
     if proof.verdict == "unproved":

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...errors import DeadlineExceeded, VyreError
-from ..contract import OutputBuffers, PendingDispatch
+from ..contract.pending import PendingDispatch
+from ..contract.values import OutputBuffers
 from ..counters import FAILED, TALLY
 from ..device_state import Phase
 from .route import Route, typed_failures

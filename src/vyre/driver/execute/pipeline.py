@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ...errors import ArgumentTypeError, DispatchFailed, VyreError
 from ..admission.program import admit, settle_config
-from ..contract import CompiledPipeline, OutputBuffers, PendingDispatch
+from ..contract.pending import PendingDispatch
+from ..contract.pipeline import CompiledPipeline
 from ..contract.values import (
     DEFAULT_CONFIG,
     DispatchConfig,
+    OutputBuffers,
     ResidentHandle,
     Resource,
     TimedDispatchResult,

@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from ...errors import ArgumentTypeError, DeviceLost, DispatchFailed, VyreError
 from .. import above
-from ..contract import CompiledPipeline, OutputBuffers, PendingDispatch, VyreBackend
-from ..contract.values import Dims, DispatchConfig, ResidentHandle, Resource, named
+from ..contract.backend import VyreBackend
+from ..contract.pending import PendingDispatch
+from ..contract.pipeline import CompiledPipeline
+from ..contract.values import Dims, DispatchConfig, OutputBuffers, ResidentHandle, Resource, named
 from ..counters import FAILED, INPUT_BYTES, LANES, OUTPUT_BYTES, PLAIN, RESIDENT, SHAPES, TALLY
 from ..pipeline.compiler import code_for
 from ..pipeline.deadline import DeadlinePipeline
 from ..pipeline.sequence import SequencePipeline, launch_limits
 from ..pipeline.watched import WatchedBackend
-from ..plan import plan_dispatch
+from ..plan.launch import plan_dispatch
 from ..plan.outputs import (
     check_outputs_apart,
     enforce_actual_output_budget,

@@ -27,18 +27,14 @@ from ...errors import (
     VyreError,
 )
 from ..admission.gates import gates
-from ..contract import (
-    PIPELINE_CACHE_ATTRIBUTE,
-    BackendCapability,
-    CompiledPipeline,
-    OutputBuffers,
-    PendingDispatch,
-    VyreBackend,
-)
-from ..contract.backend import QUERIES
+from ..contract.backend import PIPELINE_CACHE_ATTRIBUTE, QUERIES, VyreBackend
+from ..contract.capability import BackendCapability
+from ..contract.pending import PendingDispatch
+from ..contract.pipeline import CompiledPipeline
 from ..contract.values import (
     DEFAULT_CONFIG,
     DispatchConfig,
+    OutputBuffers,
     ResidentDispatchStep,
     ResidentHandle,
     ResidentReadRange,

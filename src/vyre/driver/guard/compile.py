@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import ArgumentTypeError
 from ...foundation.program import Program
-from ..contract import VyreBackend
+from ..contract.backend import VyreBackend
 from ..contract.values import DispatchConfig
 from ..execute.compile import CompiledPipelineBuild, PipelineReproManifest, compile_on
 from ..execute.pipeline import DriverPipeline

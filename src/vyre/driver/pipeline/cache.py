@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ...errors import DeadlineExceeded, KernelCompileFailed, UnsupportedFeature, VyreError
-from ..contract import CompiledPipeline
+from ..contract.pipeline import CompiledPipeline
 from ..contract.profile import PipelineCacheSnapshot
 from ..settings.knobs import PIPELINE_CACHE_BYTES, PIPELINE_CACHE_ENTRIES
 from .key import PipelineCacheKey, PipelineCacheMissEvidence, PipelineCacheMissReason, PipelineDeviceFingerprint
 
 if TYPE_CHECKING:
-    from ..contract import BackendCapability, VyreBackend
+    from ..contract.backend import VyreBackend
+    from ..contract.capability import BackendCapability
 
 T = TypeVar("T")
 DEFAULT_PIPELINE_CACHE_ENTRIES = PIPELINE_CACHE_ENTRIES.default

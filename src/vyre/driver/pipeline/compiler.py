@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 from ...errors import DispatchFailed, KernelCompileFailed, VyreError
 from ...foundation.program import Program
 from ..admission.program import admit
-from ..contract import PIPELINE_CACHE_ATTRIBUTE, CompiledPipeline, OutputBuffers, PendingDispatch, VyreBackend
-from ..contract.values import DEFAULT_CONFIG, DispatchConfig, TimedDispatchResult
+from ..contract.backend import PIPELINE_CACHE_ATTRIBUTE, VyreBackend
+from ..contract.pending import PendingDispatch
+from ..contract.pipeline import CompiledPipeline
+from ..contract.values import DEFAULT_CONFIG, DispatchConfig, OutputBuffers, TimedDispatchResult
 from .cache import Entry, Found, PipelineCache, PipelineStore
 from .key import PipelineCacheKey, hex_short
 from .sequence import SequencePipeline, segments_needed

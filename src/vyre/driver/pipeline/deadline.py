@@ -13,8 +13,9 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ...errors import DeadlineExceeded
-from ..contract import CompiledPipeline, OutputBuffers, PendingDispatch
-from ..contract.values import DispatchConfig, ResidentHandle, Resource, TimedDispatchResult
+from ..contract.pending import PendingDispatch
+from ..contract.pipeline import CompiledPipeline
+from ..contract.values import DispatchConfig, OutputBuffers, ResidentHandle, Resource, TimedDispatchResult
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

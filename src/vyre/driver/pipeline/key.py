@@ -19,7 +19,7 @@ from ..contract.values import U32_MAX, Dims, DispatchConfig, PersistentThreadMod
 
 if TYPE_CHECKING:
     from ...foundation.program import Program
-    from ..contract import VyreBackend
+    from ..contract.backend import VyreBackend
     from ..plan.specialize import SpecMap
 
 CURRENT_PIPELINE_CACHE_KEY_VERSION = 1

@@ -34,13 +34,14 @@ from ...foundation.ir import (
 )
 from ...foundation.program import Access, BufferDecl, LinearType, Program, uniform
 from ...foundation.visit import distinct, rewrite
-from ..contract import CompiledPipeline, OutputBuffers, VyreBackend
-from ..contract.values import DispatchConfig, TimedDispatchResult
+from ..contract.backend import VyreBackend
+from ..contract.pipeline import CompiledPipeline
+from ..contract.values import DispatchConfig, OutputBuffers, TimedDispatchResult
 from ..counters import count_sequence
 from ..plan.binding import BindingRole
 from ..plan.bounds import ceil_div, reserve_bytes
 from ..plan.grid import Grid, LaunchGeometryLimits, check_grid, resolve_indirect_grid
-from ..plan.launch import DispatchPlan, plan_dispatch
+from ..plan.launch import PlannedDispatch, plan_dispatch
 from ..plan.outputs import replace_output_buffers_preserving_slots
 from .deadline import expired
 from .watched import WatchedBackend
@@ -237,7 +238,7 @@ class SequencePipeline(CompiledPipeline):
             results = targets
         return TimedDispatchResult(results, time.perf_counter_ns() - started, *run.times)
 
-    def _grid(self, plan: DispatchPlan, memory: dict[str, Buffer]) -> Grid:
+    def _grid(self, plan: PlannedDispatch, memory: dict[str, Buffer]) -> Grid:
         """The grid of the next pass: where it lies in memory, an iteration may change it for the next one."""
         if not plan.indirect:
             return plan.launch.grid
@@ -292,7 +293,7 @@ class _Run:
     """One dispatch: the memory by name, the time left, and what the launches cost."""
 
     def __init__(
-        self, plan: DispatchPlan, inputs: Sequence[Buffer], config: DispatchConfig, begun: float, timed: bool
+        self, plan: PlannedDispatch, inputs: Sequence[Buffer], config: DispatchConfig, begun: float, timed: bool
     ) -> None:
         self.plan, self.timed = plan, timed
         self.memory: dict[str, Buffer] = {}

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..contract import VyreBackend
+from ..contract.backend import VyreBackend
 
 if TYPE_CHECKING:
     from ...errors import VyreError

@@ -1,20 +1,12 @@
-"""What exactly will be launched."""
+"""What exactly will be launched?"""
 
-from .binding import Binding, BindingPlan, BindingRole
-from .grid import LaunchGeometryLimits
-from .launch import DispatchPlan, LaunchPlan, plan_dispatch
-from .outputs import OutputBindingLayout, OutputLayout, OutputSlot, replace_output_buffers_preserving_slots
+from ...foundation.lazy import lazily, where
 
-__all__ = [
-    "Binding",
-    "BindingPlan",
-    "BindingRole",
-    "DispatchPlan",
-    "LaunchGeometryLimits",
-    "LaunchPlan",
-    "OutputBindingLayout",
-    "OutputLayout",
-    "OutputSlot",
-    "plan_dispatch",
-    "replace_output_buffers_preserving_slots",
-]
+_OFFERS = {
+    ".binding": "Binding BindingPlan BindingRole",
+    ".grid": "LaunchGeometryLimits",
+    ".launch": "PlannedDispatch LaunchPlan plan_dispatch",
+    ".outputs": "OutputBindingLayout OutputLayout OutputSlot replace_output_buffers_preserving_slots",
+}
+__all__ = sorted(where(_OFFERS))
+__getattr__ = lazily(__name__, _OFFERS)

@@ -21,7 +21,7 @@ from .bounds import U32_MAX, Checked, ceil_div
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from ..contract import VyreBackend
+    from ..contract.backend import VyreBackend
 
 Grid = tuple[int, int, int]
 MAX_POW2 = 1 << 31

@@ -102,7 +102,7 @@ class LaunchPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class DispatchPlan:
+class PlannedDispatch:
     """What one dispatch binds, launches and reads back. `indirect`: its grid was read from this call's inputs."""
 
     bindings: BindingPlan
@@ -124,7 +124,7 @@ def plan_dispatch(
     backend: str = "",
     *,
     out: Sequence[Buffer | OutputSlot] | None = None,
-) -> DispatchPlan:
+) -> PlannedDispatch:
     """Plan one dispatch. Raises ArgumentValueError for what the caller passed, InvalidProgram for all else.
 
     `out` are the caller's buffers for the outputs: one that is no slot must have exactly its output's length, and
@@ -138,7 +138,7 @@ def plan_dispatch(
     indirect = resolve_indirect_grid(program, inputs)
     launch = LaunchPlan.prepare(program, bindings, config, limits, indirect=indirect, backend=backend)
     outputs = output_binding_layouts(bindings)
-    plan = DispatchPlan(bindings, launch, outputs, iterations, indirect is not None)
+    plan = PlannedDispatch(bindings, launch, outputs, iterations, indirect is not None)
     enforce_output_budget(config, plan.output_bytes)
     if out is not None:
         check_outputs(out, outputs)

@@ -19,7 +19,8 @@ from ...errors import BackendUnavailable, VyreError, shown, told
 if TYPE_CHECKING:
     from importlib.metadata import Distribution
 
-    from ..contract import BackendRegistration, DeviceInfo, VyreBackend
+    from ..contract.backend import VyreBackend
+    from ..contract.registration import BackendRegistration, DeviceInfo
     from .remembered import Probe
 
 MOST_DEVICES = 1 << 12
@@ -71,7 +72,7 @@ class BackendListing:
         return self._problem
 
     def _disagreement(self, record: object) -> str | None:
-        from ..contract import BackendRegistration
+        from ..contract.registration import BackendRegistration
 
         if not isinstance(record, BackendRegistration):
             return f"its entry point leads to {type(record).__name__}, not to a BackendRegistration"
@@ -122,7 +123,7 @@ class BackendListing:
 
     def devices(self) -> tuple[DeviceInfo, ...]:
         """The devices, best first. A backend that names none has one."""
-        from ..contract import DeviceInfo
+        from ..contract.registration import DeviceInfo
 
         record = self.registration
         if record.devices is None:
@@ -169,7 +170,7 @@ class BackendListing:
         return backend
 
     def _checked(self, opened: object) -> VyreBackend:
-        from ..contract import VyreBackend
+        from ..contract.backend import VyreBackend
 
         if isinstance(opened, VyreBackend) and opened.id == self.id:
             return opened

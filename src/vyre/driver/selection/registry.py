@@ -32,7 +32,7 @@ from .listing import BackendListing, package_label, package_name, unusable
 
 if TYPE_CHECKING:
     from ...foundation.program import Program
-    from ..contract import BackendRegistration, DeviceInfo
+    from ..contract.registration import BackendRegistration, DeviceInfo
     from ..guard.backend import GuardedBackend
     from ..settings.knobs import Knob
     from .remembered import Probe
@@ -194,7 +194,7 @@ def problems() -> dict[str, str]:
 
 def backend_precedence(id: str) -> int:
     """Lower is asked first; the highest u32 for an unknown id."""
-    from ..contract import PRECEDENCE_UNKNOWN
+    from ..contract.registration import PRECEDENCE_UNKNOWN
 
     listing = _by_id(id)
     return PRECEDENCE_UNKNOWN if listing is None else listing.precedence
@@ -252,7 +252,7 @@ def register(registration: BackendRegistration) -> None:
 
 def _check_record(registration: object) -> None:
     """A record that can be sorted among others; whether the rest of it is sound is seen when it is used."""
-    from ..contract import PRECEDENCE_UNKNOWN, BackendRegistration
+    from ..contract.registration import PRECEDENCE_UNKNOWN, BackendRegistration
 
     if not isinstance(registration, BackendRegistration):
         raise ArgumentTypeError(

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..contract import DeviceInfo
+from ..contract.registration import DeviceInfo
 from ..settings.knobs import CACHE_DIR
 
 SCHEMA = 1

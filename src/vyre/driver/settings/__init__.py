@@ -1,5 +1,9 @@
 """What may be set from outside, and by whom. A backend describes its own settings with these."""
 
-from .knobs import COUNT, FOLDER, NAMES, SECONDS, SHARE, YES_OR_NO, Kind, Knob
+from ...foundation.lazy import lazily, where
 
-__all__ = ["COUNT", "FOLDER", "NAMES", "SECONDS", "SHARE", "YES_OR_NO", "Kind", "Knob"]
+_OFFERS = {
+    ".knobs": "COUNT FOLDER Kind Knob NAMES SECONDS SHARE YES_OR_NO",
+}
+__all__ = sorted(where(_OFFERS))
+__getattr__ = lazily(__name__, _OFFERS)

@@ -15,10 +15,10 @@ from ...errors import BackendError, Trap, VyreError
 from ...foundation import html
 from ...foundation.determinism import Determinism
 from ...foundation.program import Program
-from ..contract import CompiledPipeline, OutputBuffers
-from ..contract.values import DEFAULT_CONFIG, DispatchConfig
-from ..plan import plan_dispatch
+from ..contract.pipeline import CompiledPipeline
+from ..contract.values import DEFAULT_CONFIG, DispatchConfig, OutputBuffers
 from ..plan.claims import proof_of
+from ..plan.launch import plan_dispatch
 from ..plan.outputs import OutputSlot
 from .compare import Compare, Comparison, Difference, arrangement, compare_outputs
 

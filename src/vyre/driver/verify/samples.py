@@ -31,14 +31,15 @@ from ...errors import (
 )
 from ...foundation import html
 from ...foundation.program import Program
-from ..contract import CompiledPipeline, OutputBuffers, PendingDispatch
-from ..contract.values import DEFAULT_CONFIG, DispatchConfig, HostResource, ResidentReadRange, named
+from ..contract.pending import PendingDispatch
+from ..contract.pipeline import CompiledPipeline
+from ..contract.values import DEFAULT_CONFIG, DispatchConfig, HostResource, OutputBuffers, ResidentReadRange, named
 from ..counters import SKIPS, count_shadow
 from ..diagnostics import from_error
 from ..execute.route import Run, RunResident
-from ..plan import plan_dispatch
 from ..plan.binding import BindingPlan, BindingRole
 from ..plan.claims import proof_of
+from ..plan.launch import plan_dispatch
 from ..resident.memory import by_slot, nbytes_of
 from ..settings.knobs import SHADOW_TIMEOUT
 from .cases import (
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from ..contract.values import ResidentHandle, Resource
-    from ..plan.launch import DispatchPlan
+    from ..plan.launch import PlannedDispatch
 
 KEPT_EVENTS = 8
 """Divergences that a shadow remembers, the latest; each holds copies of inputs and outputs."""
@@ -170,7 +171,7 @@ class Shadow:
         if not self._is_due() or not all(isinstance(g, Sequence) for g in given):
             return None  # looking at an iterator would use it up; the dispatch refuses it
 
-        def taken() -> tuple[tuple[bytes, ...], DispatchConfig, DispatchPlan]:
+        def taken() -> tuple[tuple[bytes, ...], DispatchConfig, PlannedDispatch]:
             wanted = _wanted(config)
             plan = plan_dispatch(self.claim.program, inputs, wanted, out=out)
             self._require_affordable(plan)  # before anything is copied
@@ -187,7 +188,7 @@ class Shadow:
         return next(self._dispatches) * wanted % of < wanted
 
     def _taken(
-        self, config: DispatchConfig, take: Callable[[], tuple[tuple[bytes, ...], DispatchConfig, DispatchPlan]]
+        self, config: DispatchConfig, take: Callable[[], tuple[tuple[bytes, ...], DispatchConfig, PlannedDispatch]]
     ) -> Sample:
         try:
             return Sample(self, config, *take())
@@ -196,7 +197,7 @@ class Shadow:
 
     def _resident_inputs(
         self, resources: Sequence[Resource], download: Download, config: DispatchConfig
-    ) -> tuple[tuple[bytes, ...], DispatchConfig, DispatchPlan]:
+    ) -> tuple[tuple[bytes, ...], DispatchConfig, PlannedDispatch]:
         program, wanted = self.claim.program, _wanted(config)
         bound = [b for b in BindingPlan.build(program).bindings if b.role is not BindingRole.SHARED]
         given = by_slot(bound, resources)
@@ -224,12 +225,12 @@ class Shadow:
         self._require_affordable(plan)
         return inputs, wanted, plan
 
-    def _require_affordable(self, plan: DispatchPlan) -> None:
+    def _require_affordable(self, plan: PlannedDispatch) -> None:
         """What took too long once is not tried again, nor is anything larger."""
         if _invocations(plan) >= self._too_many:
             raise DeadlineExceeded(f"{self.claim.reference} ran out of time over as few invocations", fix=_COST_FIX)
 
-    def _is_proved(self, plan: DispatchPlan) -> bool:
+    def _is_proved(self, plan: PlannedDispatch) -> bool:
         """Whether no schedule changes the result, or the comparison does not depend on it."""
         if self._order_free:
             return True
@@ -335,7 +336,7 @@ class Shadow:
             self.events.append(error.event)
         count_shadow(elapsed_ns, diverged=error is not None, skipped=skipped)
 
-    def _note(self, error: Exception, plan: DispatchPlan | None) -> None:
+    def _note(self, error: Exception, plan: PlannedDispatch | None) -> None:
         """Say once why dispatches of this program are not checked."""
         reason, claim = _reason(error), self.claim
         if isinstance(error, DeadlineExceeded) and plan is not None:
@@ -374,7 +375,7 @@ def _sized(config: DispatchConfig, bindings: BindingPlan) -> DispatchConfig:
     return config.with_(output_elements=counts) if counts else config
 
 
-def _invocations(plan: DispatchPlan) -> int:
+def _invocations(plan: PlannedDispatch) -> int:
     return prod(plan.launch.grid) * prod(plan.launch.workgroup) * plan.iterations
 
 
@@ -401,11 +402,11 @@ class Sample:
     config: DispatchConfig
     inputs: tuple[bytes, ...] = ()
     wanted: DispatchConfig = DEFAULT_CONFIG
-    plan: DispatchPlan | None = None
+    plan: PlannedDispatch | None = None
     problem: Exception | None = None
 
     @property
-    def required(self) -> tuple[tuple[bytes, ...], DispatchConfig, DispatchPlan]:
+    def required(self) -> tuple[tuple[bytes, ...], DispatchConfig, PlannedDispatch]:
         """What the reference needs; raises the problem where there is one."""
         if self.problem is not None:
             raise self.problem

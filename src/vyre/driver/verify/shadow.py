@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ...errors import ArgumentTypeError, ArgumentValueError, BackendUnavailable
 from ...foundation.program import Program
-from ..contract import CompiledPipeline, OutputBuffers, PendingDispatch
-from ..contract.values import DEFAULT_CONFIG, DispatchConfig, ResidentReadRange, TimedDispatchResult
+from ..contract.pending import PendingDispatch
+from ..contract.pipeline import CompiledPipeline
+from ..contract.values import DEFAULT_CONFIG, DispatchConfig, OutputBuffers, ResidentReadRange, TimedDispatchResult
 from ..execute.pipeline import DriverPipeline
 from ..guard.compile import compile
 from ..selection import registry
@@ -45,7 +46,7 @@ from .samples import OnDivergence, Sample, Shadow
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from ..contract import VyreBackend
+    from ..contract.backend import VyreBackend
     from ..contract.values import ResidentHandle, Resource
 
 __all__ = [
