@@ -435,7 +435,7 @@ def test_a_seed_is_a_schedule_one_can_repeat():
     assert runs[0] == runs[1] != runs[2]
 
 
-@pytest.mark.parametrize("schedule", ["backward", "seeded", 3, Schedule("lockstep")])
+@pytest.mark.parametrize("schedule", ["backward", "seeded", 3, Schedule("sideways")])
 def test_an_unknown_schedule_is_refused(schedule):
     with pytest.raises(ValueError, match=r"is not a schedule.*Fix: use"):
         go(Program.empty(), schedule=schedule)

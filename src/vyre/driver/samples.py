@@ -2,7 +2,8 @@
 
 Outputs that differ are a divergence. Everything else that keeps a dispatch from being checked is a skip: it is counted
 by its reason, and logged once. A program whose results a schedule might change is judged by what it did with this data:
-where the reference finds no race and all its schedules agree, bytes are compared.
+where the reference finds no race and no order that shows, bytes are compared. Where it cannot tell, they are compared
+too, and only a difference is a skip.
 """
 
 from __future__ import annotations
@@ -64,12 +65,10 @@ if TYPE_CHECKING:
 KEPT_EVENTS = 8
 """Divergences that a shadow remembers, the latest; each holds copies of inputs and outputs."""
 JUDGED_FIRST, JUDGED = 1 << 14, 1 << 18
-"""Steps of a program without a proof that are run in several orders, before outputs are compared and when they differ.
+"""Steps of a program without a proof that are judged, before outputs are compared and when they differ.
 
 A step is one statement of one invocation; the larger number takes seconds, and memory of the order of 100 MB.
 """
-MORE_SEEDS = 16
-"""Random orders that must agree before a difference of such a program counts as one."""
 OnDivergence: TypeAlias = "str | Callable[[ConformanceError], None]"
 """`raise`, `log`, or what to call with the error."""
 Download: TypeAlias = "Callable[[list[ResidentReadRange]], Sequence[Buffer]]"
@@ -266,24 +265,22 @@ class Shadow:
     def _hold(self, sample: Sample, found: OutputBuffers | Trap) -> int:
         """How many ulps a budget let pass; raises `Diverged`, or why the dispatch cannot be checked."""
         inputs, wanted, plan = sample.required
-        result = found if isinstance(found, Trap) else copied(found)
+        result = _outcome(found)
         until = time.monotonic() + SHADOW_TIMEOUT.value()
-        proved, expected = self._is_proved(plan), None
+        proved, judged = self._is_proved(plan), None
         if not proved and _invocations(plan) < self._too_many_to_judge:
             try:
-                expected = self._judged(sample, until, seeds=1, max_steps=JUDGED_FIRST)
+                judged = self._judged(sample, until, JUDGED_FIRST)
             except _COSTLY:
                 self._too_many_to_judge = _invocations(plan)
-        is_judged = proved or expected is not None
-        if expected is None:
-            expected = self._expected(inputs, wanted)
+        expected = self._expected(inputs, wanted) if judged is None else _outcome(judged.outputs)
         if self._order_free and isinstance(result, Trap) != isinstance(expected, Trap):
             raise self._order_shows("only one of the two trapped")
         try:
             return self.claim.hold("live", inputs, result, expected, sample.config)
         except Diverged:
             if not proved:
-                self._require_judged(sample, until, is_judged)
+                self._require_no_doubt(judged or self._judged_at_length(sample, until))
             raise
 
     def _expected(self, inputs: tuple[bytes, ...], wanted: DispatchConfig) -> tuple[bytes, ...] | Trap:
@@ -292,19 +289,24 @@ class Shadow:
         except Trap as e:
             return e
 
-    def _require_judged(self, sample: Sample, until: float, is_judged: bool) -> None:
-        """Outputs differ: raise unless that is no matter of order."""
+    def _judged_at_length(self, sample: Sample, until: float) -> Exploration:
         try:
-            self._judged(sample, until, seeds=MORE_SEEDS, max_steps=JUDGED)
+            return self._judged(sample, until, JUDGED)
         except _COSTLY as e:
-            if not is_judged:
-                raise StepLimitExceeded(
-                    "outputs differ, and it would take too long to tell whether the order of invocations is why",
-                    fix="check a smaller dispatch of the same program",
-                ) from e
+            raise StepLimitExceeded(
+                "outputs differ, and it would take too long to tell whether the order of invocations is why",
+                fix="check a smaller dispatch of the same program",
+            ) from e
 
-    def _judged(self, sample: Sample, until: float, *, seeds: int, max_steps: int) -> tuple[bytes, ...] | Trap:
-        """What the program does, if it is the same in every order that the reference tries."""
+    def _require_no_doubt(self, judged: Exploration) -> None:
+        """Outputs differ: raise if that may be a matter of order."""
+        if judged.doubt:
+            raise not_comparable(
+                self.claim.program, f"outputs differ, and the order of invocations may be why: {judged.doubt}"
+            )
+
+    def _judged(self, sample: Sample, until: float, max_steps: int) -> Exploration:
+        """What the program does with this data; raises where the order shows in it."""
         inputs, wanted, plan = sample.required
         explore: Callable[..., Exploration] | None = getattr(
             getattr(self.reference, "native", self.reference), "explore", None
@@ -312,13 +314,10 @@ class Shadow:
         if explore is None:
             raise unproved(self.claim.program, proof_of(self.claim.program, plan.launch))
         left = wanted.with_(timeout=max(until - time.monotonic(), 0))
-        try:
-            told = explore(inputs, left, seeds=seeds, max_steps=max_steps)
-        except Trap as e:
-            return e
-        if told.reason:
-            raise self._order_shows(told.reason)
-        return copied(told.outputs)
+        judged = explore(inputs, left, max_steps=max_steps)
+        if judged.reason:
+            raise self._order_shows(judged.reason)
+        return judged
 
     def _order_shows(self, how: str) -> NotComparable:
         return not_comparable(self.claim.program, f"the result depends on the order of invocations: {how}")
@@ -371,6 +370,10 @@ def _sized(config: DispatchConfig, bindings: BindingPlan) -> DispatchConfig:
     """The config with the length of every output that something other than the program decided."""
     counts = {b.name: b.element_count for b in bindings.outputs if b.input_index is None and b.static_byte_len is None}
     return config.with_(output_elements=counts) if counts else config
+
+
+def _outcome(found: OutputBuffers | Trap) -> tuple[bytes, ...] | Trap:
+    return found if isinstance(found, Trap) else copied(found)
 
 
 def _invocations(plan: DispatchPlan) -> int:

@@ -202,7 +202,7 @@ class _NoReference(CompiledPipeline):
     ) -> OutputBuffers:
         self._refuse()
 
-    def explore(self, inputs: Sequence[Buffer], config: DispatchConfig, *, seeds: int, max_steps: int) -> Exploration:
+    def explore(self, inputs: Sequence[Buffer], config: DispatchConfig, *, max_steps: int) -> Exploration:
         self._refuse()
 
 
