@@ -228,7 +228,7 @@ class _Lane:
         self.run = self._build_run() if self.shadow is None else self.shadow.around(self._build_run(), config)
         self.resident = self._build_resident()
         if self.shadow is not None and _is_resident(entry.native):
-            self.resident = self.shadow.around_resident(self.resident, backend.download_resident, config)
+            self.resident = self.shadow.around_resident(self.resident, lambda: backend, config)
         _tally.numbers[_LANES] += 1
 
     def _build_run(self) -> Run:

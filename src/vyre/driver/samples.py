@@ -4,6 +4,9 @@ Outputs that differ are a divergence. Everything else that keeps a dispatch from
 by its reason, and logged once. A program whose results a schedule might change is judged by what it did with this data:
 where the reference finds no race and no order that shows, bytes are compared. Where it cannot tell, they are compared
 too, and only a difference is a skip.
+
+A check that raises leaves the caller's memory as it was before the dispatch, so that no caller works on with bytes that
+are wrong.
 """
 
 from __future__ import annotations
@@ -52,15 +55,17 @@ from .diagnostics import from_error
 from .execute import SKIPS, Run, RunResident, count_shadow, named
 from .plan import plan_dispatch
 from .plan.binding import BindingPlan, BindingRole
+from .plan.outputs import replace_output_buffers_preserving_slots
 from .resources import by_slot, nbytes_of
 from .settings import SHADOW_TIMEOUT
-from .values import DEFAULT_CONFIG, DispatchConfig, HostResource, ResidentReadRange
+from .values import DEFAULT_CONFIG, DispatchConfig, HostResource, ResidentHandle, ResidentReadRange
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from .contract import VyreBackend
     from .plan.launch import DispatchPlan
-    from .values import ResidentHandle, Resource
+    from .values import Resource
 
 KEPT_EVENTS = 8
 """Divergences that a shadow remembers, the latest; each holds copies of inputs and outputs."""
@@ -71,7 +76,8 @@ A step is one statement of one invocation; the larger number takes seconds, and 
 """
 OnDivergence: TypeAlias = "str | Callable[[ConformanceError], None]"
 """`raise`, `log`, or what to call with the error."""
-Download: TypeAlias = "Callable[[list[ResidentReadRange]], Sequence[Buffer]]"
+_Taken: TypeAlias = "tuple[tuple[bytes, ...], DispatchConfig, DispatchPlan, Callable[[], object]]"
+"""What a sample begins with."""
 T = TypeVar("T")
 _KEPT_PROOFS = 1024
 _KEPT_NOTES = 4096
@@ -149,14 +155,17 @@ class Shadow:
 
         return watched
 
-    def around_resident(self, run: RunResident, download: Download, config: DispatchConfig) -> RunResident:
-        """The same for memory of the device, which `download` reads before a sampled dispatch and after it."""
+    def around_resident(
+        self, run: RunResident, backend: Callable[[], VyreBackend], config: DispatchConfig
+    ) -> RunResident:
+        """The same for memory of the device, which is read before a sampled dispatch and after it."""
 
         def watched(resources: Sequence[Resource]) -> list[ResidentHandle]:
             if not self._is_due():
                 return run(resources)
-            sample = self._taken(config, lambda: self._resident_inputs(resources, download, config))
-            return sample.checked(lambda: run(resources), lambda kept: sample.downloaded(kept, download))
+            before = _Overwritten(resources)
+            sample = self._taken(config, lambda: self._resident_inputs(before, backend(), config))
+            return sample.checked(lambda: run(resources), lambda kept: sample.downloaded(before.made(kept), backend()))
 
         return watched
 
@@ -168,13 +177,24 @@ class Shadow:
         if not self._is_due() or not all(isinstance(g, Sequence) for g in given):
             return None  # looking at an iterator would use it up; the dispatch refuses it
 
-        def taken() -> tuple[tuple[bytes, ...], DispatchConfig, DispatchPlan]:
+        def taken() -> _Taken:
             wanted = _wanted(config)
             plan = plan_dispatch(self.claim.program, inputs, wanted, out=out)
             self._require_affordable(plan)  # before anything is copied
-            return copied(inputs), _sized(wanted, plan.bindings), plan
+            return copied(inputs), _sized(wanted, plan.bindings), plan, self._undo(out)
 
         return self._taken(config, taken)
+
+    def _undo(self, out: Sequence[Buffer] | None) -> Callable[[], object]:
+        """What makes the caller's buffers what they are now."""
+        if out is None or not self._may_raise:
+            return _nothing
+        targets, before = list(out), [bytearray(b) for b in copied(out)]
+        return lambda: replace_output_buffers_preserving_slots(before, targets)
+
+    @property
+    def _may_raise(self) -> bool:
+        return self._on_divergence != "log"
 
     def _is_due(self) -> bool:
         """Whether the next dispatch is sampled. One that fails passes its turn on."""
@@ -184,20 +204,16 @@ class Shadow:
         wanted, of = self._share.numerator, self._share.denominator
         return next(self._dispatches) * wanted % of < wanted
 
-    def _taken(
-        self, config: DispatchConfig, take: Callable[[], tuple[tuple[bytes, ...], DispatchConfig, DispatchPlan]]
-    ) -> Sample:
+    def _taken(self, config: DispatchConfig, take: Callable[[], _Taken]) -> Sample:
         try:
             return Sample(self, config, *take())
         except Exception as e:  # a dispatch that fails as well says what is wrong; else this one cannot be checked
             return Sample(self, config, problem=e)
 
-    def _resident_inputs(
-        self, resources: Sequence[Resource], download: Download, config: DispatchConfig
-    ) -> tuple[tuple[bytes, ...], DispatchConfig, DispatchPlan]:
+    def _resident_inputs(self, before: _Overwritten, backend: VyreBackend, config: DispatchConfig) -> _Taken:
         program, wanted = self.claim.program, _wanted(config)
         bound = [b for b in BindingPlan.build(program).bindings if b.role is not BindingRole.SHARED]
-        given = by_slot(bound, resources)
+        given = by_slot(bound, before.resources)
         lengths = [nbytes_of(r) for r in given]
         sized = BindingPlan.from_input_lengths(
             program,
@@ -212,7 +228,7 @@ class Shadow:
             for b, r in zip(sized.inputs, sources, strict=True)
             if b.nbytes and r is not None and not isinstance(r, HostResource)
         ]
-        came = iter(download(ranges) if ranges else ())
+        came = iter(backend.download_resident(ranges) if ranges else ())
         inputs = copied(
             r.data if isinstance(r, HostResource) else next(came) if b.nbytes else b""
             for b, r in zip(sized.inputs, sources, strict=True)
@@ -220,7 +236,10 @@ class Shadow:
         wanted = _sized(wanted, sized)
         plan = plan_dispatch(program, inputs, wanted)
         self._require_affordable(plan)
-        return inputs, wanted, plan
+        if self._may_raise:
+            writes = (program.buffers[b.buffer_index].writable for b in bound)
+            before.keep(backend, [r for r, is_written in zip(given, writes, strict=True) if is_written])
+        return inputs, wanted, plan, before.put_back
 
     def _require_affordable(self, plan: DispatchPlan) -> None:
         """What took too long once is not tried again, nor is anything larger."""
@@ -392,11 +411,46 @@ def _reason(error: Exception) -> str:
     return next(reason for reason, kinds in zip(SKIPS, _KINDS, strict=True) if isinstance(error, kinds))
 
 
+def _nothing() -> None:
+    """There is nothing to put back."""
+
+
+class _Overwritten:
+    """Memory of the device that a dispatch writes, as it was before."""
+
+    def __init__(self, resources: Sequence[Resource]) -> None:
+        self.resources = resources
+        self._backend: VyreBackend | None = None
+        self._before: list[tuple[ResidentHandle, int, Buffer]] = []
+        self._fresh: list[ResidentHandle] = []
+
+    def keep(self, backend: VyreBackend, written: Sequence[Resource | None]) -> None:
+        self._backend = backend
+        handles = [r for r in written if isinstance(r, ResidentHandle) and r.nbytes]
+        ranges = [ResidentReadRange(h, 0, h.nbytes) for h in handles]
+        came = copied(backend.download_resident(ranges) if ranges else ())
+        self._before = [(h, 0, data) for h, data in zip(handles, came, strict=True)]
+
+    def made(self, kept: list[ResidentHandle]) -> list[ResidentHandle]:
+        """Note what the dispatch allocated; its caller does not get it where the check raises."""
+        self._fresh = [h for h in kept if h not in self.resources]
+        return kept
+
+    def put_back(self) -> None:
+        if self._backend is None:
+            return
+        if self._before:
+            self._backend.upload_resident(self._before)
+        for handle in self._fresh:
+            self._backend.free_resident(handle)
+
+
 @dataclass(slots=True)
 class Sample:
     """One dispatch that is to be checked: its inputs as they were before it, and what of its config changes the result.
 
-    `config` is the dispatch's own. `problem` is why it cannot be checked, should it succeed.
+    `config` is the dispatch's own. `put_back` makes memory that it writes what it was. `problem` is why it cannot be
+    checked, should it succeed.
     """
 
     shadow: Shadow
@@ -404,6 +458,7 @@ class Sample:
     inputs: tuple[bytes, ...] = ()
     wanted: DispatchConfig = DEFAULT_CONFIG
     plan: DispatchPlan | None = None
+    put_back: Callable[[], object] = _nothing
     problem: Exception | None = None
 
     @property
@@ -421,20 +476,33 @@ class Sample:
             found: OutputBuffers = outputs(result)
         except Exception as e:
             self.problem, found = self.problem or e, []
-        self.check(found)
+        try:
+            self.check(found)
+        except BaseException as e:
+            self.undo(e)
+            raise
         return result
+
+    def undo(self, why: BaseException) -> None:
+        """Put the caller's memory back, or say in the error that it holds what the dispatch left there."""
+        try:
+            self.put_back()
+        except Exception as e:
+            if isinstance(why, VyreError):
+                why.context["memory"] = f"as the dispatch left it: {in_words(e)}"
 
     def check(self, found: OutputBuffers | Trap) -> None:
         self.shadow.check(self, found)
 
-    def downloaded(self, kept: Sequence[ResidentHandle], download: Download) -> OutputBuffers:
+    def downloaded(self, kept: Sequence[ResidentHandle], backend: VyreBackend) -> OutputBuffers:
         """What the host would have seen of outputs that stay on the device."""
         if self.plan is None:
             return []
         ranges = []
         for b, o, handle in zip(self.plan.bindings.outputs, self.plan.outputs, kept, strict=True):
             ranges.append(ResidentReadRange(handle, (b.output_byte_range or (0, 0))[0], o.layout.read_size))
-        came = iter(download([r for r in ranges if r.byte_len]) if any(r.byte_len for r in ranges) else ())
+        filled = [r for r in ranges if r.byte_len]
+        came = iter(backend.download_resident(filled) if filled else ())
         return [next(came) if r.byte_len else b"" for r in ranges]
 
     def started(self, start: Callable[[], PendingDispatch]) -> PendingDispatch:
@@ -473,6 +541,7 @@ class _SampledPending(PendingDispatch):
             try:
                 self._sample.check(self._came)
             except Exception as e:
+                self._sample.undo(e)
                 self._came = e
             self._is_checked = True
         if isinstance(self._came, Exception):

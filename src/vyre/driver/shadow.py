@@ -40,7 +40,7 @@ from .execute import DriverPipeline
 from .pipeline import compile
 from .samples import OnDivergence, Sample, Shadow
 from .settings import SHADOW, SHADOW_TIMEOUT
-from .values import DEFAULT_CONFIG, DispatchConfig, ResidentReadRange, TimedDispatchResult
+from .values import DEFAULT_CONFIG, DispatchConfig, TimedDispatchResult
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -144,12 +144,12 @@ class ShadowedPipeline(CompiledPipeline):
     def dispatch_resident(
         self, resources: Sequence[Resource], config: DispatchConfig | None = None
     ) -> list[ResidentHandle]:
-        def download(ranges: list[ResidentReadRange]) -> Sequence[Buffer]:
-            backend: VyreBackend = getattr(self.main, "backend")  # noqa: B009 - a pipeline need not have one
-            return backend.download_resident(ranges)
+        def backend() -> VyreBackend:
+            found: VyreBackend = getattr(self.main, "backend")  # noqa: B009 - a pipeline need not have one
+            return found
 
         run = self.shadow.around_resident(
-            lambda given: self.main.dispatch_resident(given, config), download, self._settled(config)
+            lambda given: self.main.dispatch_resident(given, config), backend, self._settled(config)
         )
         return run(resources)
 
