@@ -881,6 +881,17 @@ def test_an_error_says_where_memory_could_not_be_put_back(monkeypatch):
     assert read_back(backend, out) == words(2, 7)
 
 
+def test_an_error_of_the_callers_own_says_it_in_a_note():
+    def stop(error):
+        out.release()
+        raise KeyError
+
+    out = memoryview(bytearray(8))
+    with pytest.raises(KeyError) as caught:
+        shadowed(twist=one_more, on_divergence=stop).dispatch([words(1, 2)], out=[out])
+    assert caught.value.__notes__[0].startswith("memory is as the dispatch left it: ")
+
+
 def test_device_memory_that_cannot_be_read_fails_no_dispatch(monkeypatch):
     both = cpu_shadowed(DOUBLE)
     x, out = resident(both.main.backend, 1, 2), resident(both.main.backend, 0, 0)

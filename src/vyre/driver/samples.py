@@ -488,8 +488,11 @@ class Sample:
         try:
             self.put_back()
         except Exception as e:
+            left = f"as the dispatch left it: {in_words(e)}"
             if isinstance(why, VyreError):
-                why.context["memory"] = f"as the dispatch left it: {in_words(e)}"
+                why.context["memory"] = left
+            else:
+                why.add_note(f"memory is {left}")
 
     def check(self, found: OutputBuffers | Trap) -> None:
         self.shadow.check(self, found)
