@@ -14,11 +14,10 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[1]
 SECTIONS = ("re-exports", "modules", "items")
@@ -27,8 +26,7 @@ SCOPES = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """A line of the ledger that has a caller."""
 
     name: str
