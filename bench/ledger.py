@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import tomllib
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -22,6 +23,8 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).parents[1]
 SECTIONS = ("re-exports", "modules", "items")
 SECONDS = 300
+IMPORTING = threading.Lock()
+"""Threads that import modules which import each other may find half of one."""
 SCOPES = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
@@ -175,7 +178,8 @@ def outcome(row: Row) -> str:
         source, reached = Path(folder) / "src", Path(folder) / "reached"
         shutil.copytree(ROOT / "src", source)  # with the bytecode, which a second of compiling makes
         file = Path(folder) / row.file
-        file.write_text(cut(row, file.read_text("utf-8"), reached), "utf-8")
+        with IMPORTING:
+            file.write_text(cut(row, file.read_text("utf-8"), reached), "utf-8")
         done = run([row.test], source)
         if done == "fails" and not reached.exists():
             return "fails elsewhere"

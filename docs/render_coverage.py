@@ -20,9 +20,10 @@ def render(ledger: dict[str, Any]) -> str:
         "# What of the driver is here",
         "",
         "Every name of the driver's index: where it lives, who uses it, and the test that fails when that use is cut",
-        "(`bench/ledger_cuts.py` cuts them all; an annotation is not a use). What is not here yet stands under the area",
-        "that it comes with; a name can be here before what uses it, and then its test shows what it does. What makes no",
-        "sense in Python stands last, with the reason. Made by `docs/render_coverage.py` from `docs/coverage.toml`.",
+        "(`bench/ledger_cuts.py` cuts them all; an annotation is not a use). What is not here yet stands under the",
+        "area that it comes with; a name can be here before what uses it, and then its test shows what it does. What",
+        "makes no sense in Python stands last, with the reason. Made by `docs/render_coverage.py` from",
+        "`docs/coverage.toml`.",
         "",
     ]
     entries = [entry for section in TITLES for entry in ledger[section].values()]
