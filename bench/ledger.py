@@ -176,7 +176,7 @@ def outcome(row: Row) -> str:
     """What the row's test does when every use in the caller raises: it `fails`, as it should, or something else."""
     with tempfile.TemporaryDirectory() as folder:
         source, reached = Path(folder) / "src", Path(folder) / "reached"
-        shutil.copytree(ROOT / "src", source)  # with the bytecode, which a second of compiling makes
+        shutil.copytree(ROOT / "src", source)  # with the bytecode: compiling takes a second
         file = Path(folder) / row.file
         with IMPORTING:
             file.write_text(cut(row, file.read_text("utf-8"), reached), "utf-8")

@@ -99,19 +99,19 @@ def test_the_test_of_a_name_fails_when_its_caller_is_cut(row):
 # ---- what counts as a use -------------------------------------------------------------------------------------------
 
 
-def uses_of(text, path="vyre.driver.values.Resource", caller="src/vyre/driver/made.py::f"):
+def uses_of(text, path="vyre.errors.VyreError", caller="src/vyre/made.py::f"):
     return [ast.unparse(node) for node in ledger.uses(ledger.Row("name", path, caller, ""), ast.parse(text))]
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "from .values import Resource\ndef f(x): return isinstance(x, Resource)",
-        "from .values import Resource as R\ndef f(x): return isinstance(x, R)",
-        "def f(x):\n    from . import values\n    return values.Resource(x)",
-        "from .values import Resource\ndef f(x):\n    match x:\n        case Resource(): return 1",
-        "from .values import Resource\ndef f(x=Resource()): pass",
-        "from .values import Resource\nclass f(Resource): pass",
+        "from .errors import VyreError\ndef f(x): return isinstance(x, VyreError)",
+        "from .errors import VyreError as E\ndef f(x): return isinstance(x, E)",
+        "def f(x):\n    from . import errors\n    return errors.VyreError(x)",
+        "from .errors import VyreError\ndef f(x):\n    match x:\n        case VyreError(): return 1",
+        "from .errors import VyreError\ndef f(x=VyreError()): pass",
+        "from .errors import VyreError\nclass f(VyreError): pass",
     ],
 )
 def test_what_is_computed_is_a_use(text):
@@ -121,18 +121,18 @@ def test_what_is_computed_is_a_use(text):
 @pytest.mark.parametrize(
     "text",
     [
-        "from .values import Resource\ndef f(x): return x",
-        "def f(x):\n    from .values import Resource\n    return x",
-        "from .values import Resource\ndef f(x: Resource, *y: Resource) -> Resource: return x",
-        "from .values import Resource\ndef f(x):\n    y: Resource = x\n    return y",
-        "from .values import Resource\ndef f(x):\n    y: TypeAlias = Resource\n    return x",
-        "from .values import Resource\ndef f(x): return cast(Resource, x)",
-        "from .values import Resource\nclass f(list[Resource]): pass",
-        "from .values import Resource\ndef f(x):\n    if TYPE_CHECKING:\n        Resource(x)",
-        "from .values import Resource\ndef f(Resource): return Resource",
-        "from .values import HostResource as Resource\ndef f(x): return Resource(x)",
-        "from .values import Resource\ndef f(x): return x.Resource",
-        "from .values import Resource\ndef g(x): return Resource(x)",
+        "from .errors import VyreError\ndef f(x): return x",
+        "def f(x):\n    from .errors import VyreError\n    return x",
+        "from .errors import VyreError\ndef f(x: VyreError, *y: VyreError) -> VyreError: return x",
+        "from .errors import VyreError\ndef f(x):\n    y: VyreError = x\n    return y",
+        "from .errors import VyreError\ndef f(x):\n    y: TypeAlias = VyreError\n    return x",
+        "from .errors import VyreError\ndef f(x): return cast(VyreError, x)",
+        "from .errors import VyreError\nclass f(list[VyreError]): pass",
+        "from .errors import VyreError\ndef f(x):\n    if TYPE_CHECKING:\n        VyreError(x)",
+        "from .errors import VyreError\ndef f(VyreError): return VyreError",
+        "from .errors import BackendError as VyreError\ndef f(x): return VyreError(x)",
+        "from .errors import VyreError\ndef f(x): return x.VyreError",
+        "from .errors import VyreError\ndef g(x): return VyreError(x)",
     ],
 )
 def test_an_import_an_annotation_and_a_namesake_are_none(text):
@@ -140,14 +140,14 @@ def test_an_import_an_annotation_and_a_namesake_are_none(text):
 
 
 def test_of_a_module_whatever_comes_from_it_is_a_use():
-    text = "from .plan.grid import check_grid\nfrom .plan import grid\ndef f(x): return check_grid(x), grid.axes(x)"
-    assert uses_of(text, "vyre.driver.plan") == ["check_grid", "grid"]
-    assert uses_of(text, "vyre.driver.plan.grid") == ["check_grid", "grid"]
-    assert uses_of(text, "vyre.driver.plan.binding") == []
+    text = "from .foundation.wire.read import one\nfrom .foundation.wire import read\ndef f(x): return one, read.all"
+    assert uses_of(text, "vyre.foundation.wire") == ["one", "read"]
+    assert uses_of(text, "vyre.foundation.wire.read") == ["one", "read"]
+    assert uses_of(text, "vyre.foundation.wire.write") == []
 
 
 def test_a_use_while_it_is_loaded_counts_where_there_is_no_other():
-    text = "from .values import Resource\ndef f(x=Resource(0)): return Resource(1), Resource(2)"
+    text = "from .errors import VyreError\ndef f(x=VyreError(0)): return VyreError(1), VyreError(2)"
     assert len(uses_of(text)) == 2
 
 
