@@ -46,7 +46,7 @@ _NAMES = {
     "shadow": "ShadowedPipeline",
     "stream": "Backend Executable Streamable stream_chunks",
     "values": (
-        "DispatchConfig HostResource Memory MemoryRef PersistentThreadMode ResidentDispatchStep ResidentHandle "
+        "DispatchConfig HostResource Memory PersistentThreadMode ResidentDispatchStep ResidentHandle "
         "ResidentReadRange ResidentSequenceTiming Resource SpeculationMode TimedDispatchResult"
     ),
 }

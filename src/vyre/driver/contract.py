@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 CONTRACT_VERSION = 1
 PRECEDENCE_UNKNOWN = 0xFFFFFFFF
 DEADLINES = ("none", "cooperative", "host")
-OutputBuffers: TypeAlias = "list[Buffer]"
+OutputBuffers: TypeAlias = list["Buffer"]
 
 
 def core_supported_ops() -> frozenset[str]:

@@ -243,7 +243,6 @@ class ResidentHandle:
 
 Resource: TypeAlias = HostResource | ResidentHandle
 Memory: TypeAlias = bytearray
-MemoryRef: TypeAlias = "Buffer"
 
 
 @dataclass(frozen=True, slots=True)
