@@ -15,18 +15,21 @@ def load() -> dict[str, Any]:
 
 
 def render(ledger: dict[str, Any]) -> str:
-    """The ledger as a page: one table per kind of name, those that are still to come below it."""
+    """The ledger as a page: one table per kind of name, those that are still to come below it, and then the rest."""
     lines = [
         "# What of the driver is here",
         "",
-        "Every name of the driver's index: where it lives, who uses it, and the test that fails without it. What is",
-        "not here yet stands under the area that it comes with; a name can be here before what uses it. Made by",
-        "`docs/render_coverage.py` from `docs/coverage.toml`.",
+        "Every name of the driver's index: where it lives, who uses it, and the test that fails when that use is cut",
+        "(`bench/ledger_cuts.py` cuts them all; an annotation is not a use). What is not here yet stands under the",
+        "area that it comes with; a name can be here before what uses it, and then its test shows what it does. What",
+        "makes no sense in Python stands last, with the reason. Made by `docs/render_coverage.py` from",
+        "`docs/coverage.toml`.",
         "",
     ]
     entries = [entry for section in TITLES for entry in ledger[section].values()]
-    here, used = (sum(field in entry for entry in entries) for field in ("path", "caller"))
-    lines += [f"Of {len(entries)} names {here} are here, and {used} of these are in use.", ""]
+    here, used, void = (sum(field in entry for entry in entries) for field in ("path", "caller", "void"))
+    count = f"Of {len(entries)} names {here} are here, and {used} of these are in use; {void} make no sense here."
+    lines += [count, ""]
     for section, title in TITLES.items():
         names = ledger[section]
         lines += [f"## {title}", "", '<div class="paths" markdown>', ""]
@@ -38,11 +41,19 @@ def render(ledger: dict[str, Any]) -> str:
         ]
         waiting: dict[str, list[str]] = {}
         for name, entry in names.items():
-            if "path" not in entry:
+            if "path" not in entry and "later" in entry:
                 waiting.setdefault(entry["later"], []).append(f"`{name}`")
         lines += ["", "</div>", "", "| comes with | names |", "|---|---|"]
         lines += [f"| {area} | {', '.join(listed)} |" for area, listed in sorted(waiting.items())]
         lines.append("")
+    lines += ["## What makes no sense here", "", "| name | reason |", "|---|---|"]
+    lines += [
+        f"| `{name}` | {entry['void']} |"
+        for section in TITLES
+        for name, entry in ledger[section].items()
+        if "void" in entry
+    ]
+    lines.append("")
     return "\n".join(lines)
 
 

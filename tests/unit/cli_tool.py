@@ -61,6 +61,8 @@ def racy(x: In[u32], out: Out[u32]) -> None:
     out[0] = gid.x
 """
 SAXPY = KERNELS.split("@vyre.kernel(workgroup=64)\ndef count")[0]
+SAXPY_STORE = 1 + next(k for k, line in enumerate(SAXPY.splitlines()) if line.strip().startswith("out["))
+"""The line of it that stores."""
 
 
 @pytest.fixture(autouse=True)

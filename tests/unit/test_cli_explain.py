@@ -64,11 +64,12 @@ def test_a_grid_is_proved_or_not(grid, found, capsys):
     told = document(capsys, Plan, "explain", "saxpy.py", *GIVEN, "-b", "cpu", "--grid", grid)
     assert told["determinism"] == found
     reason = next(d["reason"] for d in told["plan"]["decisions"] if d["what"] == "determinism")
+    store = f"saxpy.py:{cli_tool.SAXPY_STORE}"
     assert reason == {
         "16": "for grids with one workgroup along y and z",
         "16,1,1": "for grids with one workgroup along y and z",
         "0": "nothing runs",
-    }.get(grid, "store and store of two invocations may meet in 'out'")
+    }.get(grid, f"store and store of two invocations may meet in 'out', at {store}")
 
 
 def test_without_a_backend_the_others_are_told(capsys, monkeypatch):

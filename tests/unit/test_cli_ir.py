@@ -74,7 +74,9 @@ def test_the_document_has_everything(capsys, files):
     assert found["buffers"][3] == {"name": "out", "slot": 3, "access": "write_only", "element": "f32", "count": 0}
     assert found["facts"]["counts"]["loads"] == 3
     assert found["facts"]["determinism"] == "proved for grids with one workgroup along y and z"
-    assert found["facts"]["reasons"] == ["on other grids, store and store of two invocations may meet in 'out'"]
+    store = f"saxpy.py:{cli_tool.SAXPY_STORE}"
+    met = f"on other grids, store and store of two invocations may meet in 'out', at {store}"
+    assert found["facts"]["reasons"] == [met]
     assert found["facts"]["requirements"]["invocations"] == 64
     assert "vyre.node.store" in found["facts"]["ops"]
     assert found["emitted"]["target"] == "cpu"

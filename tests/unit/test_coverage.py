@@ -1,8 +1,11 @@
-"""The ledger of the driver's names is true: each is importable, used and proved by a test, or comes with an area."""
+"""The ledger of the driver's names is true: each is importable, used and proved by a test, or comes with an area.
+
+A name that makes no sense here is not to be had at all, and the ledger says why.
+"""
 
 import ast
-import importlib
 import importlib.util
+import re
 from functools import cache
 from pathlib import Path
 
@@ -11,9 +14,17 @@ import pytest
 import vyre.driver
 
 ROOT = Path(__file__).parents[2]
-SPEC = importlib.util.spec_from_file_location("render_coverage", ROOT / "docs" / "render_coverage.py")
-render_coverage = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(render_coverage)
+
+
+def load(folder, name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / folder / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+render_coverage = load("docs", "render_coverage")
+ledger = load("bench", "ledger")
 LEDGER = render_coverage.load()
 SECTIONS = {"re-exports": 132, "modules": 64, "items": 18}
 ENTRIES = [
@@ -22,52 +33,13 @@ ENTRIES = [
     for name, entry in LEDGER[section].items()
 ]
 HERE = [p for p in ENTRIES if "path" in p.values[2]]
+VOID = [p for p in ENTRIES if "void" in p.values[2]]
+ROWS = [pytest.param(row, id=row.name) for row in ledger.rows()]
 
 
 @cache
 def parsed(path: str) -> ast.Module:
     return ast.parse((ROOT / path).read_text("utf-8"))
-
-
-def find(path: str, symbol: str) -> ast.AST | None:
-    """The function or class of that dotted name."""
-    scope: ast.AST | None = parsed(path)
-    for part in symbol.split("."):
-        scope = next(
-            (
-                node
-                for node in ast.walk(scope)
-                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.name == part
-            ),
-            None,
-        )
-        if scope is None:
-            return None
-    return scope
-
-
-def mentions(tree: ast.AST) -> set[str]:
-    """Every name that the code reads, calls or imports; not what it defines, and no string."""
-    found: set[str] = set()
-    for node in ast.walk(tree):
-        match node:
-            case ast.Name(id=name) | ast.Attribute(attr=name):
-                found.add(name)
-            case ast.ImportFrom(module=module, names=names):
-                found.update((module or "").split("."))
-                found.update(alias.name for alias in names)
-            case ast.Import(names=names):
-                found.update(part for alias in names for part in alias.name.split("."))
-    return found
-
-
-def resolve(path: str) -> object:
-    """What a dotted path leads to: a module, or something in one."""
-    try:
-        return importlib.import_module(path)
-    except ModuleNotFoundError:
-        module, _, name = path.rpartition(".")
-        return getattr(importlib.import_module(module), name)
 
 
 def test_the_ledger_has_every_name():
@@ -76,26 +48,34 @@ def test_the_ledger_has_every_name():
 
 
 @pytest.mark.parametrize("section, name, entry", ENTRIES)
-def test_an_entry_is_here_or_comes_with_an_area(section, name, entry):
-    assert set(entry) in ({"path", "caller", "test"}, {"path", "later", "test"}, {"later"})
+def test_an_entry_is_here_or_comes_with_an_area_or_is_void(section, name, entry):
+    assert set(entry) in ({"path", "caller", "test"}, {"path", "later", "test"}, {"later"}, {"void"})
     assert entry.get("later", LEDGER["areas"][0]) in LEDGER["areas"]
     if "path" not in entry and section != "modules":
         assert name not in vyre.driver._WHERE
 
 
+def test_every_area_still_brings_something():
+    assert set(LEDGER["areas"]) == {p.values[2]["later"] for p in ENTRIES if "later" in p.values[2]}
+
+
+@pytest.mark.parametrize("section, name, entry", VOID)
+def test_what_is_void_has_a_reason_and_is_not_to_be_had(section, name, entry):
+    assert re.fullmatch(r"[^\n|]+[^\n|.]", entry["void"])
+    assert not hasattr(vyre.driver, name)
+    assert importlib.util.find_spec(f"vyre.driver.{name}") is None
+
+
 @pytest.mark.parametrize("section, name, entry", HERE)
 def test_a_name_is_importable_from_the_driver_under_its_own_spelling(section, name, entry):
-    assert getattr(vyre.driver, name) is resolve(entry["path"])
+    assert getattr(vyre.driver, name) is ledger.resolve(entry["path"])
     assert name in dir(vyre.driver)
 
 
-@pytest.mark.parametrize("section, name, entry", [p for p in HERE if "caller" in p.values[2]])
-def test_a_name_has_a_caller(section, name, entry):
-    path, _, symbol = entry["caller"].partition("::")
-    scope = find(path, symbol) if symbol else parsed(path)
-    assert scope is not None, f"{path} has no {symbol}"
-    assert path.startswith("src/")
-    assert entry["path"].rpartition(".")[2] in mentions(scope)
+@pytest.mark.parametrize("row", ROWS)
+def test_a_name_has_a_caller(row):
+    assert row.file.startswith("src/")
+    assert ledger.uses(row, parsed(row.file)), f"{row.caller} does not use {row.path}"
 
 
 @pytest.mark.parametrize("section, name, entry", HERE)
@@ -103,7 +83,75 @@ def test_a_name_has_a_test(section, name, entry):
     path, _, function = entry["test"].partition("::")
     assert Path(path).name.startswith("test_")
     assert function.rpartition(".")[2].startswith("test_")
-    assert find(path, function) is not None, f"{path} has no {function}"
+    assert ledger.find(parsed(path), function) is not None, f"{path} has no {function}"
+
+
+@pytest.mark.sweep
+@pytest.mark.timeout(2 * ledger.SECONDS)
+@pytest.mark.parametrize("row", ROWS)
+def test_the_test_of_a_name_fails_when_its_caller_is_cut(row):
+    does = ledger.outcome(row)
+    if does == "skips":
+        pytest.skip(f"{row.test} cannot run here")
+    assert does == "fails", f"without {row.name} in {row.caller}, {row.test} {does}"
+
+
+# ---- what counts as a use -------------------------------------------------------------------------------------------
+
+
+def uses_of(text, path="vyre.errors.VyreError", caller="src/vyre/made.py::f"):
+    return [ast.unparse(node) for node in ledger.uses(ledger.Row("name", path, caller, ""), ast.parse(text))]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from .errors import VyreError\ndef f(x): return isinstance(x, VyreError)",
+        "from .errors import VyreError as E\ndef f(x): return isinstance(x, E)",
+        "def f(x):\n    from . import errors\n    return errors.VyreError(x)",
+        "from .errors import VyreError\ndef f(x):\n    match x:\n        case VyreError(): return 1",
+        "from .errors import VyreError\ndef f(x=VyreError()): pass",
+        "from .errors import VyreError\nclass f(VyreError): pass",
+    ],
+)
+def test_what_is_computed_is_a_use(text):
+    assert len(uses_of(text)) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from .errors import VyreError\ndef f(x): return x",
+        "def f(x):\n    from .errors import VyreError\n    return x",
+        "from .errors import VyreError\ndef f(x: VyreError, *y: VyreError) -> VyreError: return x",
+        "from .errors import VyreError\ndef f(x):\n    y: VyreError = x\n    return y",
+        "from .errors import VyreError\ndef f(x):\n    y: TypeAlias = VyreError\n    return x",
+        "from .errors import VyreError\ndef f(x): return cast(VyreError, x)",
+        "from .errors import VyreError\nclass f(list[VyreError]): pass",
+        "from .errors import VyreError\ndef f(x):\n    if TYPE_CHECKING:\n        VyreError(x)",
+        "from .errors import VyreError\ndef f(VyreError): return VyreError",
+        "from .errors import BackendError as VyreError\ndef f(x): return VyreError(x)",
+        "from .errors import VyreError\ndef f(x): return x.VyreError",
+        "from .errors import VyreError\ndef g(x): return VyreError(x)",
+    ],
+)
+def test_an_import_an_annotation_and_a_namesake_are_none(text):
+    assert uses_of(text) == []
+
+
+def test_of_a_module_whatever_comes_from_it_is_a_use():
+    text = "from .foundation.wire.read import one\nfrom .foundation.wire import read\ndef f(x): return one, read.all"
+    assert uses_of(text, "vyre.foundation.wire") == ["one", "read"]
+    assert uses_of(text, "vyre.foundation.wire.read") == ["one", "read"]
+    assert uses_of(text, "vyre.foundation.wire.write") == []
+
+
+def test_a_use_while_it_is_loaded_counts_where_there_is_no_other():
+    text = "from .errors import VyreError\ndef f(x=VyreError(0)): return VyreError(1), VyreError(2)"
+    assert len(uses_of(text)) == 2
+
+
+# ---- the page -------------------------------------------------------------------------------------------------------
 
 
 def test_the_page_is_up_to_date():

@@ -28,6 +28,7 @@ from vyre.foundation.ir import (
     LocalId,
     Loop,
     Select,
+    Span,
     Store,
     Trap,
     UnOp,
@@ -284,6 +285,18 @@ def test_a_workgroup_of_another_size_has_another_proof():
     assert determinism(p, (2, 1, 1), (8, 8, 1)).verdict == "unproved"
 
 
+def test_reasons_name_the_lines_of_a_program_that_has_a_source():
+    first, second = (Span("k.py", line) for line in (3, 7))
+    store, load = Store("c", lit(0), G, span=first), Let("v", Load("c", lit(0)), span=second)
+    assert determinism(program(store)).reasons == (
+        "store and store of two invocations may meet in 'c', at k.py:3",
+    )  # fmt: skip
+    assert determinism(program(store, load)).reasons == (
+        "store and store of two invocations may meet in 'c', at k.py:3",
+        "store and load of two invocations may meet in 'c', at k.py:3 and k.py:7",
+    )
+
+
 def test_reasons_name_the_buffer_and_both_accesses():
     assert determinism(UNPROVED["the neighbour's place"]).reasons == (
         "store and load of two invocations may meet in 'out'",
@@ -502,7 +515,7 @@ def _rename(body, name):
 
 SIZES = st.sampled_from([(4, 1, 1), (3, 1, 1), (1, 1, 1), (2, 2, 1), (1, 3, 1), (1, 1, 2), (2, 1, 2), (2, 2, 2)])
 GRIDS = st.tuples(*[st.sampled_from([1, 1, 2, 3])] * 3)
-SCHEDULES = ["forward", "reversed", Schedule.seeded(1), Schedule.seeded(2)]
+SCHEDULES = ["forward", "reversed", "lockstep", Schedule.seeded(1), Schedule.seeded(2)]
 
 
 def attack(body, size, grid):

@@ -733,6 +733,12 @@ def test_arrays_of_other_elements_are_refused():
         dispatch_array(REFERENCE, echo_four.program, [[1, 2]])
 
 
+def test_arrays_go_to_what_dispatches():
+    for other in (None, "cpu", echo_four):
+        with pytest.raises(vyre.ArgumentTypeError, match=r"has no dispatch method.*Fix: pass a backend"):
+            dispatch_u32(other, echo_four.program, [FOUR])
+
+
 def test_a_backend_class_may_have_the_array_methods(recording):
     class Typed(TypedDispatchExt, Recording, contract=1):
         id = "typed"

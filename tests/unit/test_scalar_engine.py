@@ -51,7 +51,7 @@ from vyre.foundation.ir import (
 from vyre.foundation.ops import AtomicOp, BinaryOp, CollectiveOp, Ordering, ReduceOp, UnaryOp
 from vyre.foundation.program import Program, output, read, read_write, uniform, workgroup
 
-SCHEDULES = ["forward", "reversed", Schedule.seeded(1), Schedule.seeded(2)]
+SCHEDULES = ["forward", "reversed", "lockstep", Schedule.seeded(1), Schedule.seeded(2)]
 gid, lid, wg = InvocationId(0), LocalId(0), WorkgroupId(0)
 
 
@@ -435,7 +435,15 @@ def test_a_seed_is_a_schedule_one_can_repeat():
     assert runs[0] == runs[1] != runs[2]
 
 
-@pytest.mark.parametrize("schedule", ["backward", "seeded", 3, Schedule("lockstep")])
+def test_in_lockstep_every_invocation_of_every_workgroup_takes_a_statement_before_one_takes_the_next():
+    bump = Atomic(AtomicOp.ADD, "n", lit(0), lit(1))
+    body = [Let("a", bump), Let("b", bump), Store("out", gid, Var("b") * lit(100) + Var("a"))]
+    p = Program([output("out", 0, u32, 8), read_write("n", 1, u32, 1)], (4, 1, 1), body)
+    found = unwords(go(p, words(0), grid=(2, 1, 1), schedule="lockstep").outputs[0])
+    assert found == [(k + 8) * 100 + k for k in range(8)]
+
+
+@pytest.mark.parametrize("schedule", ["backward", "seeded", 3, Schedule("sideways")])
 def test_an_unknown_schedule_is_refused(schedule):
     with pytest.raises(ValueError, match=r"is not a schedule.*Fix: use"):
         go(Program.empty(), schedule=schedule)

@@ -23,7 +23,7 @@ _NAMES = {
     "contract.profile": "DeviceProfile DeviceTimingQuality PipelineCacheSnapshot",
     "contract.stream": "Backend Executable Streamable stream_chunks",
     "contract.values": (
-        "DispatchConfig HostResource Memory MemoryRef PersistentThreadMode ResidentDispatchStep ResidentHandle "
+        "DispatchConfig HostResource Memory PersistentThreadMode ResidentDispatchStep ResidentHandle "
         "ResidentReadRange ResidentSequenceTiming Resource SpeculationMode TimedDispatchResult"
     ),
     "diagnostics": "Diagnostic OpLocation Severity",

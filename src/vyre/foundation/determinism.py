@@ -34,6 +34,7 @@ from .ir import (
     Loop,
     Node,
     ReduceScatter,
+    Span,
     Store,
     Trap,
     UnOp,
@@ -186,6 +187,10 @@ class Place(NamedTuple):
         return str(getattr(self.op, "text", "store" if self.writes else "load"))
 
 
+_Sources = dict[Place, Span | None]
+"""Places, each with the source of the first statement that makes such an access."""
+
+
 class _Places:
     """Collects the accesses to memory that someone writes, each with what is known where it stands."""
 
@@ -197,7 +202,7 @@ class _Places:
         self.constant = frozenset(n for n in fixed if self.elements[n].name in ("u32", "i32"))
         self.changed = {n.name for n in everything if isinstance(n, Assign)}
         self.read = {e.name for e in everything if isinstance(e, Var)}
-        self.by_buffer: dict[str, dict[Place, None]] = {b.name: {} for b in program.buffers if b.name not in fixed}
+        self.by_buffer: dict[str, _Sources] = {b.name: {} for b in program.buffers if b.name not in fixed}
         self.forms: Scopes[Form | None] = Scopes()
         self.types: Scopes[Type] = Scopes()
         self.facts: Scopes[_Facts] = Scopes()
@@ -258,7 +263,7 @@ class _Places:
         def add(buffer: str, index: Expr, writes: bool, op: object = None, unused: bool = False) -> None:
             if buffer in self.by_buffer:
                 form = linear(index, self.forms.names, self.constant)
-                self.by_buffer[buffer][Place(writes, op, unused, form, known, epochs)] = None
+                self.by_buffer[buffer].setdefault(Place(writes, op, unused, form, known, epochs), node.span)
 
         for e in distinct(children(node)):
             if isinstance(e, Load):
@@ -403,9 +408,9 @@ class _Grid(NamedTuple):
 _TOO_MANY = "memory is accessed in too many places to compare"
 
 
-def _meetings(buffers: Mapping[str, Mapping[Place, None]], shared: set[str], grid: _Grid) -> tuple[str, ...]:
+def _meetings(buffers: Mapping[str, _Sources], shared: set[str], grid: _Grid) -> tuple[str, ...]:
     """A sentence for every pair of accesses that different invocations may make to one location in any order."""
-    found: dict[str, None] = {}
+    found: dict[str, str] = {}  # one for each kind of pair, with where the first one is
     known: dict[object, bool] = {}
 
     def may_meet(a: Place, b: Place, same_group: bool) -> bool:
@@ -421,21 +426,27 @@ def _meetings(buffers: Mapping[str, Mapping[Place, None]], shared: set[str], gri
         if not any(p.writes for p in places):
             continue
         if len(places) > MOST_PLACES:
-            found[f"{buffer!r} is accessed in too many places to compare"] = None
+            found[buffer] = f"{buffer!r} is accessed in too many places to compare"
             continue
         for a, b in combinations_with_replacement(places, 2):
             said = f"{a.name} and {b.name} of two invocations may meet in {buffer!r}"
             if said in found or _harmless(a, b):
                 continue
             if len(known) > MOST_COMPARISONS:
-                return (*found, _TOO_MANY)
+                return (*found.values(), _TOO_MANY)
             together = a.epochs.group & b.epochs.group and may_meet(a, b, True)
             across = buffer not in shared and a.epochs.grid & b.epochs.grid
             if together or (across and may_meet(a, b, False)):
-                found[said] = None
+                found[said] = said + _where(places[a], places[b])
                 if len(found) >= MOST_REASONS:
-                    return tuple(found)
-    return tuple(found)
+                    return tuple(found.values())
+    return tuple(found.values())
+
+
+def _where(a: Span | None, b: Span | None) -> str:
+    """The source of two accesses, if it is known."""
+    lines = dict.fromkeys(f"{s.file}:{s.line}" for s in (a, b) if s is not None)
+    return f", at {' and '.join(lines)}" if lines else ""
 
 
 def _harmless(a: Place, b: Place) -> bool:

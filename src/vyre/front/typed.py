@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..driver.contract.stream import Executable
 from ..driver.contract.values import DEFAULT_CONFIG, DispatchConfig
 from ..errors import ArgumentTypeError, InvalidProgram
 from .arrays import (
@@ -22,7 +23,6 @@ from .arrays import (
 )
 
 if TYPE_CHECKING:
-    from ..driver.contract.stream import Executable
     from ..foundation.dtypes import DataType
     from ..foundation.program import Program
 
@@ -47,6 +47,7 @@ class TypedDispatchExt:
         Inputs have the declared types; plain bytes may hold any. `dtype` reads every output as that type instead of the
         declared one. `out` receives the results, shaped as it is and of those types, and is returned as a list.
         """
+        _require_executable(self)
         elements = [decl.element for decl in program.host_inputs]
         inputs = [_input(k, x, elements[k] if k < len(elements) else None) for k, x in enumerate(arrays)]
         config = DEFAULT_CONFIG if config is None else config
@@ -84,6 +85,13 @@ class TypedDispatchExt:
     ) -> list[Array]:
         """`dispatch_array` with every output read as f32."""
         return dispatch_array(self, program, arrays, np.float32, config, out=out)
+
+
+def _require_executable(backend: object) -> None:
+    if not isinstance(backend, Executable):
+        raise ArgumentTypeError(
+            f"{type(backend).__name__} has no dispatch method", fix="pass a backend, as vyre.acquire(id) gives"
+        )
 
 
 def _input(position: int, value: Any, element: DataType | None) -> Any:

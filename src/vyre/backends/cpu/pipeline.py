@@ -295,7 +295,7 @@ class _Memory:
         if self._direct:
             assert self._out is not None
             return list(self._out)
-        found: OutputBuffers = []
+        found = OutputBuffers()
         for _, b in self._shape.outputs:
             made = self._made[b.name]
             if b.output_byte_range is not None:

@@ -57,6 +57,9 @@ CAPABILITY = BackendCapability(
     exactness={"f32": "canonical"},
 )
 
+_ORDERS = (Schedule("reversed"), Schedule("lockstep"), Schedule.seeded(0))
+"""Tried besides forward, where the order may show."""
+
 
 class ReferenceBackend(VyreBackend):
     """The definition of right, through the same contract as every other backend."""
@@ -144,16 +147,19 @@ class ReferenceBackend(VyreBackend):
         return finish
 
     def explore(
-        self, program: Program, inputs: Sequence[Buffer], config: DispatchConfig, seeds: int, max_steps: int
+        self, program: Program, inputs: Sequence[Buffer], config: DispatchConfig, max_steps: int
     ) -> Exploration:
-        """Run it forward with the race detector, backwards, and at random from so many seeds: does the order show?
+        """Does the order of invocations show? One run tells, with the race detector.
 
-        Where every order traps, so does this. An order may take `max_steps` and as many invocations: those that take
-        turns are in memory all at once.
+        Without a race, and where no invocation uses an old value that an atomic of another one decides, every order
+        gives what this one gave. Where such a value is used, more orders are tried. That they agree proves nothing,
+        as devices have orders of their own: it is a doubt.
+
+        An order may take `max_steps` and as many invocations: those that take turns are in memory all at once.
         """
         deadline = None if config.timeout is None else time.monotonic() + config.timeout
-        first: list[bytearray] | Trap | None = None
-        for schedule in (Schedule(), Schedule("reversed"), *map(Schedule.seeded, range(seeds))):
+
+        def outcome(options: Options) -> tuple[_Watched, OutputBuffers | Trap]:
             bound = self._bind(program, inputs, config, None)
             if bound.invocations > max_steps:
                 raise StepLimitExceeded(
@@ -161,24 +167,25 @@ class ReferenceBackend(VyreBackend):
                     fix="use a smaller grid",
                     max_steps=max_steps,
                 )
-            found: list[bytearray] | Trap
-            races: tuple[Race, ...] = ()
             try:
-                races = bound.run(Options(schedule, max_steps, first is None, deadline))
-                found = bound.memory.outputs()
+                watched = bound.run(options)
             except Trap as e:
-                found = e
-            if races:
-                return Exploration([], f"{races[0]}")
-            if first is None:
-                first = found
-            elif isinstance(first, Trap) != isinstance(found, Trap):
-                return Exploration([], f"whether it traps depends on the order: forward and {schedule} disagree")
-            elif not isinstance(first, Trap) and first != found:
-                return Exploration([], f"run forward and {schedule}, it gives different bytes")
-        if isinstance(first, Trap):
-            raise first
-        return Exploration([*(first or ())])
+                return _Watched(), e
+            return watched, watched.trap or [*bound.memory.outputs()]
+
+        watched, first = outcome(Options(Schedule(), max_steps, True, deadline))
+        if watched.race is not None:
+            return Exploration([], f"{watched.race}")
+        if watched.seen is None:
+            return Exploration(first)
+        doubt = f"it uses what an atomic returns on {watched.seen.sides}"
+        for schedule in _ORDERS:
+            _, found = outcome(Options(schedule, max_steps, deadline=deadline))
+            if isinstance(first, Trap) != isinstance(found, Trap):
+                return Exploration([], f"run forward and {schedule}, only one of the two traps, as {doubt}")
+            if not isinstance(first, Trap) and first != found:
+                return Exploration([], f"run forward and {schedule}, it gives different bytes, as {doubt}")
+        return Exploration(first, doubt=doubt)
 
     def _bind(
         self, program: Program, inputs: Sequence[Buffer], config: DispatchConfig, out: Sequence[Buffer] | None
@@ -228,6 +235,14 @@ class ReferenceBackend(VyreBackend):
             )
 
 
+class _Watched(NamedTuple):
+    """What the race detector saw in a dispatch: see `Outcome`."""
+
+    race: Race | None = None
+    seen: Race | None = None
+    trap: Trap | None = None
+
+
 class _Bound(NamedTuple):
     """A program, the plan of one dispatch, and its memory."""
 
@@ -239,20 +254,23 @@ class _Bound(NamedTuple):
     def invocations(self) -> int:
         return prod(self.memory.indirect_grid() or self.plan.launch.grid) * prod(self.plan.launch.workgroup)
 
-    def run(self, options: Options) -> tuple[Race, ...]:
-        """Change the memory as the dispatch does, and say which races were seen. A step limit holds for all of it."""
+    def run(self, options: Options) -> _Watched:
+        """Change the memory as the dispatch does, and say what was seen. A step limit holds for all of it."""
         program, plan, memory = self
-        races: list[Race] = []
+        watched = _Watched()
         for _ in range(plan.iterations):
             before = memory.image() if plan.iterations > 1 else None
             grid = memory.indirect_grid() or plan.launch.grid  # an iteration may change where the next one runs
             outcome = execute(program, memory, check_grid(grid, plan.launch.workgroup), options)
-            races += outcome.races
+            race = watched.race or next(iter(outcome.races), None)
+            watched = _Watched(race, watched.seen or outcome.seen, outcome.trap)
+            if watched.trap is not None:
+                break
             if options.max_steps is not None:
                 options = replace(options, max_steps=options.max_steps - outcome.steps)
             if before is not None and before == memory.image():
                 break  # every further iteration would do the same
-        return tuple(races)
+        return watched
 
 
 class ReferencePipeline(CompiledPipeline):
@@ -283,10 +301,10 @@ class ReferencePipeline(CompiledPipeline):
     ) -> PendingDispatch:
         return self.backend.submit(self._start(inputs, config, out))
 
-    def explore(self, inputs: Sequence[Buffer], config: DispatchConfig, *, seeds: int, max_steps: int) -> Exploration:
+    def explore(self, inputs: Sequence[Buffer], config: DispatchConfig, *, max_steps: int) -> Exploration:
         """Does the order of invocations show in what these inputs give? A shadow asks where there is no proof."""
         self._require_open()
-        return self.backend.explore(self.program, inputs, config, seeds, max_steps)
+        return self.backend.explore(self.program, inputs, config, max_steps)
 
     def close(self) -> None:
         self._open = False

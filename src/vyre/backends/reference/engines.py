@@ -57,6 +57,8 @@ def run(
     require_valid(program)
     memory = Memory.build(program, inputs, output_elements)
     outcome = execute(program, memory, _checked_grid(program, memory, grid), options, engine)
+    if outcome.trap is not None:
+        raise outcome.trap
     if raise_on_race and outcome.races:
         raise RaceDetected(
             str(outcome.races[0]),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ...driver.plan.binding import BindingPlan, BindingRole
 from ...driver.plan.outputs import output_binding_layouts
-from ...errors import ArgumentValueError, DeviceOutOfMemory, InvalidProgram
+from ...errors import ArgumentValueError, DeviceOutOfMemory, InvalidProgram, Trap
 from ...foundation.program import BufferDecl, Program
 
 if TYPE_CHECKING:
@@ -22,17 +22,21 @@ if TYPE_CHECKING:
     from .races import Race
 
 Grid = tuple[int, int, int]
+_NAMED = ("forward", "reversed", "lockstep")
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """In which order invocations take their turns: `forward`, `reversed`, or at random from a seed."""
+    """In which order invocations take their turns: `forward`, `reversed`, in `lockstep`, or at random from a seed.
+
+    In lockstep all invocations of all workgroups are at the same statement, as far as they take the same branches.
+    """
 
     kind: str = "forward"
     seed: int = 0
 
     def __str__(self) -> str:
-        return f"at random from seed {self.seed}" if self.kind == "seeded" else self.kind
+        return {"seeded": f"at random from seed {self.seed}", "lockstep": "in lockstep"}.get(self.kind, self.kind)
 
     @classmethod
     def seeded(cls, seed: int) -> Schedule:
@@ -41,10 +45,10 @@ class Schedule:
 
     @classmethod
     def of(cls, given: Schedule | str) -> Schedule:
-        found = cls(given) if isinstance(given, str) and given in ("forward", "reversed") else given
-        if not isinstance(found, Schedule) or found.kind not in ("forward", "reversed", "seeded"):
+        found = cls(given) if isinstance(given, str) and given in _NAMED else given
+        if not isinstance(found, Schedule) or found.kind not in (*_NAMED, "seeded"):
             raise ArgumentValueError(
-                f"{given!r} is not a schedule", fix='use "forward", "reversed" or Schedule.seeded(n)'
+                f"{given!r} is not a schedule", fix='use "forward", "reversed", "lockstep" or Schedule.seeded(n)'
             )
         return found
 
@@ -76,10 +80,16 @@ class OobReport:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an engine says about a run that ended well; the results are in the memory it was given."""
+    """What an engine says about a run that ended well; the results are in the memory it was given.
+
+    Of the race detector are `races`, and `seen`: two atomics that are no race, though the order shows in what one
+    returns. With it a run goes on after a `trap`, without the invocation that trapped: others may race for it.
+    """
 
     oob: OobReport = field(default_factory=OobReport)
     races: tuple[Race, ...] = ()
+    seen: Race | None = None
+    trap: Trap | None = None
     steps: int = 0
 
 

@@ -2,8 +2,12 @@
 depends on it. Only loads, or only the same order-free atomic, do not depend on it.
 
 What orders two accesses: being made by the same invocation; a barrier between them, inside one workgroup; a grid-wide
-barrier between them, everywhere. Atomics order nothing. The verdict holds for every schedule that takes the same
-branches, because it follows from the barriers passed and not from who came first.
+barrier between them, everywhere. Atomics order nothing. The verdict follows from the barriers passed and not from who
+came first.
+
+Where the same order-free atomic meets itself the memory does not depend on the order, but the old value that it returns
+does. That is no race; a detector keeps it apart, as a place where the order is seen. A run without either is the
+same under every schedule: no value that an invocation gets could have been another one.
 """
 
 from __future__ import annotations
@@ -73,7 +77,12 @@ class Race:
     second: Access
 
     def __str__(self) -> str:
-        return f"race on {self.buffer}[{self.index}]\n  {self.first}\n  {self.second}"
+        return f"race on {self.sides}"
+
+    @property
+    def sides(self) -> str:
+        """The element, and both accesses."""
+        return f"{self.buffer}[{self.index}]\n  {self.first}\n  {self.second}"
 
 
 class _Group(Protocol):
@@ -104,20 +113,25 @@ class _Recent:
 
 
 class Location:
-    """One element since the last grid-wide barrier: its accesses by kind, then by workgroup."""
+    """One element since the last grid-wide barrier: its accesses by kind and whether it uses an old value, then by
+    workgroup."""
 
     __slots__ = ("grid_epoch", "kinds")
 
     def __init__(self, grid_epoch: int) -> None:
         self.grid_epoch = grid_epoch
-        self.kinds: dict[str, dict[int, _Recent]] = {}
+        self.kinds: dict[tuple[str, bool], dict[int, _Recent]] = {}
 
 
 class Detector:
-    """Watches the accesses of one dispatch. Each pair of statements is reported once per buffer."""
+    """Watches the accesses of one dispatch. Each pair of statements is reported once per buffer.
+
+    `seen` is the first pair of atomics that is no race and of which one uses the old value: it tells who came first.
+    """
 
     def __init__(self) -> None:
         self.races: list[Race] = []
+        self.seen: Race | None = None
         self.grid_epoch = 0
         self._reported: set[tuple[object, ...]] = set()
 
@@ -129,19 +143,29 @@ class Detector:
         who: Who,
         kind: str,
         site: Site,
+        uses_old: bool = False,
     ) -> None:
-        """Note one access. `locations` belongs to the buffer; each workgroup's shared memory has its own."""
+        """Note one access. `locations` belongs to the buffer; each workgroup's shared memory has its own.
+
+        `uses_old`: it is an atomic, and something reads what it returns.
+        """
         location = locations.get(index)
         if location is None or location.grid_epoch != self.grid_epoch:
             location = locations[index] = Location(self.grid_epoch)
         access = Access(kind, who.gid, site)
-        for other, table in location.kinds.items():
-            if kind == other and kind in _COMMUTES:
+        for (other, used), table in location.kinds.items():
+            commutes = kind == other and kind in _COMMUTES
+            if commutes and (self.seen is not None or not (used or uses_old)):
                 continue
             rival = _unordered(table, who)
-            if rival is not None:
-                self._report(Race(buffer, index, rival, access))
-        _record(location.kinds.setdefault(kind, {}), who, access)
+            if rival is None:
+                continue
+            met = Race(buffer, index, rival, access)
+            if commutes:
+                self.seen = met
+            else:
+                self._report(met)
+        _record(location.kinds.setdefault((kind, uses_old), {}), who, access)
 
     def _report(self, race: Race) -> None:
         sides = sorted((side.kind, side.site.path) for side in (race.first, race.second))

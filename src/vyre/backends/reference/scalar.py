@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from itertools import product
 from typing import Any
 
-from ...errors import DeadlineExceeded, DispatchFailed, InvalidProgram, StepLimitExceeded
+from ...errors import DeadlineExceeded, DispatchFailed, InvalidProgram, StepLimitExceeded, Trap
 from ...foundation.program import Program
 from ...foundation.subgroup import SUBGROUP_WIDTH
 from .memory import BufferState, Grid, Memory, OobReport, Options, Outcome
@@ -86,7 +86,8 @@ class _Run:
         self.oob = [0, 0, 0]
         self.steps = 0
         self.next_check = 0
-        self.single = options.schedule.kind == "seeded"
+        self.trap: Trap | None = None
+        self.single = options.schedule.kind in ("seeded", "lockstep")
         self.backwards = options.schedule.kind == "reversed"
         self.ready: deque[_Lane] | list[_Lane] = deque()
         self.live = 0
@@ -106,8 +107,9 @@ class _Run:
         else:
             for group in groups:
                 self.drain([group])
-        races = () if self.detector is None else tuple(self.detector.races)
-        return Outcome(OobReport(*self.oob), races, self.steps)
+        if self.detector is None:
+            return Outcome(OobReport(*self.oob), steps=self.steps)
+        return Outcome(OobReport(*self.oob), tuple(self.detector.races), self.detector.seen, self.trap, self.steps)
 
     # -- workgroups
 
@@ -165,9 +167,24 @@ class _Run:
         self.check_ended()
 
     def interleave(self, groups: Iterable[_Group]) -> None:
-        """Lanes of all workgroups take turns of one step each, drawn at random."""
+        """Lanes of all workgroups take turns of one step each, one after the other or drawn at random."""
         self.alive = list(groups)
-        ready = self.ready = [lane for group in self.alive for lane in group.lanes]
+        lanes = [lane for group in self.alive for lane in group.lanes]
+        if self.options.schedule.kind == "lockstep":
+            self.take_turns(deque(lanes))
+        else:
+            self.draw_lots(lanes)
+        self.check_ended()
+
+    def take_turns(self, ready: deque[_Lane]) -> None:
+        self.ready = ready
+        while ready:
+            lane = ready.popleft()
+            if self.advance(lane):
+                ready.append(lane)
+
+    def draw_lots(self, ready: list[_Lane]) -> None:
+        self.ready = ready
         draw = random.Random(self.options.schedule.seed).random
         while ready:
             k = int(draw() * len(ready))
@@ -175,7 +192,6 @@ class _Run:
             lane = ready.pop()
             if self.advance(lane):
                 ready.append(lane)
-        self.check_ended()
 
     def check_ended(self) -> None:
         stuck = [lane for group in self.alive for lane in group.lanes if lane.waits is not Kind.END]
@@ -203,7 +219,7 @@ class _Run:
     # -- one lane
 
     def advance(self, lane: _Lane) -> bool:
-        """Run until the lane must wait or is done or, under a seeded schedule, for one step.
+        """Run until the lane must wait or is done or, where lanes take turns, for one step.
 
         True when it is the lane's turn that ended and not the lane that stopped.
         """
@@ -213,8 +229,15 @@ class _Run:
             self.steps += weight
             if self.steps >= self.next_check:
                 self.check()
-            for op in ops:
-                op(registers)
+            try:
+                for op in ops:
+                    op(registers)
+            except Trap as e:
+                if self.detector is None:
+                    raise
+                self.trap = self.trap or e
+                lane.pending.clear()
+                kind = Kind.END
             if kind is Kind.NEXT:
                 pc = target
             elif kind is Kind.BRANCH:

@@ -20,7 +20,7 @@ from ...foundation.ops import AtomicOp, BinaryOp, Ordering, UnaryOp
 from ...foundation.program import BufferDecl, Program
 from ...foundation.subgroup import SUBGROUP_WIDTH, reduction_offsets
 from ...foundation.typing import infer
-from ...foundation.visit import in_order
+from ...foundation.visit import distinct, in_order
 from .races import Site
 
 Registers = list[Any]
@@ -145,6 +145,8 @@ class _Compiler:
         self.site = Site(ir.Return(), "entry")
         self.weight = 1
         self.has_grid_barrier = False
+        self.read = {e.name for e in distinct(program.entry) if isinstance(e, ir.Var)}
+        self.blind: ir.Expr | None = None  # the atomic of this statement, where nothing reads what it returns
         self.elements = {b.name: b.element for b in program.buffers}
         self.buffers: dict[str, BufferRegisters] = {}
         for b in program.buffers:
@@ -235,6 +237,7 @@ class _Compiler:
 
     def statement(self, node: ir.Node, path: str) -> None:
         self.site, self.weight = Site(node, path), 1
+        self.blind = node.value if isinstance(node, ir.Let) and node.name not in self.read else None
         match node:
             case ir.Let(name=name, value=value):
                 local = self.assigned(value, None)
@@ -404,7 +407,8 @@ class _Compiler:
                 self.ops.append(_load(self.buffer(name), out, a, self.traced, self.site))
             case ir.Atomic(op=AtomicOp() as op, buffer=name):
                 expected = c if op is AtomicOp.COMPARE_EXCHANGE else None
-                self.ops.append(_atomic(op, self.buffer(name), out, a, b, expected, self.traced, self.site))
+                uses_old = e is not self.blind
+                self.ops.append(_atomic(op, self.buffer(name), out, a, b, expected, uses_old, self.traced, self.site))
             case ir.SubgroupReduce() | ir.SubgroupShuffle() | ir.SubgroupBallot():
                 step = self.draft(Kind.SUBGROUP)
                 step.arg = Meeting(tuple(o.register for o in args), out, _settle(e, first))
@@ -503,6 +507,7 @@ def _atomic(
     index: int,
     value: int,
     expected: int | None,
+    uses_old: bool,
     traced: bool,
     site: Site,
 ) -> Op:
@@ -524,7 +529,7 @@ def _atomic(
     def traced_atomic(r: Registers) -> None:
         i = r[index]
         if i < r[count]:
-            r[DETECTOR].touch(r[locations], name, i, r[LANE], kind, site)
+            r[DETECTOR].touch(r[locations], name, i, r[LANE], kind, site, uses_old)
         atomic(r)
 
     return traced_atomic if traced else atomic

@@ -167,7 +167,7 @@ def _ask(gate: EnforceGate, program: Program) -> EnforceVerdict:
         raise DispatchFailed(
             f"gate {gate.name} raised {type(e).__name__}: {e}", fix="correct the gate, which answers Allow() or Deny()"
         ) from e
-    if isinstance(verdict, Allow | Deny):
+    if isinstance(verdict, EnforceVerdict):
         return verdict
     raise ArgumentTypeError(
         f"gate {gate.name} answers with {type(verdict).__name__}", fix="return Allow() or Deny(policy, detail)"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ...foundation.program import Program
 
 Dims: TypeAlias = tuple[int, int, int]
-OutputBuffers: TypeAlias = "list[Buffer]"
+OutputBuffers: TypeAlias = list["Buffer"]
 U32_MAX = 0xFFFFFFFF
 
 
@@ -245,7 +245,6 @@ class ResidentHandle:
 
 Resource: TypeAlias = HostResource | ResidentHandle
 Memory: TypeAlias = bytearray
-MemoryRef: TypeAlias = "Buffer"
 
 
 @dataclass(frozen=True, slots=True)

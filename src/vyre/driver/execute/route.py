@@ -60,7 +60,7 @@ class Shadow(Protocol):
 
     def around(self, run: Run, config: DispatchConfig) -> Run: ...
     def around_resident(
-        self, run: RunResident, download: Callable[..., OutputBuffers], config: DispatchConfig
+        self, run: RunResident, backend: Callable[[], VyreBackend], config: DispatchConfig
     ) -> RunResident: ...
     def sample(
         self, inputs: Sequence[Buffer], config: DispatchConfig, out: Sequence[Buffer] | None
@@ -87,7 +87,7 @@ class Route:
         self.run = self._build_run() if self.shadow is None else self.shadow.around(self._build_run(), config)
         self.resident = self._build_resident()
         if self.shadow is not None and _is_resident(entry.native):
-            self.resident = self.shadow.around_resident(self.resident, backend.download_resident, config)
+            self.resident = self.shadow.around_resident(self.resident, lambda: backend, config)
         TALLY.numbers[LANES] += 1
 
     def _build_run(self) -> Run:

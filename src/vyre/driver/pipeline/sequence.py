@@ -369,7 +369,7 @@ class _Run:
 
     def results(self) -> OutputBuffers:
         """What the host sees, in slot order; nothing of it is the caller's."""
-        found: OutputBuffers = []
+        found = OutputBuffers()
         for b in self.plan.bindings.outputs:
             data = self.memory[b.name]
             if b.output_byte_range is not None:

@@ -19,7 +19,7 @@ def by_slot(bound: Sequence[Binding], resources: Sequence[Resource]) -> list[Res
     """A resource for each bound buffer; None where the caller gives none."""
     inputs = [b for b in bound if b.input_index is not None]
     for k, r in enumerate(resources):
-        if not isinstance(r, HostResource | ResidentHandle):
+        if not isinstance(r, Resource):
             raise ArgumentTypeError(
                 f"resource {k} is {type(r).__name__}", fix="pass resident handles, or HostResource(bytes)"
             )

@@ -90,13 +90,15 @@ class Diverged(ConformanceError):
 
 
 class Exploration(NamedTuple):
-    """What came of running a program in several orders: the outputs, or `reason`, how the order shows in them.
+    """Whether the order of invocations shows: the outputs, or the trap, that every order gives.
 
-    The compiled pipelines of an oracle may have a method `explore(inputs, config, *, seeds, max_steps)` that gives one.
+    `reason` says how it shows, and then there are none. `doubt` says how it may: the outputs are those of some orders.
+    The compiled pipelines of an oracle may have a method `explore(inputs, config, *, max_steps)` that gives one.
     """
 
-    outputs: OutputBuffers
+    outputs: OutputBuffers | Trap
     reason: str = ""
+    doubt: str = ""
 
 
 # ---- one comparison -------------------------------------------------------------------------------------------------

@@ -2,7 +2,11 @@
 
 Outputs that differ are a divergence. Everything else that keeps a dispatch from being checked is a skip: it is counted
 by its reason, and logged once. A program whose results a schedule might change is judged by what it did with this data:
-where the reference finds no race and all its schedules agree, bytes are compared.
+where the reference finds no race and no order that shows, bytes are compared. Where it cannot tell, they are compared
+too, and only a difference is a skip.
+
+A check that raises leaves the caller's memory as it was before the dispatch, so that no caller works on with bytes that
+are wrong.
 """
 
 from __future__ import annotations
@@ -33,13 +37,22 @@ from ...foundation import html
 from ...foundation.program import Program
 from ..contract.pending import PendingDispatch
 from ..contract.pipeline import CompiledPipeline
-from ..contract.values import DEFAULT_CONFIG, DispatchConfig, HostResource, OutputBuffers, ResidentReadRange, named
+from ..contract.values import (
+    DEFAULT_CONFIG,
+    DispatchConfig,
+    HostResource,
+    OutputBuffers,
+    ResidentHandle,
+    ResidentReadRange,
+    named,
+)
 from ..counters import SKIPS, count_shadow
 from ..diagnostics import from_error
 from ..execute.route import Run, RunResident
 from ..plan.binding import BindingPlan, BindingRole
 from ..plan.claims import proof_of
 from ..plan.launch import plan_dispatch
+from ..plan.outputs import replace_output_buffers_preserving_slots
 from ..resident.memory import by_slot, nbytes_of
 from ..settings.knobs import SHADOW_TIMEOUT
 from .cases import (
@@ -60,21 +73,21 @@ from .compare import Compare, arrangement
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from ..contract.values import ResidentHandle, Resource
+    from ..contract.backend import VyreBackend
+    from ..contract.values import Resource
     from ..plan.launch import PlannedDispatch
 
 KEPT_EVENTS = 8
 """Divergences that a shadow remembers, the latest; each holds copies of inputs and outputs."""
 JUDGED_FIRST, JUDGED = 1 << 14, 1 << 18
-"""Steps of a program without a proof that are run in several orders, before outputs are compared and when they differ.
+"""Steps of a program without a proof that are judged, before outputs are compared and when they differ.
 
 A step is one statement of one invocation; the larger number takes seconds, and memory of the order of 100 MB.
 """
-MORE_SEEDS = 16
-"""Random orders that must agree before a difference of such a program counts as one."""
 OnDivergence: TypeAlias = "str | Callable[[ConformanceError], None]"
 """`raise`, `log`, or what to call with the error."""
-Download: TypeAlias = "Callable[[list[ResidentReadRange]], Sequence[Buffer]]"
+_Taken: TypeAlias = "tuple[tuple[bytes, ...], DispatchConfig, PlannedDispatch, Callable[[], object]]"
+"""What a sample begins with."""
 T = TypeVar("T")
 _KEPT_PROOFS = 1024
 _KEPT_NOTES = 4096
@@ -152,14 +165,17 @@ class Shadow:
 
         return watched
 
-    def around_resident(self, run: RunResident, download: Download, config: DispatchConfig) -> RunResident:
-        """The same for memory of the device, which `download` reads before a sampled dispatch and after it."""
+    def around_resident(
+        self, run: RunResident, backend: Callable[[], VyreBackend], config: DispatchConfig
+    ) -> RunResident:
+        """The same for memory of the device, which is read before a sampled dispatch and after it."""
 
         def watched(resources: Sequence[Resource]) -> list[ResidentHandle]:
             if not self._is_due():
                 return run(resources)
-            sample = self._taken(config, lambda: self._resident_inputs(resources, download, config))
-            return sample.checked(lambda: run(resources), lambda kept: sample.downloaded(kept, download))
+            before = _Overwritten(resources)
+            sample = self._taken(config, lambda: self._resident_inputs(before, backend(), config))
+            return sample.checked(lambda: run(resources), lambda kept: sample.downloaded(before.made(kept), backend()))
 
         return watched
 
@@ -171,13 +187,24 @@ class Shadow:
         if not self._is_due() or not all(isinstance(g, Sequence) for g in given):
             return None  # looking at an iterator would use it up; the dispatch refuses it
 
-        def taken() -> tuple[tuple[bytes, ...], DispatchConfig, PlannedDispatch]:
+        def taken() -> _Taken:
             wanted = _wanted(config)
             plan = plan_dispatch(self.claim.program, inputs, wanted, out=out)
             self._require_affordable(plan)  # before anything is copied
-            return copied(inputs), _sized(wanted, plan.bindings), plan
+            return copied(inputs), _sized(wanted, plan.bindings), plan, self._undo(out)
 
         return self._taken(config, taken)
+
+    def _undo(self, out: Sequence[Buffer] | None) -> Callable[[], object]:
+        """What makes the caller's buffers what they are now."""
+        if out is None or not self._may_raise:
+            return _nothing
+        targets, before = list(out), [bytearray(b) for b in copied(out)]
+        return lambda: replace_output_buffers_preserving_slots(before, targets)
+
+    @property
+    def _may_raise(self) -> bool:
+        return self._on_divergence != "log"
 
     def _is_due(self) -> bool:
         """Whether the next dispatch is sampled. One that fails passes its turn on."""
@@ -187,20 +214,16 @@ class Shadow:
         wanted, of = self._share.numerator, self._share.denominator
         return next(self._dispatches) * wanted % of < wanted
 
-    def _taken(
-        self, config: DispatchConfig, take: Callable[[], tuple[tuple[bytes, ...], DispatchConfig, PlannedDispatch]]
-    ) -> Sample:
+    def _taken(self, config: DispatchConfig, take: Callable[[], _Taken]) -> Sample:
         try:
             return Sample(self, config, *take())
         except Exception as e:  # a dispatch that fails as well says what is wrong; else this one cannot be checked
             return Sample(self, config, problem=e)
 
-    def _resident_inputs(
-        self, resources: Sequence[Resource], download: Download, config: DispatchConfig
-    ) -> tuple[tuple[bytes, ...], DispatchConfig, PlannedDispatch]:
+    def _resident_inputs(self, before: _Overwritten, backend: VyreBackend, config: DispatchConfig) -> _Taken:
         program, wanted = self.claim.program, _wanted(config)
         bound = [b for b in BindingPlan.build(program).bindings if b.role is not BindingRole.SHARED]
-        given = by_slot(bound, resources)
+        given = by_slot(bound, before.resources)
         lengths = [nbytes_of(r) for r in given]
         sized = BindingPlan.from_input_lengths(
             program,
@@ -215,7 +238,7 @@ class Shadow:
             for b, r in zip(sized.inputs, sources, strict=True)
             if b.nbytes and r is not None and not isinstance(r, HostResource)
         ]
-        came = iter(download(ranges) if ranges else ())
+        came = iter(backend.download_resident(ranges) if ranges else ())
         inputs = copied(
             r.data if isinstance(r, HostResource) else next(came) if b.nbytes else b""
             for b, r in zip(sized.inputs, sources, strict=True)
@@ -223,7 +246,10 @@ class Shadow:
         wanted = _sized(wanted, sized)
         plan = plan_dispatch(program, inputs, wanted)
         self._require_affordable(plan)
-        return inputs, wanted, plan
+        if self._may_raise:
+            writes = (program.buffers[b.buffer_index].writable for b in bound)
+            before.keep(backend, [r for r, is_written in zip(given, writes, strict=True) if is_written])
+        return inputs, wanted, plan, before.put_back
 
     def _require_affordable(self, plan: PlannedDispatch) -> None:
         """What took too long once is not tried again, nor is anything larger."""
@@ -268,24 +294,22 @@ class Shadow:
     def _hold(self, sample: Sample, found: OutputBuffers | Trap) -> int:
         """How many ulps a budget let pass; raises `Diverged`, or why the dispatch cannot be checked."""
         inputs, wanted, plan = sample.required
-        result = found if isinstance(found, Trap) else copied(found)
+        result = _outcome(found)
         until = time.monotonic() + SHADOW_TIMEOUT.value()
-        proved, expected = self._is_proved(plan), None
+        proved, judged = self._is_proved(plan), None
         if not proved and _invocations(plan) < self._too_many_to_judge:
             try:
-                expected = self._judged(sample, until, seeds=1, max_steps=JUDGED_FIRST)
+                judged = self._judged(sample, until, JUDGED_FIRST)
             except _COSTLY:
                 self._too_many_to_judge = _invocations(plan)
-        is_judged = proved or expected is not None
-        if expected is None:
-            expected = self._expected(inputs, wanted)
+        expected = self._expected(inputs, wanted) if judged is None else _outcome(judged.outputs)
         if self._order_free and isinstance(result, Trap) != isinstance(expected, Trap):
             raise self._order_shows("only one of the two trapped")
         try:
             return self.claim.hold("live", inputs, result, expected, sample.config)
         except Diverged:
             if not proved:
-                self._require_judged(sample, until, is_judged)
+                self._require_no_doubt(judged or self._judged_at_length(sample, until))
             raise
 
     def _expected(self, inputs: tuple[bytes, ...], wanted: DispatchConfig) -> tuple[bytes, ...] | Trap:
@@ -294,19 +318,24 @@ class Shadow:
         except Trap as e:
             return e
 
-    def _require_judged(self, sample: Sample, until: float, is_judged: bool) -> None:
-        """Outputs differ: raise unless that is no matter of order."""
+    def _judged_at_length(self, sample: Sample, until: float) -> Exploration:
         try:
-            self._judged(sample, until, seeds=MORE_SEEDS, max_steps=JUDGED)
+            return self._judged(sample, until, JUDGED)
         except _COSTLY as e:
-            if not is_judged:
-                raise StepLimitExceeded(
-                    "outputs differ, and it would take too long to tell whether the order of invocations is why",
-                    fix="check a smaller dispatch of the same program",
-                ) from e
+            raise StepLimitExceeded(
+                "outputs differ, and it would take too long to tell whether the order of invocations is why",
+                fix="check a smaller dispatch of the same program",
+            ) from e
 
-    def _judged(self, sample: Sample, until: float, *, seeds: int, max_steps: int) -> tuple[bytes, ...] | Trap:
-        """What the program does, if it is the same in every order that the reference tries."""
+    def _require_no_doubt(self, judged: Exploration) -> None:
+        """Outputs differ: raise if that may be a matter of order."""
+        if judged.doubt:
+            raise not_comparable(
+                self.claim.program, f"outputs differ, and the order of invocations may be why: {judged.doubt}"
+            )
+
+    def _judged(self, sample: Sample, until: float, max_steps: int) -> Exploration:
+        """What the program does with this data; raises where the order shows in it."""
         inputs, wanted, plan = sample.required
         explore: Callable[..., Exploration] | None = getattr(
             getattr(self.reference, "native", self.reference), "explore", None
@@ -314,13 +343,10 @@ class Shadow:
         if explore is None:
             raise unproved(self.claim.program, proof_of(self.claim.program, plan.launch))
         left = wanted.with_(timeout=max(until - time.monotonic(), 0))
-        try:
-            told = explore(inputs, left, seeds=seeds, max_steps=max_steps)
-        except Trap as e:
-            return e
-        if told.reason:
-            raise self._order_shows(told.reason)
-        return copied(told.outputs)
+        judged = explore(inputs, left, max_steps=max_steps)
+        if judged.reason:
+            raise self._order_shows(judged.reason)
+        return judged
 
     def _order_shows(self, how: str) -> NotComparable:
         return not_comparable(self.claim.program, f"the result depends on the order of invocations: {how}")
@@ -375,6 +401,10 @@ def _sized(config: DispatchConfig, bindings: BindingPlan) -> DispatchConfig:
     return config.with_(output_elements=counts) if counts else config
 
 
+def _outcome(found: OutputBuffers | Trap) -> tuple[bytes, ...] | Trap:
+    return found if isinstance(found, Trap) else copied(found)
+
+
 def _invocations(plan: PlannedDispatch) -> int:
     return prod(plan.launch.grid) * prod(plan.launch.workgroup) * plan.iterations
 
@@ -391,11 +421,46 @@ def _reason(error: Exception) -> str:
     return next(reason for reason, kinds in zip(SKIPS, _KINDS, strict=True) if isinstance(error, kinds))
 
 
+def _nothing() -> None:
+    """There is nothing to put back."""
+
+
+class _Overwritten:
+    """Memory of the device that a dispatch writes, as it was before."""
+
+    def __init__(self, resources: Sequence[Resource]) -> None:
+        self.resources = resources
+        self._backend: VyreBackend | None = None
+        self._before: list[tuple[ResidentHandle, int, Buffer]] = []
+        self._fresh: list[ResidentHandle] = []
+
+    def keep(self, backend: VyreBackend, written: Sequence[Resource | None]) -> None:
+        self._backend = backend
+        handles = [r for r in written if isinstance(r, ResidentHandle) and r.nbytes]
+        ranges = [ResidentReadRange(h, 0, h.nbytes) for h in handles]
+        came = copied(backend.download_resident(ranges) if ranges else ())
+        self._before = [(h, 0, data) for h, data in zip(handles, came, strict=True)]
+
+    def made(self, kept: list[ResidentHandle]) -> list[ResidentHandle]:
+        """Note what the dispatch allocated; its caller does not get it where the check raises."""
+        self._fresh = [h for h in kept if h not in self.resources]
+        return kept
+
+    def put_back(self) -> None:
+        if self._backend is None:
+            return
+        if self._before:
+            self._backend.upload_resident(self._before)
+        for handle in self._fresh:
+            self._backend.free_resident(handle)
+
+
 @dataclass(slots=True)
 class Sample:
     """One dispatch that is to be checked: its inputs as they were before it, and what of its config changes the result.
 
-    `config` is the dispatch's own. `problem` is why it cannot be checked, should it succeed.
+    `config` is the dispatch's own. `put_back` makes memory that it writes what it was. `problem` is why it cannot be
+    checked, should it succeed.
     """
 
     shadow: Shadow
@@ -403,6 +468,7 @@ class Sample:
     inputs: tuple[bytes, ...] = ()
     wanted: DispatchConfig = DEFAULT_CONFIG
     plan: PlannedDispatch | None = None
+    put_back: Callable[[], object] = _nothing
     problem: Exception | None = None
 
     @property
@@ -420,20 +486,36 @@ class Sample:
             found: OutputBuffers = outputs(result)
         except Exception as e:
             self.problem, found = self.problem or e, []
-        self.check(found)
+        try:
+            self.check(found)
+        except BaseException as e:
+            self.undo(e)
+            raise
         return result
+
+    def undo(self, why: BaseException) -> None:
+        """Put the caller's memory back, or say in the error that it holds what the dispatch left there."""
+        try:
+            self.put_back()
+        except Exception as e:
+            left = f"as the dispatch left it: {in_words(e)}"
+            if isinstance(why, VyreError):
+                why.context["memory"] = left
+            else:
+                why.add_note(f"memory is {left}")
 
     def check(self, found: OutputBuffers | Trap) -> None:
         self.shadow.check(self, found)
 
-    def downloaded(self, kept: Sequence[ResidentHandle], download: Download) -> OutputBuffers:
+    def downloaded(self, kept: Sequence[ResidentHandle], backend: VyreBackend) -> OutputBuffers:
         """What the host would have seen of outputs that stay on the device."""
         if self.plan is None:
             return []
         ranges = []
         for b, o, handle in zip(self.plan.bindings.outputs, self.plan.outputs, kept, strict=True):
             ranges.append(ResidentReadRange(handle, (b.output_byte_range or (0, 0))[0], o.layout.read_size))
-        came = iter(download([r for r in ranges if r.byte_len]) if any(r.byte_len for r in ranges) else ())
+        filled = [r for r in ranges if r.byte_len]
+        came = iter(backend.download_resident(filled) if filled else ())
         return [next(came) if r.byte_len else b"" for r in ranges]
 
     def started(self, start: Callable[[], PendingDispatch]) -> PendingDispatch:
@@ -472,6 +554,7 @@ class _SampledPending(PendingDispatch):
             try:
                 self._sample.check(self._came)
             except Exception as e:
+                self._sample.undo(e)
                 self._came = e
             self._is_checked = True
         if isinstance(self._came, Exception):

@@ -19,7 +19,7 @@ from ...errors import ArgumentTypeError, ArgumentValueError, BackendUnavailable
 from ...foundation.program import Program
 from ..contract.pending import PendingDispatch
 from ..contract.pipeline import CompiledPipeline
-from ..contract.values import DEFAULT_CONFIG, DispatchConfig, OutputBuffers, ResidentReadRange, TimedDispatchResult
+from ..contract.values import DEFAULT_CONFIG, DispatchConfig, OutputBuffers, TimedDispatchResult
 from ..execute.pipeline import DriverPipeline
 from ..guard.compile import compile
 from ..selection import registry
@@ -145,12 +145,12 @@ class ShadowedPipeline(CompiledPipeline):
     def dispatch_resident(
         self, resources: Sequence[Resource], config: DispatchConfig | None = None
     ) -> list[ResidentHandle]:
-        def download(ranges: list[ResidentReadRange]) -> Sequence[Buffer]:
-            backend: VyreBackend = getattr(self.main, "backend")  # noqa: B009 - a pipeline need not have one
-            return backend.download_resident(ranges)
+        def backend() -> VyreBackend:
+            found: VyreBackend = getattr(self.main, "backend")  # noqa: B009 - a pipeline need not have one
+            return found
 
         run = self.shadow.around_resident(
-            lambda given: self.main.dispatch_resident(given, config), download, self._settled(config)
+            lambda given: self.main.dispatch_resident(given, config), backend, self._settled(config)
         )
         return run(resources)
 
@@ -203,7 +203,7 @@ class _NoReference(CompiledPipeline):
     ) -> OutputBuffers:
         self._refuse()
 
-    def explore(self, inputs: Sequence[Buffer], config: DispatchConfig, *, seeds: int, max_steps: int) -> Exploration:
+    def explore(self, inputs: Sequence[Buffer], config: DispatchConfig, *, max_steps: int) -> Exploration:
         self._refuse()
 
 
