@@ -32,8 +32,8 @@ from vyre.driver.contract import BackendRegistration, VyreBackend
 from vyre.driver.contract.values import DispatchConfig
 from vyre.driver.guard.backend import guarded
 from vyre.errors import Trap, UnsupportedFeature
-from vyre.foundation.dtypes import DataType, bf16, f16, f64, i64, u64
-from vyre.foundation.visit import walk
+from vyre.foundation.ir.dtypes import DataType, bf16, f16, f64, i64, u64
+from vyre.foundation.ir.visit import walk
 from vyre.lower import PASSES
 
 Outcome = list[bytes] | str

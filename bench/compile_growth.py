@@ -165,9 +165,9 @@ def measure(name: str, n: int) -> dict[str, float]:
     from vyre.backends.cpu import jit
     from vyre.backends.cpu.build import Switches, soft_flush
     from vyre.backends.cpu.emit import Target, emit
-    from vyre.foundation import mathlib
-    from vyre.foundation.report import Capabilities
-    from vyre.foundation.validate import validate
+    from vyre.foundation.check.validate import validate
+    from vyre.foundation.ir.report import Capabilities
+    from vyre.foundation.meaning import mathlib
     from vyre.lower import RUN, mark_uniform
     from vyre.lower.build import build
     from vyre.lower.options import PASSES

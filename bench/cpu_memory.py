@@ -16,9 +16,9 @@ from pathlib import Path
 from record import record
 
 from vyre.driver.selection.registry import acquire
-from vyre.foundation.dtypes import u32
-from vyre.foundation.ir import InvocationId, Load, Store, lit
-from vyre.foundation.program import Program, read_write
+from vyre.foundation.ir.dtypes import u32
+from vyre.foundation.ir.nodes import InvocationId, Load, Store, lit
+from vyre.foundation.ir.program import Program, read_write
 
 ALLOWED = 64 << 20
 

@@ -56,7 +56,7 @@ from vyre.conform.generate import random_program
 from vyre.driver.contract.values import DispatchConfig, ResidentDispatchStep, ResidentHandle, ResidentReadRange
 from vyre.driver.guard import compile as pipeline
 from vyre.driver.selection.registry import acquire
-from vyre.foundation.blake3 import blake3
+from vyre.foundation.formats.blake3 import blake3
 
 # Scripts of this folder find this file where they ask for NVIDIA's package of the name: it leads on to that one.
 __path__: list[str] = list(extend_path([], "cuda"))

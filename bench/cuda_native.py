@@ -18,10 +18,9 @@ from record import record
 from vyre.driver.contract.values import DispatchConfig, ResidentReadRange
 from vyre.driver.guard import compile as pipeline
 from vyre.driver.selection.registry import acquire
-from vyre.foundation import mathlib
-from vyre.foundation.build import Builder
-from vyre.foundation.dtypes import f32, u32
-from vyre.foundation.ir import (
+from vyre.foundation.ir.build import Builder
+from vyre.foundation.ir.dtypes import f32, u32
+from vyre.foundation.ir.nodes import (
     Atomic,
     BinOp,
     Bitcast,
@@ -36,8 +35,9 @@ from vyre.foundation.ir import (
     UnOp,
     lit,
 )
-from vyre.foundation.ops import AtomicOp, BinaryOp, UnaryOp
-from vyre.foundation.program import Program, read, read_write, write_only
+from vyre.foundation.ir.ops import AtomicOp, BinaryOp, UnaryOp
+from vyre.foundation.ir.program import Program, read, read_write, write_only
+from vyre.foundation.meaning import mathlib
 
 AT = InvocationId(0)
 FUNCTIONS = {op.text: op for op in mathlib.functions()}

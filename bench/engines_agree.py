@@ -21,8 +21,8 @@ from record import record
 
 from vyre.backends.reference import RunResult, Schedule, numpy_engine, run
 from vyre.conform.generate import Case, random_program
-from vyre.foundation.program import Program
-from vyre.foundation.visit import walk
+from vyre.foundation.ir.program import Program
+from vyre.foundation.ir.visit import walk
 
 Result = tuple[tuple[bytes, ...], object]
 TOGETHER = numpy_engine.CHUNK_LANES

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from vyre.backends.reference import vector
-from vyre.foundation.dtypes import f32
-from vyre.foundation.ops import BinaryOp, UnaryOp
+from vyre.foundation.ir.dtypes import f32
+from vyre.foundation.ir.ops import BinaryOp, UnaryOp
 
 SIGN, INF, NAN, ONE = 0x80000000, 0x7F800000, 0x7FC00000, 0x3F800000
 SPECIALS = [

@@ -22,9 +22,9 @@ from typing import Any
 from record import record
 
 from vyre.conform.wire_fuzz import corpus, judge, mutate, noise, seal
-from vyre.foundation.ir import Assign, Block, Expr, SubgroupLocalId
-from vyre.foundation.program import Program
-from vyre.foundation.wire import decode, encode
+from vyre.foundation.formats.wire import decode, encode
+from vyre.foundation.ir.nodes import Assign, Block, Expr, SubgroupLocalId
+from vyre.foundation.ir.program import Program
 
 MAX_SECONDS_PER_BLOB = 2.0
 

@@ -19,7 +19,7 @@ import numpy as np
 from mpmath import mp, mpf
 from numpy.typing import NDArray
 
-from vyre.foundation.mathlib import coefficients as library
+from vyre.foundation.meaning.mathlib import coefficients as library
 
 mp.dps = 40
 GRID = 400

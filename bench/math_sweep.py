@@ -28,12 +28,12 @@ from record import HERE, RESULTS, record
 from vyre.conform.ulps import nearest, points, true_values, ulps
 from vyre.driver.contract.values import DispatchConfig
 from vyre.driver.selection.registry import acquire
-from vyre.foundation import mathlib
-from vyre.foundation.dtypes import f32
-from vyre.foundation.ir import BinOp, Bitcast, Cast, Fma, If, InvocationId, Load, Node, Select, Store, UnOp
-from vyre.foundation.ops import UnaryOp
-from vyre.foundation.program import Program, read, write_only
-from vyre.foundation.visit import bodies, children, walk_exprs
+from vyre.foundation.ir.dtypes import f32
+from vyre.foundation.ir.nodes import BinOp, Bitcast, Cast, Fma, If, InvocationId, Load, Node, Select, Store, UnOp
+from vyre.foundation.ir.ops import UnaryOp
+from vyre.foundation.ir.program import Program, read, write_only
+from vyre.foundation.ir.visit import bodies, children, walk_exprs
+from vyre.foundation.meaning import mathlib
 
 CHUNK = 1 << 20
 ALLOWED = 2.0

@@ -11,8 +11,8 @@ from types import ModuleType
 
 import vyre
 from vyre.errors import VyreError
-from vyre.foundation import lang
-from vyre.foundation.ops import AtomicOp, BinaryOp, ReduceOp, UnaryOp
+from vyre.foundation.ir.ops import AtomicOp, BinaryOp, ReduceOp, UnaryOp
+from vyre.foundation.language import lang
 
 HERE = Path(__file__).parent
 PAGE = HERE / "reference" / "api.md"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import vyre
-from vyre.foundation.ops import EXPR_IDS, LITERAL_IDS, NODE_IDS
+from vyre.foundation.ir.ops import EXPR_IDS, LITERAL_IDS, NODE_IDS
 
 HERE = Path(__file__).parent
 RECORDS = HERE / "capabilities.json"

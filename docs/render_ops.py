@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vyre.foundation import ir, lang
-from vyre.foundation.dtypes import BY_NAME, FLOAT_NAMES
-from vyre.foundation.ops import (
+from vyre.foundation.ir import nodes as ir
+from vyre.foundation.ir.dtypes import BY_NAME, FLOAT_NAMES
+from vyre.foundation.ir.ops import (
     ATOMIC_TYPES,
     BINARY_TYPES,
     BITCAST_TYPES,
@@ -21,6 +21,7 @@ from vyre.foundation.ops import (
     ReduceOp,
     UnaryOp,
 )
+from vyre.foundation.language import lang
 
 PAGE = Path(__file__).parent / "reference" / "ops.md"
 
@@ -134,9 +135,10 @@ def render() -> str:
     lines = [
         "# Operations",
         "",
-        "Everything a program can consist of, from the tables in `src/vyre/foundation/ops.py` by `docs/render_ops.py`.",
-        "What an operator computes is defined, for every argument, by `src/vyre/foundation/arith.py`, and every",
-        "backend is held to it.",
+        "Everything a program can consist of, from the tables in `src/vyre/foundation/ir/ops.py`, by",
+        "`docs/render_ops.py`.",
+        "What an operator computes is defined, for every argument, by `src/vyre/foundation/meaning/arith.py`, and",
+        "every backend is held to it.",
         "",
         f"*Integers* are {_names(BINARY_TYPES['bits'])}; *floats* are {_names(FLOAT_NAMES)}. f16 and bf16 are computed",
         "as f32 and rounded once more. How f32 rounds is described under [Numbers](../numerics.md), and how operators",

@@ -35,8 +35,8 @@ _TYPES = "DataType bf16 bool_ f16 f32 f64 i16 i32 i64 i8 u16 u32 u64 u8"
 
 _WHERE: dict[str, str] = {
     **dict.fromkeys(_ERRORS.split(), "errors"),
-    **dict.fromkeys(_LANGUAGE.split(), "foundation.lang"),
-    **dict.fromkeys(_TYPES.split(), "foundation.dtypes"),
+    **dict.fromkeys(_LANGUAGE.split(), "foundation.language.lang"),
+    **dict.fromkeys(_TYPES.split(), "foundation.ir.dtypes"),
     **dict.fromkeys(_CONTRACT.split(), "driver.contract"),
     **dict.fromkeys(_REGISTRY.split(), "driver.selection.registry"),
     **dict.fromkeys(["DeviceProfile", "DeviceTimingQuality"], "driver.contract.profile"),
@@ -44,14 +44,14 @@ _WHERE: dict[str, str] = {
     **dict.fromkeys(
         ["DispatchConfig", "PersistentThreadMode", "SpeculationMode", "TimedDispatchResult"], "driver.contract.values"
     ),
-    **dict.fromkeys(["BufferDecl", "Program"], "foundation.program"),
-    **dict.fromkeys(["Issue", "validate"], "foundation.validate"),
+    **dict.fromkeys(["BufferDecl", "Program"], "foundation.ir.program"),
+    **dict.fromkeys(["Issue", "validate"], "foundation.check.validate"),
     **dict.fromkeys(["compile", "select"], "front.compile"),  # this select also answers for whole programs
     **dict.fromkeys(["Kernel", "kernel"], "front.kernel"),
     **dict.fromkeys(["DeviceBuffer", "empty", "to_device"], "front.device_array"),
-    "Builder": "foundation.build",
+    "Builder": "foundation.ir.build",
     "config": "front.config",
-    "parse": "foundation.parse:parse_program",
+    "parse": "foundation.formats.parse:parse_program",
 }
 """Public name -> module that defines it, with the name it has there when that is another one."""
 

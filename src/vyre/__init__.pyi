@@ -10,7 +10,6 @@ from typing import Any, Generic, TypeAlias, overload
 
 from typing_extensions import TypeVar
 
-from .driver.checks import Check as Check
 from .driver.contract import BackendCapability as BackendCapability
 from .driver.contract import BackendPrecedence as BackendPrecedence
 from .driver.contract import BackendRegistration as BackendRegistration
@@ -19,18 +18,19 @@ from .driver.contract import DeviceInfo as DeviceInfo
 from .driver.contract import PendingDispatch as PendingDispatch
 from .driver.contract import VyreBackend as VyreBackend
 from .driver.contract import core_supported_ops as core_supported_ops
-from .driver.device import DeviceProfile as DeviceProfile
-from .driver.device import DeviceTimingQuality as DeviceTimingQuality
-from .driver.registry import Selection as Selection
-from .driver.registry import acquire as acquire
-from .driver.registry import acquire_preferred_dispatch_backend as acquire_preferred_dispatch_backend
-from .driver.registry import devices as devices
-from .driver.registry import registered_backends as registered_backends
-from .driver.registry import registered_backends_by_precedence as registered_backends_by_precedence
-from .driver.values import DispatchConfig as DispatchConfig
-from .driver.values import PersistentThreadMode as PersistentThreadMode
-from .driver.values import SpeculationMode as SpeculationMode
-from .driver.values import TimedDispatchResult as TimedDispatchResult
+from .driver.contract.profile import DeviceProfile as DeviceProfile
+from .driver.contract.profile import DeviceTimingQuality as DeviceTimingQuality
+from .driver.contract.requirement import Check as Check
+from .driver.contract.values import DispatchConfig as DispatchConfig
+from .driver.contract.values import PersistentThreadMode as PersistentThreadMode
+from .driver.contract.values import SpeculationMode as SpeculationMode
+from .driver.contract.values import TimedDispatchResult as TimedDispatchResult
+from .driver.selection.registry import Selection as Selection
+from .driver.selection.registry import acquire as acquire
+from .driver.selection.registry import acquire_preferred_dispatch_backend as acquire_preferred_dispatch_backend
+from .driver.selection.registry import devices as devices
+from .driver.selection.registry import registered_backends as registered_backends
+from .driver.selection.registry import registered_backends_by_precedence as registered_backends_by_precedence
 from .errors import ArgumentTypeError as ArgumentTypeError
 from .errors import ArgumentValueError as ArgumentValueError
 from .errors import BackendError as BackendError
@@ -57,12 +57,12 @@ from .errors import VyreError as VyreError
 from .errors import WireError as WireError
 from .errors import WireUnknownOp as WireUnknownOp
 from .errors import WireVersionError as WireVersionError
-from .foundation.build import Builder as Builder
-from .foundation.dtypes import DataType as DataType
-from .foundation.program import BufferDecl as BufferDecl
-from .foundation.program import Program as Program
-from .foundation.validate import Issue as Issue
-from .foundation.validate import validate as validate
+from .foundation.check.validate import Issue as Issue
+from .foundation.check.validate import validate as validate
+from .foundation.ir.build import Builder as Builder
+from .foundation.ir.dtypes import DataType as DataType
+from .foundation.ir.program import BufferDecl as BufferDecl
+from .foundation.ir.program import Program as Program
 from .front.compile import compile as compile
 from .front.config import config as config
 from .front.device_array import DeviceBuffer as DeviceBuffer

@@ -11,8 +11,8 @@ from vyre.driver.admission.program import why_not
 from vyre.driver.contract.values import DispatchConfig
 from vyre.driver.selection.registry import registered_backends
 from vyre.errors import VyreError
-from vyre.foundation.dtypes import bf16, f16, f64, i64, u32, u64
-from vyre.foundation.ir import (
+from vyre.foundation.ir.dtypes import bf16, f16, f64, i64, u32, u64
+from vyre.foundation.ir.nodes import (
     Barrier,
     BinOp,
     Call,
@@ -25,8 +25,8 @@ from vyre.foundation.ir import (
     Trap,
     lit,
 )
-from vyre.foundation.ops import BinaryOp, Ordering
-from vyre.foundation.program import Program, read, read_write, write_only
+from vyre.foundation.ir.ops import BinaryOp, Ordering
+from vyre.foundation.ir.program import Program, read, read_write, write_only
 
 from .conftest import GAPS, required_backends
 from .doubles import MockBackend

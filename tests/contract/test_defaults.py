@@ -20,7 +20,7 @@ from vyre.driver.contract.profile import DeviceProfile, DeviceTimingQuality
 from vyre.driver.contract.values import DispatchConfig, HostResource, ResidentReadRange, TimedDispatchResult
 from vyre.driver.pipeline.compiler import pipelines_of
 from vyre.errors import DispatchFailed, UnsupportedFeature
-from vyre.foundation.program import Program
+from vyre.foundation.ir.program import Program
 
 from .doubles import FULL, FullBackend, MockBackend, echo
 from .programs import ADD

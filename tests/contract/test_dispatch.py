@@ -26,9 +26,9 @@ from vyre.errors import (
     UnsupportedFeature,
     VyreError,
 )
-from vyre.foundation.dtypes import u32
-from vyre.foundation.ir import IndirectDispatch, InvocationId, Store, lit
-from vyre.foundation.program import Program, read, write_only
+from vyre.foundation.ir.dtypes import u32
+from vyre.foundation.ir.nodes import IndirectDispatch, InvocationId, Store, lit
+from vyre.foundation.ir.program import Program, read, write_only
 
 from .doubles import MockBackend
 from .programs import ADD, COUNT, LANE, LONG, NEIGHBOUR, NUMBER, PLANE, SPLIT, TRAP, unwords, words

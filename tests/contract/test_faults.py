@@ -28,10 +28,10 @@ from vyre.errors import (
     UnsupportedFeature,
     VyreError,
 )
-from vyre.foundation.dtypes import u8, u32
-from vyre.foundation.ir import Barrier, InvocationId, Load, Return, Store, SubgroupSize, lit
-from vyre.foundation.ops import Ordering
-from vyre.foundation.program import Program, read, read_write, write_only
+from vyre.foundation.ir.dtypes import u8, u32
+from vyre.foundation.ir.nodes import Barrier, InvocationId, Load, Return, Store, SubgroupSize, lit
+from vyre.foundation.ir.ops import Ordering
+from vyre.foundation.ir.program import Program, read, read_write, write_only
 
 from .doubles import FULL, FullBackend, MockBackend, echo
 from .programs import ADD, COUNT, LONG, words

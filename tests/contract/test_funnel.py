@@ -7,9 +7,9 @@ from vyre.driver.contract.values import DispatchConfig
 from vyre.driver.guard import compile as pipelines
 from vyre.driver.plan.outputs import OutputSlot, replace_output_buffers_preserving_slots
 from vyre.errors import DeviceLost
-from vyre.foundation.dtypes import u8
-from vyre.foundation.ir import Return
-from vyre.foundation.program import Program, read, write_only
+from vyre.foundation.ir.dtypes import u8
+from vyre.foundation.ir.nodes import Return
+from vyre.foundation.ir.program import Program, read, write_only
 
 from .doubles import FullBackend, MockBackend, echo
 

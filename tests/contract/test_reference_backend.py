@@ -11,9 +11,9 @@ from vyre.backends.reference import REGISTRATION, ReferenceBackend
 from vyre.driver.contract.values import DispatchConfig
 from vyre.driver.plan.outputs import OutputSlot
 from vyre.errors import Trap
-from vyre.foundation.dtypes import u32
-from vyre.foundation.ir import IndirectDispatch, InvocationId, Load, Store, lit
-from vyre.foundation.program import Program, read_write, write_only
+from vyre.foundation.ir.dtypes import u32
+from vyre.foundation.ir.nodes import IndirectDispatch, InvocationId, Load, Store, lit
+from vyre.foundation.ir.program import Program, read_write, write_only
 
 from .programs import ADD, COUNT, TRAP, unwords, words
 

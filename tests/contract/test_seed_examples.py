@@ -12,9 +12,9 @@ from vyre.driver.contract import BackendRegistration
 from vyre.driver.guard import compile as pipeline
 from vyre.driver.selection.registry import isolated
 from vyre.driver.verify import shadow
-from vyre.foundation.dtypes import u32
-from vyre.foundation.ir import Call, Store, lit
-from vyre.foundation.program import Program, write_only
+from vyre.foundation.ir.dtypes import u32
+from vyre.foundation.ir.nodes import Call, Store, lit
+from vyre.foundation.ir.program import Program, write_only
 
 
 @vyre.kernel(workgroup=64)

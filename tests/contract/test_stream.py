@@ -5,7 +5,7 @@ import pytest
 from vyre.driver.contract.stream import Backend, Executable, Streamable, stream_chunks
 from vyre.driver.contract.values import DispatchConfig
 from vyre.errors import ArgumentValueError, DispatchFailed
-from vyre.foundation.program import Program
+from vyre.foundation.ir.program import Program
 
 from .doubles import FullBackend, MockBackend, echo
 from .programs import COUNT, unwords, words

@@ -17,7 +17,7 @@ from vyre.driver.contract.values import (
 )
 from vyre.driver.plan.binding import borrowed_input_slices
 from vyre.errors import ArgumentTypeError, DeadlineExceeded, DispatchFailed, InvalidProgram
-from vyre.foundation.program import Program
+from vyre.foundation.ir.program import Program
 
 
 @pytest.mark.row("A-RES-1")

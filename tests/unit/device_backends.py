@@ -6,7 +6,7 @@ from importlib import import_module
 
 import pytest
 
-from vyre.foundation.dtypes import bf16, f16, f64, i64, u64
+from vyre.foundation.ir.dtypes import bf16, f16, f64, i64, u64
 from vyre.lower import PASSES
 
 IDS = ("cuda", "opencl", "wgpu")

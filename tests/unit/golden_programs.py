@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from vyre.foundation.dtypes import f16, f32, i32, u8, u32, u64
-from vyre.foundation.ir import (
+from vyre.foundation.ir.dtypes import f16, f32, i32, u8, u32, u64
+from vyre.foundation.ir.nodes import (
     Assign,
     Atomic,
     Barrier,
@@ -27,8 +27,8 @@ from vyre.foundation.ir import (
     WorkgroupId,
     lit,
 )
-from vyre.foundation.ops import AtomicOp, BinaryOp, ReduceOp, UnaryOp
-from vyre.foundation.program import Access, BufferDecl, Program, read, read_write, write_only
+from vyre.foundation.ir.ops import AtomicOp, BinaryOp, ReduceOp, UnaryOp
+from vyre.foundation.ir.program import Access, BufferDecl, Program, read, read_write, write_only
 
 GID, LID = InvocationId(0), LocalId(0)
 TEXTS = Path(__file__).parent.parent / "golden"

@@ -11,10 +11,11 @@ import struct
 from itertools import count, product
 
 from vyre.backends.reference.memory import Memory
-from vyre.foundation import arith
-from vyre.foundation.dtypes import BY_NAME
-from vyre.foundation.ops import AtomicOp, ReduceOp
-from vyre.foundation.subgroup import SUBGROUP_WIDTH, reduction_offsets
+from vyre.foundation.ir import rounding
+from vyre.foundation.ir.dtypes import BY_NAME
+from vyre.foundation.ir.ops import AtomicOp, ReduceOp
+from vyre.foundation.meaning import arith
+from vyre.foundation.meaning.subgroup import SUBGROUP_WIDTH, reduction_offsets
 from vyre.lower.evaluate import bits_of, function_of, value_of
 from vyre.lower.form import PURE, If, Loop, walk
 from vyre.lower.passes.stored import share_of
@@ -120,7 +121,7 @@ class Dispatch:
         if name in ("f32", "f64"):
             return struct.pack_into("<" + LAYOUT["u" + name[1:]], data, k * b.element.size, honest_bits(name, value))
         if name == "f16":
-            assert honest_bits("f32", value) == 0x7FC00000 or arith.round_f16(value) == value
+            assert honest_bits("f32", value) == 0x7FC00000 or rounding.round_f16(value) == value
         if name in ("u8", "u16", "i8", "i16"):
             assert arith.cast(BY_NAME[b.register], b.element)(value) == value
         if name == "bool":

@@ -2,8 +2,8 @@
 
 import struct
 
-from vyre.foundation.dtypes import u32
-from vyre.foundation.ir import (
+from vyre.foundation.ir.dtypes import u32
+from vyre.foundation.ir.nodes import (
     Atomic,
     Barrier,
     BinOp,
@@ -19,8 +19,8 @@ from vyre.foundation.ir import (
     Var,
     lit,
 )
-from vyre.foundation.ops import AtomicOp, BinaryOp
-from vyre.foundation.program import Program, read_write, workgroup, write_only
+from vyre.foundation.ir.ops import AtomicOp, BinaryOp
+from vyre.foundation.ir.program import Program, read_write, workgroup, write_only
 
 GID, LID = InvocationId(0), LocalId(0)
 PLACES = 4

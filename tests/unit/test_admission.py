@@ -21,9 +21,9 @@ from vyre.driver.contract import BackendCapability, VyreBackend, core_supported_
 from vyre.driver.contract.values import DispatchConfig
 from vyre.driver.selection.registry import acquire
 from vyre.errors import InvalidProgram, UnsupportedFeature
-from vyre.foundation import ir
-from vyre.foundation.dtypes import bf16, f16, f64, i64, u32, u64
-from vyre.foundation.ir import (
+from vyre.foundation.ir import nodes as ir
+from vyre.foundation.ir.dtypes import bf16, f16, f64, i64, u32, u64
+from vyre.foundation.ir.nodes import (
     AllGather,
     AllReduce,
     AsyncLoad,
@@ -50,9 +50,9 @@ from vyre.foundation.ir import (
     WorkgroupId,
     lit,
 )
-from vyre.foundation.ops import LITERAL_IDS, AtomicOp, CollectiveOp, Ordering
-from vyre.foundation.program import Program, output, read, read_write, workgroup
-from vyre.foundation.report import CAPABILITY_BITS
+from vyre.foundation.ir.ops import LITERAL_IDS, AtomicOp, CollectiveOp, Ordering
+from vyre.foundation.ir.program import Program, output, read, read_write, workgroup
+from vyre.foundation.ir.report import CAPABILITY_BITS
 
 ROOMY = BackendCapability(
     max_workgroup_size=(64, 64, 64),

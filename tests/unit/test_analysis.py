@@ -2,10 +2,11 @@
 
 import pytest
 
-from vyre.foundation import ir
-from vyre.foundation.analysis import Requirements, op_ids
-from vyre.foundation.dtypes import bf16, f16, f32, f64, i64, u8, u32, u64
-from vyre.foundation.ir import (
+from vyre.foundation.check.requirements import op_ids
+from vyre.foundation.ir import nodes as ir
+from vyre.foundation.ir.dtypes import bf16, f16, f32, f64, i64, u8, u32, u64
+from vyre.foundation.ir.facts import Requirements
+from vyre.foundation.ir.nodes import (
     AllReduce,
     Assign,
     AsyncWait,
@@ -32,7 +33,7 @@ from vyre.foundation.ir import (
     Var,
     lit,
 )
-from vyre.foundation.ops import (
+from vyre.foundation.ir.ops import (
     CORE_IDS,
     EXPR_IDS,
     NODE_IDS,
@@ -43,8 +44,8 @@ from vyre.foundation.ops import (
     Ordering,
     UnaryOp,
 )
-from vyre.foundation.program import Program, output, read, read_write, workgroup
-from vyre.foundation.report import CAPABILITY_BITS, Capabilities
+from vyre.foundation.ir.program import Program, output, read, read_write, workgroup
+from vyre.foundation.ir.report import CAPABILITY_BITS, Capabilities
 
 GID = InvocationId(0)
 

@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vyre.errors import IRTypeError, UnsupportedFeature
-from vyre.foundation import arith
-from vyre.foundation.dtypes import BY_NAME, bool_, bytes_, can_cast
-from vyre.foundation.ir import BinOp, UnOp, Var
-from vyre.foundation.ops import AtomicOp, BinaryOp, OpaqueOp, ReduceOp, UnaryOp
-from vyre.foundation.typing import infer
+from vyre.foundation.check.typing import infer
+from vyre.foundation.ir import rounding
+from vyre.foundation.ir.dtypes import BY_NAME, bool_, bytes_, can_cast
+from vyre.foundation.ir.nodes import BinOp, UnOp, Var
+from vyre.foundation.ir.ops import AtomicOp, BinaryOp, OpaqueOp, ReduceOp, UnaryOp
+from vyre.foundation.meaning import arith
 
 f32, f64, f16, bf16 = (BY_NAME[name] for name in ("f32", "f64", "f16", "bf16"))
 u8, u16, u32, u64 = (BY_NAME[name] for name in ("u8", "u16", "u32", "u64"))
@@ -341,9 +342,9 @@ def test_default_is_what_zero_bytes_read_as(dtype):
 
 @given(st.integers(0, M32))
 def test_f32_bits_round_trip_to_canonical_bits(word):
-    bits = arith.f32_to_bits(arith.f32_from_bits(word))
-    assert arith.f32_to_bits(arith.f32_from_bits(bits)) == bits
-    assert same(arith.f32_from_bits(word), bits_f32(word))
+    bits = rounding.f32_to_bits(rounding.f32_from_bits(word))
+    assert rounding.f32_to_bits(rounding.f32_from_bits(bits)) == bits
+    assert same(rounding.f32_from_bits(word), bits_f32(word))
 
 
 # ---- totality and refusals ------------------------------------------------------------------------------------------

@@ -11,10 +11,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from vyre.errors import IRValueError
-from vyre.foundation import arith
-from vyre.foundation.dtypes import BY_NAME
-from vyre.foundation.ir import Cast, UnOp, lit
-from vyre.foundation.ops import BinaryOp, UnaryOp
+from vyre.foundation.ir import rounding
+from vyre.foundation.ir.dtypes import BY_NAME
+from vyre.foundation.ir.nodes import Cast, UnOp, lit
+from vyre.foundation.ir.ops import BinaryOp, UnaryOp
+from vyre.foundation.meaning import arith
 
 f32, f64, f16, bf16 = (BY_NAME[name] for name in ("f32", "f64", "f16", "bf16"))
 INF, NAN = math.inf, math.nan
@@ -164,9 +165,9 @@ def test_fma_rounds_once(a, b, c):
 @given(st.integers(2**23, 2**24 - 1), st.integers(2**23, 2**24 - 1), st.integers(-80, 80), st.integers(-3, 3))
 def test_fma_rounds_once_where_the_addend_cancels_or_barely_reaches_the_product(m, n, shift, step):
     a, b = math.ldexp(m, -60), math.ldexp(n, -40)
-    for c in (arith.round_f32(math.ldexp(m * n, -100 + shift)), -arith.round_f32(a * b)):
+    for c in (rounding.round_f32(math.ldexp(m * n, -100 + shift)), -rounding.round_f32(a * b)):
         c = c * (1 + step * 2.0**-23)
-        c = arith.round_f32(c)
+        c = rounding.round_f32(c)
         assert same(arith.fma(a, b, c), finish(exact_fma(a, b, c), canonical))
 
 
@@ -218,8 +219,8 @@ def test_fma_sees_by_how_little_a_sum_misses_a_tie(odd):
     ],
 )
 def test_round_f32_rounds_then_flushes(x, expected):
-    assert same(arith.round_f32(x), expected)
-    assert same(arith.canon_f32(x), expected)
+    assert same(rounding.round_f32(x), expected)
+    assert same(rounding.canon_f32(x), expected)
 
 
 def test_flushing_a_gradual_result_is_another_function():
@@ -228,7 +229,7 @@ def test_flushing_a_gradual_result_is_another_function():
     differing = between = 0
     for step, k in product(range(64), range(-32, 32)):
         a = 2.0**-63 * (1 + step / 64)
-        b = arith.round_f32(math.ldexp(math.floor(2.0**24 / (1 + step / 64)) + k, -24 - 63))
+        b = rounding.round_f32(math.ldexp(math.floor(2.0**24 / (1 + step / 64)) + k, -24 - 63))
         gradual = struct.unpack("<f", struct.pack("<f", a * b))[0]
         differing += multiply(a, b) != (gradual if gradual >= TINY else 0.0)
         exact = Fraction(a) * Fraction(b) / Fraction(TINY)
@@ -454,9 +455,9 @@ integers = st.builds(lambda n, k: n << k, st.integers(-(2**70), 2**70), st.integ
 def test_rounding_any_number_to_bf16_is_one_rounding(x):
     if math.isfinite(x):
         want = rounded_once(Fraction(x), 8)
-        assert same(arith.round_bf16(x), math.copysign(want, x) if want == 0 else want)
+        assert same(rounding.round_bf16(x), math.copysign(want, x) if want == 0 else want)
     else:
-        assert same(arith.round_bf16(x), x)
+        assert same(rounding.round_bf16(x), x)
 
 
 @given(f64_near.filter(math.isfinite) | integers)

@@ -18,10 +18,10 @@ import pytest
 from vyre.driver.contract.values import DispatchConfig
 from vyre.driver.settings import knobs as settings
 from vyre.errors import KernelCompileFailed, UnsupportedFeature
-from vyre.foundation.dtypes import f64, u32
-from vyre.foundation.ir import Assign, Atomic, Cast, If, InvocationId, Let, Load, Loop, Select, Store, Var, lit
-from vyre.foundation.ops import AtomicOp
-from vyre.foundation.program import Program, read, read_write, write_only
+from vyre.foundation.ir.dtypes import f64, u32
+from vyre.foundation.ir.nodes import Assign, Atomic, Cast, If, InvocationId, Let, Load, Loop, Select, Store, Var, lit
+from vyre.foundation.ir.ops import AtomicOp
+from vyre.foundation.ir.program import Program, read, read_write, write_only
 
 pytestmark = pytest.mark.check
 

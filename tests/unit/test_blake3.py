@@ -5,8 +5,8 @@ import importlib
 
 import pytest
 
-import vyre.foundation.blake3 as module
-from vyre.foundation.blake3 import pure_blake3
+import vyre.foundation.formats.blake3 as module
+from vyre.foundation.formats.blake3 import pure_blake3
 
 wheel = pytest.importorskip("blake3").blake3
 

@@ -7,9 +7,8 @@ import pytest
 import vyre
 from vyre import bool_, f32, gid, i32, u8, u32
 from vyre.backends import reference
-from vyre.foundation import lang
-from vyre.foundation.build import Builder, workgroup_shape
-from vyre.foundation.ir import (
+from vyre.foundation.ir.build import Builder, workgroup_shape
+from vyre.foundation.ir.nodes import (
     Assign,
     Atomic,
     Barrier,
@@ -40,9 +39,10 @@ from vyre.foundation.ir import (
     WorkgroupId,
     lit,
 )
-from vyre.foundation.ops import AtomicOp, BinaryOp, Ordering, ReduceOp, UnaryOp
-from vyre.foundation.program import Access, BufferDecl
-from vyre.foundation.report import Capabilities
+from vyre.foundation.ir.ops import AtomicOp, BinaryOp, Ordering, ReduceOp, UnaryOp
+from vyre.foundation.ir.program import Access, BufferDecl
+from vyre.foundation.ir.report import Capabilities
+from vyre.foundation.language import lang
 
 
 def body(b: Builder):

@@ -11,14 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import vyre.foundation.ir as ir
+import vyre.foundation.ir.nodes as ir
 from vyre.conform.strategies import arbitrary_programs
 from vyre.conform.wire_fuzz import every_class
 from vyre.errors import WireError, WireVersionError
-from vyre.foundation.blake3 import blake3
-from vyre.foundation.canon import canonicalize, fingerprint, vsa_fingerprint
-from vyre.foundation.dtypes import DataType, bool_, f32, i32, u8, u32, u64, vec_type
-from vyre.foundation.ir import (
+from vyre.foundation.formats.blake3 import blake3
+from vyre.foundation.formats.canon import canonicalize, fingerprint, vsa_fingerprint
+from vyre.foundation.formats.wire import decode, encode, layout
+from vyre.foundation.formats.wire.write import Writer
+from vyre.foundation.ir.dtypes import DataType, bool_, f32, i32, u8, u32, u64, vec_type
+from vyre.foundation.ir.nodes import (
     Atomic,
     BinOp,
     Bitcast,
@@ -39,21 +41,10 @@ from vyre.foundation.ir import (
     UnOp,
     Var,
 )
-from vyre.foundation.ops import AtomicOp, BinaryOp, OpaqueOp, UnaryOp
-from vyre.foundation.program import (
-    Access,
-    BufferDecl,
-    Hints,
-    MemoryKind,
-    Predicate,
-    Program,
-    read,
-    read_write,
-)
-from vyre.foundation.value import Value
-from vyre.foundation.visit import rewrite, walk, walk_exprs
-from vyre.foundation.wire import decode, encode, layout
-from vyre.foundation.wire.write import Writer
+from vyre.foundation.ir.ops import AtomicOp, BinaryOp, OpaqueOp, UnaryOp
+from vyre.foundation.ir.program import Access, BufferDecl, Hints, MemoryKind, Predicate, Program, read, read_write
+from vyre.foundation.ir.value import Value
+from vyre.foundation.ir.visit import rewrite, walk, walk_exprs
 
 # The rule, written a second time.
 COMMUTING = {
@@ -364,7 +355,7 @@ def test_the_fingerprint_does_not_depend_on_the_hash_seed():
     copies = [p] + [p.replace(buffers=rng.sample(p.buffers, len(p.buffers))) for _ in range(3)]
     blobs = "\n".join(encode(q).hex() for q in copies)
     code = (
-        "import sys; from vyre.foundation.program import Program\n"
+        "import sys; from vyre.foundation.ir.program import Program\n"
         "for line in sys.stdin: print(Program.from_wire(bytes.fromhex(line)).fingerprint)"
     )
     for seed in ("0", "1", "12345"):

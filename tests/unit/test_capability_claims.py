@@ -20,10 +20,10 @@ from vyre.driver.contract import BackendCapability
 from vyre.driver.contract.values import DispatchConfig
 from vyre.driver.guard.backend import guarded
 from vyre.errors import DeadlineExceeded, UnsupportedFeature, VyreError
-from vyre.foundation.dtypes import u32 as u32_type
-from vyre.foundation.ir import AllGather, Barrier, IndirectDispatch, InvocationId, Load, Store, SubgroupReduce
-from vyre.foundation.ops import Ordering, ReduceOp
-from vyre.foundation.program import Program, read, read_write
+from vyre.foundation.ir.dtypes import u32 as u32_type
+from vyre.foundation.ir.nodes import AllGather, Barrier, IndirectDispatch, InvocationId, Load, Store, SubgroupReduce
+from vyre.foundation.ir.ops import Ordering, ReduceOp
+from vyre.foundation.ir.program import Program, read, read_write
 
 from .device_backends import IDS, open_or_skip
 

@@ -18,8 +18,8 @@ from vyre.backends.opencl.text import Mode, build_options, keeps_subnormals, ope
 from vyre.backends.reference import run
 from vyre.conform.generate import Case, random_program
 from vyre.conform.lanes import lane_program
-from vyre.foundation.dtypes import bf16, bool_, can_cast, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
-from vyre.foundation.ir import (
+from vyre.foundation.ir.dtypes import bf16, bool_, can_cast, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from vyre.foundation.ir.nodes import (
     Assign,
     Atomic,
     Barrier,
@@ -47,9 +47,9 @@ from vyre.foundation.ir import (
     WorkgroupId,
     lit,
 )
-from vyre.foundation.ops import AtomicOp, BinaryOp, ReduceOp, UnaryOp
-from vyre.foundation.program import Access, BufferDecl, Program, read, read_write, write_only
-from vyre.foundation.report import Limits
+from vyre.foundation.ir.ops import AtomicOp, BinaryOp, ReduceOp, UnaryOp
+from vyre.foundation.ir.program import Access, BufferDecl, Program, read, read_write, write_only
+from vyre.foundation.ir.report import Limits
 from vyre.lower import LowerOptions, lower
 from vyre.lower.cfamily import literal
 from vyre.lower.evaluate import bits_of, value_of

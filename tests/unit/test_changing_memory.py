@@ -18,7 +18,7 @@ from vyre.backends.cpu.emit import Target, emit
 from vyre.backends.cpu.guards import held_conditions, without
 from vyre.backends.cpu.lanes import Lanes
 from vyre.conform.generate import random_program
-from vyre.foundation.program import Program, workgroup
+from vyre.foundation.ir.program import Program, workgroup
 from vyre.lower import improve, lower
 from vyre.lower.build import build
 from vyre.lower.form import PURE

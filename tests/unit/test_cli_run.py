@@ -11,7 +11,7 @@ import pytest
 
 import vyre
 from vyre.cli.run import Document
-from vyre.foundation.blake3 import blake3
+from vyre.foundation.formats.blake3 import blake3
 
 from . import cli_tool
 from .cli_tool import SAXPY, command, document, inside, misfits, parsed, refused, started
@@ -220,7 +220,7 @@ program workgroup(64, 1, 1) {
 
 @pytest.mark.parametrize("form", ["text", "wire", "envelope"])
 def test_a_program_runs_from_each_of_its_forms(form, capsys, files):
-    from vyre.foundation.text import to_envelope
+    from vyre.foundation.formats.text import to_envelope
 
     program = vyre.parse(PROGRAM)
     blob = {"text": PROGRAM.encode(), "wire": program.to_wire(), "envelope": to_envelope(program).encode()}[form]

@@ -16,10 +16,10 @@ from vyre.driver.verify.compare import (
     unordered,
 )
 from vyre.errors import ArgumentValueError
-from vyre.foundation.dtypes import bf16, bool_, f16, f32, f64, i8, i32, i64, u8, u16, u32, u64
-from vyre.foundation.ir import InvocationId, Lit, Load, Store, UnOp
-from vyre.foundation.ops import UnaryOp
-from vyre.foundation.program import Program, read, write_only
+from vyre.foundation.ir.dtypes import bf16, bool_, f16, f32, f64, i8, i32, i64, u8, u16, u32, u64
+from vyre.foundation.ir.nodes import InvocationId, Lit, Load, Store, UnOp
+from vyre.foundation.ir.ops import UnaryOp
+from vyre.foundation.ir.program import Program, read, write_only
 
 
 def program(element, sine=False, **output):

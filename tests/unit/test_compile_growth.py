@@ -18,27 +18,14 @@ from vyre.driver.admission.program import why_not
 from vyre.driver.guard import compile as pipelines
 from vyre.driver.selection.registry import acquire
 from vyre.errors import UnsupportedFeature
-from vyre.foundation import mathlib
-from vyre.foundation.determinism import determinism
-from vyre.foundation.dtypes import f32, u32
-from vyre.foundation.ir import (
-    Assign,
-    Barrier,
-    If,
-    InvocationId,
-    Let,
-    Load,
-    Loop,
-    Return,
-    Store,
-    UnOp,
-    Var,
-    lit,
-)
-from vyre.foundation.ops import UnaryOp
-from vyre.foundation.program import Program, output, read, read_write
-from vyre.foundation.report import Capabilities
-from vyre.foundation.validate import validate
+from vyre.foundation.check.determinism import determinism
+from vyre.foundation.check.validate import validate
+from vyre.foundation.ir.dtypes import f32, u32
+from vyre.foundation.ir.nodes import Assign, Barrier, If, InvocationId, Let, Load, Loop, Return, Store, UnOp, Var, lit
+from vyre.foundation.ir.ops import UnaryOp
+from vyre.foundation.ir.program import Program, output, read, read_write
+from vyre.foundation.ir.report import Capabilities
+from vyre.foundation.meaning import mathlib
 
 from .device_backends import IDS, registration_or_skip
 

@@ -33,9 +33,9 @@ from vyre.errors import (
     Trap,
     UnsupportedFeature,
 )
-from vyre.foundation.dtypes import u32 as u32_type
-from vyre.foundation.ir import AsyncWait, IndirectDispatch, InvocationId, Load, Store, lit
-from vyre.foundation.program import Program, read_write, write_only
+from vyre.foundation.ir.dtypes import u32 as u32_type
+from vyre.foundation.ir.nodes import AsyncWait, IndirectDispatch, InvocationId, Load, Store, lit
+from vyre.foundation.ir.program import Program, read_write, write_only
 from vyre.lower.options import PASSES
 from vyre.runtime import float_probe as canon
 

@@ -12,8 +12,8 @@ from vyre.backends.cpu.jit import compile_object, ffi, load
 from vyre.backends.reference import run
 from vyre.backends.reference.memory import Memory
 from vyre.conform.generate import Case, random_program
-from vyre.foundation.dtypes import BY_NAME, i32
-from vyre.foundation.ir import (
+from vyre.foundation.ir.dtypes import BY_NAME, i32
+from vyre.foundation.ir.nodes import (
     Assign,
     Barrier,
     BinOp,
@@ -32,8 +32,8 @@ from vyre.foundation.ir import (
     Var,
     lit,
 )
-from vyre.foundation.ops import BinaryOp, ReduceOp
-from vyre.foundation.program import Program, output, read, read_write, workgroup
+from vyre.foundation.ir.ops import BinaryOp, ReduceOp
+from vyre.foundation.ir.program import Program, output, read, read_write, workgroup
 from vyre.lower import lower
 from vyre.lower.build import build
 from vyre.lower.form import Check, Ins, Kernel, walk

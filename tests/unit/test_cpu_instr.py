@@ -8,8 +8,9 @@ import llvmlite.binding as binding
 import pytest
 
 from vyre.backends.cpu import instr
-from vyre.foundation import arith, dtypes
-from vyre.foundation.ops import BinaryOp, UnaryOp
+from vyre.foundation.ir import dtypes, rounding
+from vyre.foundation.ir.ops import BinaryOp, UnaryOp
+from vyre.foundation.meaning import arith
 from vyre.lower.form import Ins
 
 WIDTHS = (1, 4, 16)
@@ -30,7 +31,7 @@ def values(dtype):
     if dtype == "bool":
         return [False, True] * (LANES // 2)
     if dtype in FLOATS:
-        return [arith.round_f32(x) if dtype == "f32" else x for x in FLOATS[dtype]]
+        return [rounding.round_f32(x) if dtype == "f32" else x for x in FLOATS[dtype]]
     unsigned = INTS["u" + dtype[1:]]
     bits = int(dtype[1:])
     return [x - (1 << bits) if dtype[0] == "i" and x >> bits - 1 else x for x in unsigned]
@@ -200,11 +201,11 @@ def test_conversions_wrap_round_and_saturate_as_defined(source, target, width):
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", ["f16", "bf16"])
 def test_rounding_to_a_narrow_float_is_the_definition_at_its_boundaries(name, width):
-    define = {"f16": arith.round_f16, "bf16": arith.round_bf16}[name]
+    define = {"f16": rounding.round_f16, "bf16": rounding.round_bf16}[name]
     edges = [65503.9, 65504.0, 65519.99, 65520.0, 2.0**-14, 2.0**-25, 2.0**-25 * 1.0000001, 2.0**-24 * 1.5,
              2.0**-14 - 2.0**-25, 1 + 2.0**-11, 1 + 2.0**-8, 1 + 3 * 2.0**-9, 3.39e38, 3.3961e38, -0.0,
              math.nan]  # fmt: skip
-    column = [arith.round_f32(x) for x in edges]
+    column = [rounding.round_f32(x) for x in edges]
     check(run(f"round_{name}", "f32", [column], width), [define(x) for x in column])
 
 
@@ -243,7 +244,7 @@ def test_every_half_survives_loading_and_storing(width):
 def test_flush_and_quiet_make_bits_canonical(width):
     bits = [0x00000001, 0x80000001, 0x007FFFFF, 0x807FFFFF, 0x00800000, 0x80800000, 0, 0x80000000] * 2
     floats = [struct.unpack("<f", struct.pack("<I", b))[0] for b in bits]
-    check(run("flush", "f32", [floats], width), [arith.f32_from_bits(b) for b in bits])
+    check(run("flush", "f32", [floats], width), [rounding.f32_from_bits(b) for b in bits])
     assert [struct.pack("<f", x) for x in run("quiet", "f32", [[math.nan, 1.0, -0.0, math.inf] * 4], width)] == [
         struct.pack("<I", b) for b in (0x7FC00000, 0x3F800000, 0x80000000, 0x7F800000)
     ] * 4

@@ -14,9 +14,9 @@ from vyre.errors import (
     ArgumentValueError,
     DeviceOutOfMemory,
 )
-from vyre.foundation.dtypes import u32 as u32_type
-from vyre.foundation.ir import InvocationId, Store, lit
-from vyre.foundation.program import Program, write_only
+from vyre.foundation.ir.dtypes import u32 as u32_type
+from vyre.foundation.ir.nodes import InvocationId, Store, lit
+from vyre.foundation.ir.program import Program, write_only
 
 from .cpu_kernels import (
     LARGE,

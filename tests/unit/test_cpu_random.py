@@ -15,8 +15,8 @@ from vyre.conform.lanes import lane_program
 from vyre.driver.contract.values import DispatchConfig
 from vyre.driver.guard import compile as pipelines
 from vyre.driver.guard.backend import guarded
-from vyre.foundation.dtypes import bf16, f16, f32, f64, i16, u8, u32
-from vyre.foundation.ir import (
+from vyre.foundation.ir.dtypes import bf16, f16, f32, f64, i16, u8, u32
+from vyre.foundation.ir.nodes import (
     Assign,
     Barrier,
     BinOp,
@@ -37,8 +37,8 @@ from vyre.foundation.ir import (
     WorkgroupId,
     lit,
 )
-from vyre.foundation.ops import BinaryOp, UnaryOp
-from vyre.foundation.program import Access, BufferDecl, Program, read, read_write, write_only
+from vyre.foundation.ir.ops import BinaryOp, UnaryOp
+from vyre.foundation.ir.program import Access, BufferDecl, Program, read, read_write, write_only
 from vyre.lower.options import PASSES
 
 from .control_word import flush_control

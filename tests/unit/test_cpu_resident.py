@@ -19,9 +19,9 @@ from vyre.errors import (
     InvalidProgram,
     Trap,
 )
-from vyre.foundation.dtypes import u32
-from vyre.foundation.ir import InvocationId, Store, lit
-from vyre.foundation.program import Program, write_only
+from vyre.foundation.ir.dtypes import u32
+from vyre.foundation.ir.nodes import InvocationId, Store, lit
+from vyre.foundation.ir.program import Program, write_only
 
 from .cpu_kernels import arange, bump
 

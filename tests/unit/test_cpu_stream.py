@@ -12,9 +12,9 @@ from vyre.backends.cpu.emit import Target, emit
 from vyre.backends.cpu.jit import compile_object, ffi, host, load
 from vyre.backends.cpu.launch import Launch
 from vyre.driver.contract.values import DispatchConfig
-from vyre.foundation.dtypes import u32 as u32_type
-from vyre.foundation.ir import InvocationId, Load, Store, lit
-from vyre.foundation.program import Program, read, write_only
+from vyre.foundation.ir.dtypes import u32 as u32_type
+from vyre.foundation.ir.nodes import InvocationId, Load, Store, lit
+from vyre.foundation.ir.program import Program, read, write_only
 from vyre.lower import LowerOptions, lower
 from vyre.lower.form import walk
 

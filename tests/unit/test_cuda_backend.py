@@ -543,9 +543,9 @@ def test_the_record_names_the_device_and_its_tools(backend):
 
 
 def test_a_kernel_may_use_all_shared_memory_that_is_claimed(backend):
-    from vyre.foundation.dtypes import u32 as word
-    from vyre.foundation.ir import Barrier, InvocationId, Load, LocalId, Store, lit
-    from vyre.foundation.program import Program, read_write, workgroup
+    from vyre.foundation.ir.dtypes import u32 as word
+    from vyre.foundation.ir.nodes import Barrier, InvocationId, Load, LocalId, Store, lit
+    from vyre.foundation.ir.program import Program, read_write, workgroup
 
     count = backend.capability.max_shared_bytes // 4
     body = [

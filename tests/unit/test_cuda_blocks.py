@@ -13,8 +13,8 @@ from vyre.backends.reference import run
 from vyre.conform.generate import Case, random_bytes, random_program
 from vyre.driver.contract.values import DEFAULT_CONFIG, DispatchConfig
 from vyre.driver.guard.backend import guarded
-from vyre.foundation.dtypes import u32
-from vyre.foundation.ir import (
+from vyre.foundation.ir.dtypes import u32
+from vyre.foundation.ir.nodes import (
     Assign,
     Barrier,
     If,
@@ -30,8 +30,8 @@ from vyre.foundation.ir import (
     WorkgroupId,
     lit,
 )
-from vyre.foundation.ops import ReduceOp
-from vyre.foundation.program import Program, read, read_write, workgroup, write_only
+from vyre.foundation.ir.ops import ReduceOp
+from vyre.foundation.ir.program import Program, read, read_write, workgroup, write_only
 from vyre.lower import LowerOptions, lower
 
 from . import cuda_host

@@ -30,7 +30,7 @@ from vyre.errors import (
     InvalidProgram,
     Trap,
 )
-from vyre.foundation.ir import InvocationId
+from vyre.foundation.ir.nodes import InvocationId
 from vyre.lower import LowerOptions, lower
 from vyre.runtime.device import Launch, Zero
 

@@ -19,11 +19,11 @@ from vyre.driver.execute.explanation import explain_dispatch
 from vyre.driver.guard.backend import guarded
 from vyre.driver.selection.registry import acquire
 from vyre.driver.verify.compare import ulps_apart
-from vyre.foundation import mathlib
-from vyre.foundation.dtypes import f32, f64
-from vyre.foundation.ir import Cast, InvocationId, Load, Store, UnOp, lit
-from vyre.foundation.ops import UnaryOp
-from vyre.foundation.program import Program, read, write_only
+from vyre.foundation.ir.dtypes import f32, f64
+from vyre.foundation.ir.nodes import Cast, InvocationId, Load, Store, UnOp, lit
+from vyre.foundation.ir.ops import UnaryOp
+from vyre.foundation.ir.program import Program, read, write_only
+from vyre.foundation.meaning import mathlib
 from vyre.lower import LowerOptions, lower
 from vyre.lower.form import walk
 from vyre.runtime.float_probe import EDGES

@@ -12,8 +12,8 @@ from vyre.backends.reference import run
 from vyre.conform.generate import Case, random_bytes
 from vyre.driver.contract.values import DispatchConfig
 from vyre.driver.guard.backend import guarded
-from vyre.foundation.dtypes import bf16, bool_, f16, f32, f64, i8, i16, u8, u16, u32, u64
-from vyre.foundation.ir import (
+from vyre.foundation.ir.dtypes import bf16, bool_, f16, f32, f64, i8, i16, u8, u16, u32, u64
+from vyre.foundation.ir.nodes import (
     Assign,
     Atomic,
     Barrier,
@@ -31,8 +31,8 @@ from vyre.foundation.ir import (
     Var,
     lit,
 )
-from vyre.foundation.ops import AtomicOp, BinaryOp, ReduceOp
-from vyre.foundation.program import Program, read, read_write, write_only
+from vyre.foundation.ir.ops import AtomicOp, BinaryOp, ReduceOp
+from vyre.foundation.ir.program import Program, read, read_write, write_only
 from vyre.lower import LowerOptions, lower
 
 from . import cuda_host

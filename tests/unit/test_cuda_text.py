@@ -17,11 +17,11 @@ from vyre.backends.reference import run
 from vyre.conform.generate import Case, random_program
 from vyre.conform.lanes import lane_program
 from vyre.errors import BackendUnavailable, KernelCompileFailed, Trap
-from vyre.foundation.dtypes import f32, u32
-from vyre.foundation.ir import BinOp, Bitcast, Cast, If, InvocationId, Load, Store, lit
-from vyre.foundation.ir import Trap as TrapNode
-from vyre.foundation.ops import BinaryOp
-from vyre.foundation.program import Program, read, write_only
+from vyre.foundation.ir.dtypes import f32, u32
+from vyre.foundation.ir.nodes import BinOp, Bitcast, Cast, If, InvocationId, Load, Store, lit
+from vyre.foundation.ir.nodes import Trap as TrapNode
+from vyre.foundation.ir.ops import BinaryOp
+from vyre.foundation.ir.program import Program, read, write_only
 from vyre.lower import LowerOptions, lower
 
 from . import cuda_host

@@ -11,8 +11,8 @@ from vyre.backends.reference import run
 from vyre.conform.generate import Case, random_bytes
 from vyre.driver.contract.values import DispatchConfig
 from vyre.driver.guard.backend import guarded
-from vyre.foundation.dtypes import bf16, bool_, can_cast, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
-from vyre.foundation.ir import (
+from vyre.foundation.ir.dtypes import bf16, bool_, can_cast, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from vyre.foundation.ir.nodes import (
     Assign,
     Atomic,
     Barrier,
@@ -35,8 +35,8 @@ from vyre.foundation.ir import (
     WorkgroupId,
     lit,
 )
-from vyre.foundation.ops import AtomicOp, BinaryOp, ReduceOp, UnaryOp
-from vyre.foundation.program import Program, read, read_write, workgroup, write_only
+from vyre.foundation.ir.ops import AtomicOp, BinaryOp, ReduceOp, UnaryOp
+from vyre.foundation.ir.program import Program, read, read_write, workgroup, write_only
 from vyre.lower import LowerOptions, lower
 
 from . import cuda_host

@@ -20,10 +20,10 @@ from vyre.driver.counters import counters
 from vyre.driver.guard import compile as pipelines
 from vyre.driver.guard.backend import guarded
 from vyre.errors import CooperativeResidencyExceeded, InvalidProgram, Trap
-from vyre.foundation.dtypes import u32 as u32_type
-from vyre.foundation.ir import Barrier, BufLen, InvocationId, Load, Store
-from vyre.foundation.ops import Ordering
-from vyre.foundation.program import Program, read_write
+from vyre.foundation.ir.dtypes import u32 as u32_type
+from vyre.foundation.ir.nodes import Barrier, BufLen, InvocationId, Load, Store
+from vyre.foundation.ir.ops import Ordering
+from vyre.foundation.ir.program import Program, read_write
 from vyre.lower import LowerOptions, lower
 from vyre.runtime.device import Built, Facts
 

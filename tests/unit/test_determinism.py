@@ -7,9 +7,11 @@ from hypothesis import strategies as st
 from vyre.backends.reference import Schedule, run
 from vyre.conform.strategies import valid_programs
 from vyre.driver.plan.grid import why_workgroup_is_fixed
-from vyre.foundation.determinism import Determinism, determinism
-from vyre.foundation.dtypes import f32, i32, u8, u32
-from vyre.foundation.ir import (
+from vyre.foundation.check.determinism import Determinism, determinism
+from vyre.foundation.check.linear import linear
+from vyre.foundation.check.validate import Capabilities, validate
+from vyre.foundation.ir.dtypes import f32, i32, u8, u32
+from vyre.foundation.ir.nodes import (
     AllReduce,
     Assign,
     AsyncLoad,
@@ -36,11 +38,9 @@ from vyre.foundation.ir import (
     WorkgroupId,
     lit,
 )
-from vyre.foundation.linear import linear
-from vyre.foundation.ops import AtomicOp, BinaryOp, CollectiveOp, Ordering, UnaryOp
-from vyre.foundation.program import Program, read, read_write, uniform, workgroup
-from vyre.foundation.validate import Capabilities, validate
-from vyre.foundation.visit import rewrite
+from vyre.foundation.ir.ops import AtomicOp, BinaryOp, CollectiveOp, Ordering, UnaryOp
+from vyre.foundation.ir.program import Program, read, read_write, uniform, workgroup
+from vyre.foundation.ir.visit import rewrite
 
 G, L, W = InvocationId(0), LocalId(0), WorkgroupId(0)
 GY, GZ = InvocationId(1), InvocationId(2)
@@ -331,7 +331,7 @@ def test_too_many_places_or_barriers_are_not_compared():
 
 
 def test_accesses_that_differ_alike_are_compared_once(monkeypatch):
-    monkeypatch.setattr("vyre.foundation.determinism.MOST_COMPARISONS", 1000)
+    monkeypatch.setattr("vyre.foundation.check.determinism.MOST_COMPARISONS", 1000)
     assert determinism(program(*(store(G * 256 + i, x(G)) for i in range(200)), size=(64, 1, 1))).verdict.startswith(
         "proved"
     )
@@ -342,9 +342,9 @@ def test_the_pairs_and_comparisons_of_all_buffers_together_are_bounded(monkeypat
     p = Program(buffers, (64, 1, 1), [Store(f"b{i}", G * 8 + k, ONE) for i in range(9) for k in range(8)])
     assert determinism(p).verdict.startswith("proved")
     for limit, enough, too_few in (("MOST_PAIRS", 9 * 64, 9 * 64 - 1), ("MOST_COMPARISONS", 16, 15)):
-        monkeypatch.setattr(f"vyre.foundation.determinism.{limit}", enough)
+        monkeypatch.setattr(f"vyre.foundation.check.determinism.{limit}", enough)
         assert determinism(p).verdict.startswith("proved")
-        monkeypatch.setattr(f"vyre.foundation.determinism.{limit}", too_few)
+        monkeypatch.setattr(f"vyre.foundation.check.determinism.{limit}", too_few)
         assert "memory is accessed in too many places to compare" in determinism(p).reasons
         monkeypatch.undo()
 

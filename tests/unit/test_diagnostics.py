@@ -26,9 +26,9 @@ from vyre.driver.diagnostics import (
     split_fix,
 )
 from vyre.errors import ArgumentValueError, InvalidProgram, KernelError, UnsupportedFeature, VyreError
-from vyre.foundation.dtypes import u32
-from vyre.foundation.ir import Lit, Store, Var
-from vyre.foundation.program import Program, output
+from vyre.foundation.ir.dtypes import u32
+from vyre.foundation.ir.nodes import Lit, Store, Var
+from vyre.foundation.ir.program import Program, output
 
 ROOT = Path(__file__).parents[2]
 SPEC = importlib.util.spec_from_file_location("render_error_codes", ROOT / "docs" / "render_error_codes.py")

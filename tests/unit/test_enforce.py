@@ -11,9 +11,9 @@ from vyre.driver.contract import VyreBackend
 from vyre.driver.guard import compile as pipeline
 from vyre.driver.guard.backend import guarded
 from vyre.errors import ArgumentTypeError, ArgumentValueError, DispatchFailed, InvalidProgram, UnsupportedFeature
-from vyre.foundation.dtypes import u8, u32
-from vyre.foundation.ir import Call, Return, Store, lit
-from vyre.foundation.program import Program, read, write_only
+from vyre.foundation.ir.dtypes import u8, u32
+from vyre.foundation.ir.nodes import Call, Return, Store, lit
+from vyre.foundation.ir.program import Program, read, write_only
 
 ECHO = Program([read("x", 0, u8), write_only("out", 1, u8)], (1, 1, 1), [Return()])
 CALLING = Program([write_only("out", 0, u32, 1)], (1, 1, 1), [Store("out", lit(0), Call("mine.op", (lit(1),)))])

@@ -9,10 +9,10 @@ from vyre.backends.reference import Schedule, numpy_engine, run
 from vyre.conform.generate import random_program
 from vyre.conform.strategies import valid_programs
 from vyre.errors import DiagCode
-from vyre.foundation.dtypes import LIVE_TAGS, u32
-from vyre.foundation.ir import Block, Let, Return, Store, lit
-from vyre.foundation.program import Program, output
-from vyre.foundation.visit import walk
+from vyre.foundation.ir.dtypes import LIVE_TAGS, u32
+from vyre.foundation.ir.nodes import Block, Let, Return, Store, lit
+from vyre.foundation.ir.program import Program, output
+from vyre.foundation.ir.visit import walk
 
 pytestmark = pytest.mark.check
 

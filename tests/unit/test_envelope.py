@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from vyre.conform.strategies import arbitrary_programs
 from vyre.errors import TextError, WireError, WireVersionError
-from vyre.foundation.dtypes import u32
-from vyre.foundation.ir import Store, lit
-from vyre.foundation.program import Program, read_write
-from vyre.foundation.text import from_envelope, to_envelope
-from vyre.foundation.wire.layout import MAX_PROGRAM_BYTES
+from vyre.foundation.formats.text import from_envelope, to_envelope
+from vyre.foundation.formats.wire.layout import MAX_PROGRAM_BYTES
+from vyre.foundation.ir.dtypes import u32
+from vyre.foundation.ir.nodes import Store, lit
+from vyre.foundation.ir.program import Program, read_write
 
 FORTY_TWO = Program([read_write("out", 0, u32, 1)], (1, 1, 1), [Store("out", lit(0), lit(42))])
 

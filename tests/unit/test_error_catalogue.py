@@ -15,13 +15,25 @@ from vyre.driver.plan.grid import (
 from vyre.driver.plan.launch import plan_dispatch
 from vyre.driver.plan.outputs import output_layout_from_program
 from vyre.errors import VyreError
-from vyre.foundation.dtypes import u32, vec_type
-from vyre.foundation.gridsync import segments
-from vyre.foundation.ir import Barrier, If, IndirectDispatch, InvocationId, Let, Load, Loop, Return, Store, Var, lit
-from vyre.foundation.ops import Ordering
-from vyre.foundation.program import BufferDecl, Hints, Program, read, read_write, write_only
-from vyre.foundation.subgroup import reduction_offsets
-from vyre.foundation.validate import check
+from vyre.foundation.check.gridsync import segments
+from vyre.foundation.check.validate import check
+from vyre.foundation.ir.dtypes import u32, vec_type
+from vyre.foundation.ir.nodes import (
+    Barrier,
+    If,
+    IndirectDispatch,
+    InvocationId,
+    Let,
+    Load,
+    Loop,
+    Return,
+    Store,
+    Var,
+    lit,
+)
+from vyre.foundation.ir.ops import Ordering
+from vyre.foundation.ir.program import BufferDecl, Hints, Program, read, read_write, write_only
+from vyre.foundation.meaning.subgroup import reduction_offsets
 
 X = read("x", 0, u32, 2)
 OUT = write_only("out", 1, u32, 2)

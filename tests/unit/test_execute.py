@@ -32,8 +32,8 @@ from vyre.errors import (
     UnsupportedFeature,
     VyreError,
 )
-from vyre.foundation.ir import IndirectDispatch, InvocationId, Lit, Load, Store
-from vyre.foundation.program import Program, output, read, write_only
+from vyre.foundation.ir.nodes import IndirectDispatch, InvocationId, Lit, Load, Store
+from vyre.foundation.ir.program import Program, output, read, write_only
 
 ONE = struct.pack("<I", 1)
 

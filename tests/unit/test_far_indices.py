@@ -7,10 +7,10 @@ from vyre.backends.reference import run
 from vyre.driver.contract.values import DispatchConfig
 from vyre.driver.guard import compile as pipelines
 from vyre.driver.guard.backend import guarded
-from vyre.foundation.dtypes import BY_NAME, u32
-from vyre.foundation.ir import Atomic, Let, Load, LocalId, Store, Var, lit
-from vyre.foundation.ops import AtomicOp
-from vyre.foundation.program import Program, read, read_write, workgroup
+from vyre.foundation.ir.dtypes import BY_NAME, u32
+from vyre.foundation.ir.nodes import Atomic, Let, Load, LocalId, Store, Var, lit
+from vyre.foundation.ir.ops import AtomicOp
+from vyre.foundation.ir.program import Program, read, read_write, workgroup
 
 from .device_backends import open_or_skip
 

@@ -9,7 +9,7 @@ from vyre.backends.reference import run
 from vyre.conform.float_sweep import EDGES, KNOWN, LANES, TEMPTING, WAYS, expressions, full_cases, name_of, quick_case
 from vyre.driver.contract.values import DispatchConfig
 from vyre.driver.guard.backend import guarded
-from vyre.foundation.visit import walk
+from vyre.foundation.ir.visit import walk
 from vyre.lower import PASSES
 
 from .device_backends import IDS, lacking, open_or_skip

@@ -13,7 +13,7 @@ from vyre.backends.reference.backend import CAPABILITY
 from vyre.driver.contract import FuturePending
 from vyre.driver.contract.values import DEFAULT_CONFIG
 from vyre.driver.selection import registry
-from vyre.foundation.ir import Select, Var, lit
+from vyre.foundation.ir.nodes import Select, Var, lit
 from vyre.front import call as front_call
 from vyre.front.typed import TypedDispatchExt, dispatch_array, dispatch_f32, dispatch_u32
 

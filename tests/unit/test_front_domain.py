@@ -5,8 +5,8 @@ import pytest
 
 import vyre
 from vyre import In, InOut, Out, atomic_add, gid, lid, u32, wg
-from vyre.foundation.ir import InvocationId, Store, lit
-from vyre.foundation.program import Program, read_write
+from vyre.foundation.ir.nodes import InvocationId, Store, lit
+from vyre.foundation.ir.program import Program, read_write
 
 PLANE, SMALL = (10, 20), (4, 4)
 WORD = np.uint32

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import vyre
-from vyre.foundation.dtypes import u32
-from vyre.foundation.ir import InvocationId, Load, Store, lit
-from vyre.foundation.program import Access, BufferDecl, Program, output, read, read_write, uniform, write_only
+from vyre.foundation.ir.dtypes import u32
+from vyre.foundation.ir.nodes import InvocationId, Load, Store, lit
+from vyre.foundation.ir.program import Access, BufferDecl, Program, output, read, read_write, uniform, write_only
 
 U32 = np.uint32
 

@@ -5,9 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vyre.errors import InvalidProgram
-from vyre.foundation.dtypes import u32
-from vyre.foundation.gridsync import contains_grid_sync, free_names, segments, touched
-from vyre.foundation.ir import (
+from vyre.foundation.check.gridsync import contains_grid_sync, free_names, segments, touched
+from vyre.foundation.check.validate import Capabilities, validate
+from vyre.foundation.ir.dtypes import u32
+from vyre.foundation.ir.nodes import (
     AllGather,
     AllReduce,
     Assign,
@@ -36,9 +37,8 @@ from vyre.foundation.ir import (
     WorkgroupId,
     lit,
 )
-from vyre.foundation.ops import AtomicOp, CollectiveOp, OpaqueOp, Ordering, ReduceOp
-from vyre.foundation.program import ROOT_GENERATOR, Program, read, read_write, workgroup
-from vyre.foundation.validate import Capabilities, validate
+from vyre.foundation.ir.ops import AtomicOp, CollectiveOp, OpaqueOp, Ordering, ReduceOp
+from vyre.foundation.ir.program import ROOT_GENERATOR, Program, read, read_write, workgroup
 
 SYNC, GID = Barrier(Ordering.GRID_SYNC), InvocationId(0)
 A, B, C = (Store("dst", GID, lit(n)) for n in (1, 2, 3))

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from vyre.errors import IRTypeError, IRValueError
-from vyre.foundation import ops
-from vyre.foundation.dtypes import (
+from vyre.foundation.ir import ops
+from vyre.foundation.ir.dtypes import (
     BY_NAME,
     DROPPED_TAGS,
     SIMPLE,
@@ -33,7 +33,7 @@ from vyre.foundation.dtypes import (
     u64,
     vec_type,
 )
-from vyre.foundation.ir import (
+from vyre.foundation.ir.nodes import (
     Assign,
     BinOp,
     Block,
@@ -59,8 +59,8 @@ from vyre.foundation.ir import (
     lift,
     lit,
 )
-from vyre.foundation.ops import AtomicOp, BinaryOp, CollectiveOp, OpaqueOp, Ordering, ReduceOp, UnaryOp
-from vyre.foundation.program import (
+from vyre.foundation.ir.ops import AtomicOp, BinaryOp, CollectiveOp, OpaqueOp, Ordering, ReduceOp, UnaryOp
+from vyre.foundation.ir.program import (
     Access,
     BufferDecl,
     MemoryKind,
@@ -73,7 +73,7 @@ from vyre.foundation.program import (
     workgroup,
     write_only,
 )
-from vyre.foundation.visit import bodies, children, rewrite, rewrite_expr, walk, walk_exprs, walk_nodes
+from vyre.foundation.ir.visit import bodies, children, rewrite, rewrite_expr, walk, walk_exprs, walk_nodes
 
 I = InvocationId(0)  # noqa: E741
 
@@ -332,7 +332,7 @@ def test_operator_tags_are_unique_and_found_again(table):
 
 
 def test_every_class_has_an_id():
-    ours = "vyre.foundation.ir"
+    ours = "vyre.foundation.ir.nodes"
     classes = [c for c in Expr.__subclasses__() if c.__module__ == ours and c.__name__ not in ("Lit", "Call", "Opaque")]
     assert {c.__name__ for c in classes} == set(ops.EXPR_IDS)
     statements = [c for c in Node.__subclasses__() if c.__module__ == ours and c.__name__ != "OpaqueNode"]

@@ -44,10 +44,10 @@ from vyre import (
     wg,
 )
 from vyre.backends import reference
-from vyre.foundation.ir import Assign, Atomic, If, Let, Load, Loop, Store, Var
-from vyre.foundation.kernel import NO_DEFAULT, build_program, read_source
-from vyre.foundation.program import Access
-from vyre.foundation.visit import walk, walk_nodes
+from vyre.foundation.ir.nodes import Assign, Atomic, If, Let, Load, Loop, Store, Var
+from vyre.foundation.ir.program import Access
+from vyre.foundation.ir.visit import walk, walk_nodes
+from vyre.foundation.language import NO_DEFAULT, build_program, read_source
 
 NUMPY = {
     "u32": np.uint32, "i32": np.int32, "f32": np.float32, "bool": np.uint32, "u8": np.uint8, "i8": np.int8,
@@ -403,7 +403,7 @@ def folded(out: Out[f32], *, n: const = 4):
 def test_compile_time_arithmetic_is_python():
     got = first(folded, workgroup=1, sizes={"out": 7})
     assert got.tolist() == np.float32([0.5, -6, math.pi, -4, 10, -5, 4]).tolist()
-    assert not any(isinstance(e, vyre.foundation.ir.BinOp) for e in walk(compiled(folded).entry))
+    assert not any(isinstance(e, vyre.foundation.ir.nodes.BinOp) for e in walk(compiled(folded).entry))
 
 
 def chosen(out: Out[u32], *, mode: const):

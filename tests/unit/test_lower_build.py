@@ -8,22 +8,8 @@ import pytest
 from vyre.backends.reference import run
 from vyre.conform.generate import Case, edge_bits, random_program
 from vyre.errors import InvalidProgram, UnsupportedFeature
-from vyre.foundation.dtypes import (
-    BY_NAME,
-    LIVE_TAGS,
-    bf16,
-    bool_,
-    can_cast,
-    f16,
-    f32,
-    f64,
-    i32,
-    i64,
-    u8,
-    u32,
-    u64,
-)
-from vyre.foundation.ir import (
+from vyre.foundation.ir.dtypes import BY_NAME, LIVE_TAGS, bf16, bool_, can_cast, f16, f32, f64, i32, i64, u8, u32, u64
+from vyre.foundation.ir.nodes import (
     AllReduce,
     Assign,
     Atomic,
@@ -52,8 +38,17 @@ from vyre.foundation.ir import (
     Var,
     lit,
 )
-from vyre.foundation.ops import BINARY_TYPES, UNARY_TYPES, AtomicOp, BinaryOp, CollectiveOp, Ordering, ReduceOp, UnaryOp
-from vyre.foundation.program import Program, output, read, read_write, workgroup
+from vyre.foundation.ir.ops import (
+    BINARY_TYPES,
+    UNARY_TYPES,
+    AtomicOp,
+    BinaryOp,
+    CollectiveOp,
+    Ordering,
+    ReduceOp,
+    UnaryOp,
+)
+from vyre.foundation.ir.program import Program, output, read, read_write, workgroup
 from vyre.lower.build import build
 from vyre.lower.form import If as KernelIf
 from vyre.lower.form import Loop as KernelLoop

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from vyre.foundation.dtypes import f32, u8, u32
-from vyre.foundation.ir import (
+from vyre.foundation.ir.dtypes import f32, u8, u32
+from vyre.foundation.ir.nodes import (
     Assign,
     Atomic,
     BinOp,
@@ -32,8 +32,8 @@ from vyre.foundation.ir import (
     WorkgroupId,
     lit,
 )
-from vyre.foundation.ops import AtomicOp, BinaryOp, UnaryOp
-from vyre.foundation.program import Program, output, read, read_write, workgroup, write_only
+from vyre.foundation.ir.ops import AtomicOp, BinaryOp, UnaryOp
+from vyre.foundation.ir.program import Program, output, read, read_write, workgroup, write_only
 from vyre.lower import improve
 from vyre.lower.build import build
 from vyre.lower.form import walk

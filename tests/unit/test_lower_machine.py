@@ -7,9 +7,9 @@ import pytest
 from vyre.backends.cpu import CpuBackend, Switches, unavailable
 from vyre.backends.reference import run
 from vyre.driver.contract.values import DispatchConfig
-from vyre.foundation.dtypes import f32, u32
-from vyre.foundation.ir import Assign, Bitcast, Cast, If, InvocationId, Let, Load, Loop, Store, Var, lit
-from vyre.foundation.program import Program, read, read_write
+from vyre.foundation.ir.dtypes import f32, u32
+from vyre.foundation.ir.nodes import Assign, Bitcast, Cast, If, InvocationId, Let, Load, Loop, Store, Var, lit
+from vyre.foundation.ir.program import Program, read, read_write
 
 pytestmark = pytest.mark.skipif(unavailable() is not None, reason="this machine compiles no kernels")
 I = InvocationId(0)  # noqa: E741

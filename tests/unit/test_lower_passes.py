@@ -8,8 +8,8 @@ import pytest
 from vyre.backends.reference import run
 from vyre.conform.generate import edge_bits, random_program
 from vyre.errors import ArgumentValueError
-from vyre.foundation.dtypes import bf16, bool_, can_cast, f16, f32, f64, i32, i64, u8, u32, u64
-from vyre.foundation.ir import (
+from vyre.foundation.ir.dtypes import bf16, bool_, can_cast, f16, f32, f64, i32, i64, u8, u32, u64
+from vyre.foundation.ir.nodes import (
     Assign,
     Atomic,
     Barrier,
@@ -33,8 +33,8 @@ from vyre.foundation.ir import (
     Var,
     lit,
 )
-from vyre.foundation.ops import BINARY_TYPES, UNARY_TYPES, AtomicOp, BinaryOp, ReduceOp, UnaryOp
-from vyre.foundation.program import Program, read, read_write, workgroup
+from vyre.foundation.ir.ops import BINARY_TYPES, UNARY_TYPES, AtomicOp, BinaryOp, ReduceOp, UnaryOp
+from vyre.foundation.ir.program import Program, read, read_write, workgroup
 from vyre.lower import PASSES, LowerOptions, improve, lower
 from vyre.lower.build import build
 from vyre.lower.form import Loop as KernelLoop

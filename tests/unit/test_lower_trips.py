@@ -12,8 +12,8 @@ import vyre
 from vyre import In, InOut, Out, gid, i32, lid, u8, u32
 from vyre.conform.generate import Case, random_program
 from vyre.conform.lanes import lane_program
-from vyre.foundation.dtypes import BY_NAME
-from vyre.foundation.ir import (
+from vyre.foundation.ir.dtypes import BY_NAME
+from vyre.foundation.ir.nodes import (
     Assign,
     BinOp,
     BufLen,
@@ -31,8 +31,8 @@ from vyre.foundation.ir import (
     WorkgroupId,
     lit,
 )
-from vyre.foundation.ops import BinaryOp, UnaryOp
-from vyre.foundation.program import Program, read, read_write
+from vyre.foundation.ir.ops import BinaryOp, UnaryOp
+from vyre.foundation.ir.program import Program, read, read_write
 from vyre.lower import PASSES, LowerOptions, lower
 from vyre.lower.form import Loop as KernelLoop
 from vyre.lower.form import bodies

@@ -16,10 +16,11 @@ import vyre
 from vyre.backends.reference import run
 from vyre.conform.generate import random_program
 from vyre.conform.ulps import points, true_values, ulps
-from vyre.foundation import arith, mathlib
-from vyre.foundation.dtypes import f32, u32
-from vyre.foundation.gridsync import segments
-from vyre.foundation.ir import (
+from vyre.foundation.check.gridsync import segments
+from vyre.foundation.check.validate import validate
+from vyre.foundation.ir import rounding
+from vyre.foundation.ir.dtypes import f32, u32
+from vyre.foundation.ir.nodes import (  # fmt: skip
     Assign,
     Atomic,
     Barrier,
@@ -41,12 +42,12 @@ from vyre.foundation.ir import (
     UnOp,
     Var,
     lit,
-)  # fmt: skip
-from vyre.foundation.ops import AtomicOp, BinaryOp, Ordering, UnaryOp
-from vyre.foundation.program import Program, read, read_write, write_only
-from vyre.foundation.report import Capabilities
-from vyre.foundation.validate import validate
-from vyre.foundation.visit import children, walk, walk_nodes
+)
+from vyre.foundation.ir.ops import AtomicOp, BinaryOp, Ordering, UnaryOp
+from vyre.foundation.ir.program import Program, read, read_write, write_only
+from vyre.foundation.ir.report import Capabilities
+from vyre.foundation.ir.visit import children, walk, walk_nodes
+from vyre.foundation.meaning import arith, mathlib
 
 GID = InvocationId(0)
 FUNCTIONS = sorted(mathlib.functions(), key=lambda op: op.text)
@@ -250,7 +251,7 @@ EDGES = {
 def test_edges(op, engine):
     edges = [*EDGES[op.text], (NAN, NAN), (-NAN, NAN)]
     found = apply(op, [x for x, _ in edges], engine).view(np.uint32)
-    expected = [arith.f32_to_bits(float(np.float32(y))) for _, y in edges]
+    expected = [rounding.f32_to_bits(float(np.float32(y))) for _, y in edges]
     assert dict(zip(edges, map(hex, found), strict=True)) == dict(zip(edges, map(hex, expected), strict=True))
 
 

@@ -18,10 +18,10 @@ from vyre.driver.verify import shadow
 from vyre.driver.verify.cases import ConformanceMatrix, check_matrix
 from vyre.errors import DiagCode
 from vyre.foundation import html
-from vyre.foundation.ir import Lit, Store, lit
-from vyre.foundation.program import Program, output, read, workgroup
-from vyre.foundation.report import Issue, Report
-from vyre.foundation.validate import validate
+from vyre.foundation.check.validate import validate
+from vyre.foundation.ir.nodes import Lit, Store, lit
+from vyre.foundation.ir.program import Program, output, read, workgroup
+from vyre.foundation.ir.report import Issue, Report
 
 EVIL = "<script>alert('x')</script>&\"\x1b[31m\ud800"
 

@@ -9,9 +9,9 @@ import pytest
 from vyre.backends.reference import OobReport, numpy_engine, run
 from vyre.backends.reference.memory import Memory, Options
 from vyre.errors import DeadlineExceeded, InvalidProgram, StepLimitExceeded, Trap, UnsupportedFeature
-from vyre.foundation import ir
-from vyre.foundation.dtypes import bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
-from vyre.foundation.ir import (
+from vyre.foundation.ir import nodes as ir
+from vyre.foundation.ir.dtypes import bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from vyre.foundation.ir.nodes import (  # fmt: skip
     AllReduce,
     Assign,
     AsyncLoad,
@@ -42,9 +42,9 @@ from vyre.foundation.ir import (
     Var,
     WorkgroupId,
     lit,
-)  # fmt: skip
-from vyre.foundation.ops import AtomicOp, BinaryOp, CollectiveOp, Ordering, ReduceOp, UnaryOp
-from vyre.foundation.program import Program, output, read, read_write, workgroup, write_only
+)
+from vyre.foundation.ir.ops import AtomicOp, BinaryOp, CollectiveOp, Ordering, ReduceOp, UnaryOp
+from vyre.foundation.ir.program import Program, output, read, read_write, workgroup, write_only
 
 gid, lid, wg = InvocationId(0), LocalId(0), WorkgroupId(0)
 TRUE = lit(True)

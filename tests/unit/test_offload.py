@@ -36,9 +36,9 @@ from vyre.errors import (
     Trap,
     UnsupportedFeature,
 )
-from vyre.foundation.dtypes import u8, u16, u32
-from vyre.foundation.ir import BufLen, Cast, IndirectDispatch, InvocationId, Load, Store, lit
-from vyre.foundation.program import Program, read, read_write, write_only
+from vyre.foundation.ir.dtypes import u8, u16, u32
+from vyre.foundation.ir.nodes import BufLen, Cast, IndirectDispatch, InvocationId, Load, Store, lit
+from vyre.foundation.ir.program import Program, read, read_write, write_only
 from vyre.runtime import device
 from vyre.runtime.device import Built, Facts
 from vyre.runtime.memory_pool import Pool, size_class

@@ -13,10 +13,10 @@ from vyre.driver.execute.prepared_resident import Repeats
 from vyre.driver.guard import compile as pipelines
 from vyre.driver.guard.backend import guarded
 from vyre.errors import ArgumentTypeError, DeadlineExceeded, DeviceLost, DispatchFailed, InvalidProgram, Trap
-from vyre.foundation.dtypes import u32
-from vyre.foundation.ir import IndirectDispatch, Store, lit
-from vyre.foundation.ir import Trap as TrapNode
-from vyre.foundation.program import Program, read_write
+from vyre.foundation.ir.dtypes import u32
+from vyre.foundation.ir.nodes import IndirectDispatch, Store, lit
+from vyre.foundation.ir.nodes import Trap as TrapNode
+from vyre.foundation.ir.program import Program, read_write
 from vyre.runtime.memory_pool import LEAST_BYTES, Pool
 from vyre.runtime.work import box_count, boxes
 

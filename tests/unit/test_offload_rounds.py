@@ -18,9 +18,9 @@ from vyre.driver.contract.values import DEFAULT_CONFIG, DispatchConfig
 from vyre.driver.plan import plan_dispatch
 from vyre.driver.plan.outputs import OutputSlot
 from vyre.errors import ArgumentTypeError, DeviceLost, DeviceOutOfMemory, DispatchFailed, KernelCompileFailed, Trap
-from vyre.foundation.dtypes import u8, u32
-from vyre.foundation.ir import If, InvocationId, Let, Load, Store, lit
-from vyre.foundation.program import Program, read, read_write, write_only
+from vyre.foundation.ir.dtypes import u8, u32
+from vyre.foundation.ir.nodes import If, InvocationId, Let, Load, Store, lit
+from vyre.foundation.ir.program import Program, read, read_write, write_only
 from vyre.runtime import backend as backends
 from vyre.runtime import pipeline as offload
 from vyre.runtime.device import Launch, Round, Slot, Ticket

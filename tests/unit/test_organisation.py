@@ -15,9 +15,9 @@ from vyre.driver.contract import VyreBackend
 from vyre.driver.contract.values import DEFAULT_CONFIG
 from vyre.driver.verify import shadow
 from vyre.errors import UnsupportedFeature
-from vyre.foundation.dtypes import u32
-from vyre.foundation.ir import Call, Lit, Store
-from vyre.foundation.program import Program, output
+from vyre.foundation.ir.dtypes import u32
+from vyre.foundation.ir.nodes import Call, Lit, Store
+from vyre.foundation.ir.program import Program, output
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "vyre"
@@ -68,8 +68,8 @@ def test_packages_of_the_driver_list_what_they_offer_and_import_none_of_it(path)
 OUR_OWN_MISTAKES = {
     ("errors.py", "__init__"): "an error without a fix",
     ("driver/plan/bounds.py", "__init__"): "a counter of an unknown mode",
-    ("foundation/text.py", "_expr_parts"): "an expression class that the printer does not know",
-    ("foundation/text.py", "_node_parts"): "a statement class that the printer does not know",
+    ("foundation/formats/text.py", "_expr_parts"): "an expression class that the printer does not know",
+    ("foundation/formats/text.py", "_node_parts"): "a statement class that the printer does not know",
 }
 """(module, function) -> what it refuses. Nobody can cause these from outside."""
 

@@ -32,8 +32,8 @@ from vyre.errors import (
     KernelCompileFailed,
     UnsupportedFeature,
 )
-from vyre.foundation.ir import Lit, Store
-from vyre.foundation.program import Program, output
+from vyre.foundation.ir.nodes import Lit, Store
+from vyre.foundation.ir.program import Program, output
 
 
 def storing(value):

@@ -24,9 +24,9 @@ from vyre.errors import (
     UnsupportedFeature,
     VyreError,
 )
-from vyre.foundation.ir import BinOp, Lit, Load, Store
-from vyre.foundation.ops import BinaryOp
-from vyre.foundation.program import Program, output, read, write_only
+from vyre.foundation.ir.nodes import BinOp, Lit, Load, Store
+from vyre.foundation.ir.ops import BinaryOp
+from vyre.foundation.ir.program import Program, output, read, write_only
 
 
 def storing(value=7):

@@ -29,8 +29,8 @@ from vyre.driver.pipeline import (
 from vyre.driver.pipeline.key import digest_of
 from vyre.driver.plan.specialize import SpecMap
 from vyre.errors import ArgumentValueError
-from vyre.foundation.ir import Lit, Store
-from vyre.foundation.program import Program, output, read, workgroup
+from vyre.foundation.ir.nodes import Lit, Store
+from vyre.foundation.ir.program import Program, output, read, workgroup
 
 FLAGS = list(PipelineFeatureFlags)
 

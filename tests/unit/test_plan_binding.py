@@ -18,8 +18,8 @@ from vyre.driver.plan.binding import (
     element_size_bytes,
 )
 from vyre.errors import ArgumentTypeError, ArgumentValueError, InvalidProgram
-from vyre.foundation.dtypes import array_type, bool_, f64, i4, opaque_type, u8, u16, u32, u64, vec_type
-from vyre.foundation.program import (
+from vyre.foundation.ir.dtypes import array_type, bool_, f64, i4, opaque_type, u8, u16, u32, u64, vec_type
+from vyre.foundation.ir.program import (
     Access,
     BufferDecl,
     Hints,

@@ -31,11 +31,11 @@ from vyre.driver.plan.grid import (
 )
 from vyre.driver.plan.launch import LaunchPlan
 from vyre.errors import ArgumentValueError, InvalidProgram
-from vyre.foundation import ir
-from vyre.foundation.dtypes import u8, u32
-from vyre.foundation.ir import lit
-from vyre.foundation.ops import AtomicOp, ReduceOp
-from vyre.foundation.program import Program, output, read, read_write, uniform, workgroup, write_only
+from vyre.foundation.ir import nodes as ir
+from vyre.foundation.ir.dtypes import u8, u32
+from vyre.foundation.ir.nodes import lit
+from vyre.foundation.ir.ops import AtomicOp, ReduceOp
+from vyre.foundation.ir.program import Program, output, read, read_write, uniform, workgroup, write_only
 
 X = ir.InvocationId(0)
 ADD_ONE = ir.Let("old", ir.Atomic(AtomicOp.ADD, "acc", lit(0), lit(1)))

@@ -11,11 +11,11 @@ from vyre.driver.plan import BindingPlan, LaunchPlan, OutputSlot, PlannedDispatc
 from vyre.driver.plan.grid import LaunchGeometryLimits
 from vyre.driver.plan.launch import resolve_fixpoint_iterations, resolve_workgroup
 from vyre.errors import ArgumentTypeError, ArgumentValueError, InvalidProgram
-from vyre.foundation import ir
-from vyre.foundation.dtypes import f64, u32
-from vyre.foundation.ir import lit
-from vyre.foundation.ops import BinaryOp
-from vyre.foundation.program import Hints, Program, output, read, read_write, workgroup, write_only
+from vyre.foundation.ir import nodes as ir
+from vyre.foundation.ir.dtypes import f64, u32
+from vyre.foundation.ir.nodes import lit
+from vyre.foundation.ir.ops import BinaryOp
+from vyre.foundation.ir.program import Hints, Program, output, read, read_write, workgroup, write_only
 
 X = ir.InvocationId(0)
 DOUBLE = ir.Store("o", X, ir.BinOp(BinaryOp.ADD, ir.Load("x", X), ir.Load("x", X)))

@@ -22,8 +22,8 @@ from vyre.driver.plan.outputs import (
     replace_output_buffers_preserving_slots,
 )
 from vyre.errors import ArgumentTypeError, ArgumentValueError, DeviceOutOfMemory, InvalidProgram
-from vyre.foundation.dtypes import array_type, i4, opaque_type, u8, u16, u32, vec_type
-from vyre.foundation.program import Program, output, read, read_write, write_only
+from vyre.foundation.ir.dtypes import array_type, i4, opaque_type, u8, u16, u32, vec_type
+from vyre.foundation.ir.program import Program, output, read, read_write, write_only
 
 
 def program(*buffers):

@@ -17,7 +17,7 @@ from vyre.driver.plan.specialize import (
     vsa_specialization_key,
 )
 from vyre.errors import ArgumentTypeError, ArgumentValueError, WireError
-from vyre.foundation.dtypes import (
+from vyre.foundation.ir.dtypes import (
     SIMPLE,
     array_type,
     bool_,
@@ -32,7 +32,7 @@ from vyre.foundation.dtypes import (
     u32,
     vec_type,
 )
-from vyre.foundation.program import Program, read
+from vyre.foundation.ir.program import Program, read
 
 NUMBERS = st.one_of(
     st.integers(0, (1 << 32) - 1), st.integers(-(1 << 31), -1), st.booleans(), st.floats(width=32, allow_nan=False)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from vyre.backends.reference import Schedule, run
 from vyre.backends.reference.races import Detector, Site
 from vyre.errors import RaceDetected
-from vyre.foundation.dtypes import u8, u32
-from vyre.foundation.ir import (
+from vyre.foundation.ir.dtypes import u8, u32
+from vyre.foundation.ir.nodes import (  # fmt: skip
     AsyncLoad,
     AsyncWait,
     Atomic,
@@ -30,9 +30,9 @@ from vyre.foundation.ir import (
     Var,
     WorkgroupId,
     lit,
-)  # fmt: skip
-from vyre.foundation.ops import AtomicOp, Ordering
-from vyre.foundation.program import Program, output, read, read_write, workgroup
+)
+from vyre.foundation.ir.ops import AtomicOp, Ordering
+from vyre.foundation.ir.program import Program, output, read, read_write, workgroup
 
 SCHEDULES = ["forward", "reversed", Schedule.seeded(1)]
 gid, lid, wg = InvocationId(0), LocalId(0), WorkgroupId(0)

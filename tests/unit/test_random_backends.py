@@ -17,8 +17,9 @@ from vyre.conform.lanes import lane_program
 from vyre.driver.contract.values import DispatchConfig
 from vyre.driver.guard import compile as pipelines
 from vyre.driver.guard.backend import guarded
-from vyre.foundation.dtypes import BY_NAME, can_cast, f32, i32, u32
-from vyre.foundation.ir import (
+from vyre.foundation.check.typing import infer
+from vyre.foundation.ir.dtypes import BY_NAME, can_cast, f32, i32, u32
+from vyre.foundation.ir.nodes import (
     Atomic,
     BinOp,
     Bitcast,
@@ -34,10 +35,9 @@ from vyre.foundation.ir import (
     UnOp,
     lit,
 )
-from vyre.foundation.ops import AtomicOp, BinaryOp, UnaryOp
-from vyre.foundation.program import Program, read, read_write, write_only
-from vyre.foundation.typing import infer
-from vyre.foundation.visit import children, rewrite_expr
+from vyre.foundation.ir.ops import AtomicOp, BinaryOp, UnaryOp
+from vyre.foundation.ir.program import Program, read, read_write, write_only
+from vyre.foundation.ir.visit import children, rewrite_expr
 
 from .device_backends import IDS, VARIANTS, lacking, open_or_skip, variant
 

@@ -27,9 +27,9 @@ from vyre.errors import (
     Trap,
     UnsupportedFeature,
 )  # fmt: skip
-from vyre.foundation import ir
-from vyre.foundation.dtypes import f32, i4, u8, u16, u32, u64
-from vyre.foundation.ir import (
+from vyre.foundation.ir import nodes as ir
+from vyre.foundation.ir.dtypes import f32, i4, u8, u16, u32, u64
+from vyre.foundation.ir.nodes import (  # fmt: skip
     AllReduce,
     Atomic,
     BinOp,
@@ -49,9 +49,9 @@ from vyre.foundation.ir import (
     UnOp,
     Var,
     lit,
-)  # fmt: skip
-from vyre.foundation.ops import AtomicOp, CollectiveOp, OpaqueOp
-from vyre.foundation.program import Access, BufferDecl, Program, output, read, read_write, workgroup, write_only
+)
+from vyre.foundation.ir.ops import AtomicOp, CollectiveOp, OpaqueOp
+from vyre.foundation.ir.program import Access, BufferDecl, Program, output, read, read_write, workgroup, write_only
 
 gid = InvocationId(0)
 ENGINES = ["scalar", "numpy", "auto"]

@@ -7,8 +7,9 @@ import pytest
 from vyre.backends.reference import run
 from vyre.conform.generate import random_program
 from vyre.errors import StepLimitExceeded, Trap, UnsupportedFeature
-from vyre.foundation.dtypes import BY_NAME, u32
-from vyre.foundation.ir import (
+from vyre.foundation.check.validate import validate
+from vyre.foundation.ir.dtypes import BY_NAME, u32
+from vyre.foundation.ir.nodes import (
     Atomic,
     Barrier,
     BinOp,
@@ -25,11 +26,10 @@ from vyre.foundation.ir import (
     UnOp,
     WorkgroupId,
 )
-from vyre.foundation.ir import Trap as TrapNode
-from vyre.foundation.ops import AtomicOp, BinaryOp, ReduceOp, UnaryOp
-from vyre.foundation.report import Capabilities
-from vyre.foundation.validate import validate
-from vyre.foundation.visit import rewrite
+from vyre.foundation.ir.nodes import Trap as TrapNode
+from vyre.foundation.ir.ops import AtomicOp, BinaryOp, ReduceOp, UnaryOp
+from vyre.foundation.ir.report import Capabilities
+from vyre.foundation.ir.visit import rewrite
 
 ALLOWED = (Trap, StepLimitExceeded, UnsupportedFeature)
 

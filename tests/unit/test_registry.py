@@ -40,9 +40,9 @@ from vyre.errors import (
     InvalidProgram,
     UnsupportedFeature,
 )
-from vyre.foundation.dtypes import u32
-from vyre.foundation.ir import Store, Trap, lit
-from vyre.foundation.program import Program, output
+from vyre.foundation.ir.dtypes import u32
+from vyre.foundation.ir.nodes import Store, Trap, lit
+from vyre.foundation.ir.program import Program, output
 
 REAL = (DeviceInfo(0, "Fast Board 4090"), DeviceInfo(1, "Fast Board 3060"), DeviceInfo(2, "Slow Board"))
 SOFT = (DeviceInfo(0, "soft raster", emulated=True),)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from vyre.backends.reference import OobReport, Schedule, run
 from vyre.conform.strategies import valid_programs
 from vyre.errors import DeadlineExceeded, DispatchFailed, InvalidProgram, StepLimitExceeded, Trap
-from vyre.foundation import ir
-from vyre.foundation.dtypes import bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
-from vyre.foundation.ir import (
+from vyre.foundation.ir import nodes as ir
+from vyre.foundation.ir.dtypes import bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from vyre.foundation.ir.nodes import (  # fmt: skip
     AllGather,
     AllReduce,
     Assign,
@@ -47,9 +47,9 @@ from vyre.foundation.ir import (
     Var,
     WorkgroupId,
     lit,
-)  # fmt: skip
-from vyre.foundation.ops import AtomicOp, BinaryOp, CollectiveOp, Ordering, ReduceOp, UnaryOp
-from vyre.foundation.program import Program, output, read, read_write, uniform, workgroup
+)
+from vyre.foundation.ir.ops import AtomicOp, BinaryOp, CollectiveOp, Ordering, ReduceOp, UnaryOp
+from vyre.foundation.ir.program import Program, output, read, read_write, uniform, workgroup
 
 SCHEDULES = ["forward", "reversed", "lockstep", Schedule.seeded(1), Schedule.seeded(2)]
 gid, lid, wg = InvocationId(0), LocalId(0), WorkgroupId(0)

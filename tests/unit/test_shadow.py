@@ -49,11 +49,11 @@ from vyre.errors import (
     Trap,
     UnsupportedFeature,
 )
-from vyre.foundation.determinism import determinism
-from vyre.foundation.dtypes import f32
-from vyre.foundation.ir import Atomic, If, InvocationId, Let, Load, Store, UnOp, Var, lit
-from vyre.foundation.ops import AtomicOp, UnaryOp
-from vyre.foundation.program import Program, read, read_write, write_only
+from vyre.foundation.check.determinism import determinism
+from vyre.foundation.ir.dtypes import f32
+from vyre.foundation.ir.nodes import Atomic, If, InvocationId, Let, Load, Store, UnOp, Var, lit
+from vyre.foundation.ir.ops import AtomicOp, UnaryOp
+from vyre.foundation.ir.program import Program, read, read_write, write_only
 
 from .device_backends import registration_or_skip
 

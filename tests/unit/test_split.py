@@ -31,8 +31,8 @@ from vyre.errors import (
     Trap,
     UnsupportedFeature,
 )
-from vyre.foundation.gridsync import contains_grid_sync
-from vyre.foundation.ir import (
+from vyre.foundation.check.gridsync import contains_grid_sync
+from vyre.foundation.ir.nodes import (
     Atomic,
     Barrier,
     Block,
@@ -49,9 +49,9 @@ from vyre.foundation.ir import (
     WorkgroupId,
     lit,
 )
-from vyre.foundation.ir import Trap as TrapNode
-from vyre.foundation.ops import AtomicOp, Ordering
-from vyre.foundation.program import (
+from vyre.foundation.ir.nodes import Trap as TrapNode
+from vyre.foundation.ir.ops import AtomicOp, Ordering
+from vyre.foundation.ir.program import (
     Access,
     BufferDecl,
     LinearType,
@@ -121,9 +121,9 @@ def test_the_launches_of_a_program_are_the_same_in_every_process():
     code = f"""
 from vyre import u32
 from vyre.driver.pipeline.sequence import based_program, stage_programs
-from vyre.foundation.ir import *
-from vyre.foundation.ops import Ordering
-from vyre.foundation.program import Program, read_write
+from vyre.foundation.ir.nodes import *
+from vyre.foundation.ir.ops import Ordering
+from vyre.foundation.ir.program import Program, read_write
 body = [{lets}, Barrier(Ordering.GRID_SYNC), Store("x", InvocationId(0), {total})]
 stages = stage_programs(Program([read_write("x", 0, u32)], (1, 1, 1), body))
 print([(p.fingerprint, based_program(p)[0].fingerprint) for p in stages])

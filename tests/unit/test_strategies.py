@@ -11,15 +11,15 @@ from hypothesis.errors import NoSuchExample
 from vyre.backends.reference import run
 from vyre.conform.generate import MAX_INVOCATIONS, edge_bits, random_bytes, random_program
 from vyre.conform.strategies import arbitrary_programs, buffers, cast_types, element_types, predicates, valid_programs
-from vyre.foundation import ir
-from vyre.foundation.dtypes import ARRAY_TAG, BY_NAME, LIVE_TAGS, OPAQUE_TAG, QUANTIZED_TAG, VEC_TAG, f32, i8, u32
-from vyre.foundation.gridsync import contains_grid_sync, is_sync, segments
-from vyre.foundation.ir import Atomic, Barrier, Cast, Expr, If, Loop, Node, Region, Return, Var, lit
-from vyre.foundation.ops import AtomicOp, BinaryOp, CollectiveOp, OpaqueOp, ReduceOp, UnaryOp
-from vyre.foundation.program import Access, LinearType, Locality, MemoryKind, Program
-from vyre.foundation.text import PREDICATES
-from vyre.foundation.validate import Capabilities, validate
-from vyre.foundation.visit import bodies, children, rewrite, walk
+from vyre.foundation.check.gridsync import contains_grid_sync, is_sync, segments
+from vyre.foundation.check.validate import Capabilities, validate
+from vyre.foundation.formats.text import PREDICATES
+from vyre.foundation.ir import nodes as ir
+from vyre.foundation.ir.dtypes import ARRAY_TAG, BY_NAME, LIVE_TAGS, OPAQUE_TAG, QUANTIZED_TAG, VEC_TAG, f32, i8, u32
+from vyre.foundation.ir.nodes import Atomic, Barrier, Cast, Expr, If, Loop, Node, Region, Return, Var, lit
+from vyre.foundation.ir.ops import AtomicOp, BinaryOp, CollectiveOp, OpaqueOp, ReduceOp, UnaryOp
+from vyre.foundation.ir.program import Access, LinearType, Locality, MemoryKind, Program
+from vyre.foundation.ir.visit import bodies, children, rewrite, walk
 
 pytestmark = pytest.mark.check
 

@@ -10,7 +10,7 @@ from vyre import In, Out, f32, gid, subgroup_add, subgroup_size, u32
 from vyre.backends.reference import run
 from vyre.driver.contract import BackendCapability, VyreBackend
 from vyre.errors import ArgumentValueError
-from vyre.foundation.subgroup import SUBGROUP_WIDTH, SubgroupCaps, reduction_offsets
+from vyre.foundation.meaning.subgroup import SUBGROUP_WIDTH, SubgroupCaps, reduction_offsets
 
 
 @pytest.mark.row("B-SG-02")

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from vyre.conform.generate import random_program
 from vyre.conform.strategies import arbitrary_programs, cast_types, valid_programs
 from vyre.errors import IRValueError, TextError
-from vyre.foundation.dtypes import (
+from vyre.foundation.formats.parse import parse_program
+from vyre.foundation.formats.text import print_expr, print_program
+from vyre.foundation.ir.dtypes import (
     array_type,
     bool_,
     bytes_,
@@ -26,7 +28,7 @@ from vyre.foundation.dtypes import (
     u64,
     vec_type,
 )
-from vyre.foundation.ir import (
+from vyre.foundation.ir.nodes import (
     AllReduce,
     Assign,
     AsyncLoad,
@@ -63,9 +65,8 @@ from vyre.foundation.ir import (
     WorkgroupId,
     lit,
 )
-from vyre.foundation.ops import AtomicOp, BinaryOp, CollectiveOp, OpaqueOp, Ordering, ReduceOp, UnaryOp
-from vyre.foundation.parse import parse_program
-from vyre.foundation.program import (
+from vyre.foundation.ir.ops import AtomicOp, BinaryOp, CollectiveOp, OpaqueOp, Ordering, ReduceOp, UnaryOp
+from vyre.foundation.ir.program import (
     Access,
     BufferDecl,
     Hints,
@@ -79,7 +80,6 @@ from vyre.foundation.program import (
     read_write,
     workgroup,
 )
-from vyre.foundation.text import print_expr, print_program
 
 gid, lid = InvocationId(0), LocalId(0)
 

@@ -5,8 +5,9 @@ import itertools
 import pytest
 
 from vyre.errors import DiagCode
-from vyre.foundation.dtypes import LIVE_TAGS, SIMPLE, bool_, bytes_, can_cast, f16, f32, i32, u8, u32, u64, vec4u32
-from vyre.foundation.ir import (
+from vyre.foundation.check.typing import infer, type_of
+from vyre.foundation.ir.dtypes import LIVE_TAGS, SIMPLE, bool_, bytes_, can_cast, f16, f32, i32, u8, u32, u64, vec4u32
+from vyre.foundation.ir.nodes import (
     Atomic,
     BinOp,
     Bitcast,
@@ -30,8 +31,7 @@ from vyre.foundation.ir import (
     WorkgroupId,
     lit,
 )
-from vyre.foundation.ops import AtomicOp, BinaryOp, OpaqueOp, ReduceOp, UnaryOp
-from vyre.foundation.typing import infer, type_of
+from vyre.foundation.ir.ops import AtomicOp, BinaryOp, OpaqueOp, ReduceOp, UnaryOp
 
 LIVE = [SIMPLE[tag] for tag in sorted(LIVE_TAGS)]
 NAMES = {t.name: t for t in LIVE}

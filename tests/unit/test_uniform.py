@@ -4,8 +4,9 @@ from itertools import pairwise
 
 import pytest
 
-from vyre.foundation.dtypes import u32
-from vyre.foundation.ir import (
+from vyre.foundation.check.uniform import divergences
+from vyre.foundation.ir.dtypes import u32
+from vyre.foundation.ir.nodes import (
     Assign,
     Atomic,
     Barrier,
@@ -32,9 +33,8 @@ from vyre.foundation.ir import (
     WorkgroupId,
     lit,
 )
-from vyre.foundation.ops import AtomicOp, OpaqueOp, Ordering, ReduceOp
-from vyre.foundation.program import Program, read, read_write, uniform, workgroup, write_only
-from vyre.foundation.uniform import divergences
+from vyre.foundation.ir.ops import AtomicOp, OpaqueOp, Ordering, ReduceOp
+from vyre.foundation.ir.program import Program, read, read_write, uniform, workgroup, write_only
 
 LID, WG, BAR = LocalId(0), WorkgroupId(0), Barrier()
 BUFFERS = [

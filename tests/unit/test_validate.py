@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from vyre.conform.strategies import arbitrary_programs, valid_programs
 from vyre.errors import DiagCode, InvalidProgram
-from vyre.foundation import ir
-from vyre.foundation.dtypes import (
+from vyre.foundation.check.validate import Capabilities, Issue, Limits, check, validate
+from vyre.foundation.ir import nodes as ir
+from vyre.foundation.ir.dtypes import (
     SIMPLE,
     array_type,
     bf16,
@@ -27,7 +28,7 @@ from vyre.foundation.dtypes import (
     u64,
     vec_type,
 )
-from vyre.foundation.ir import (
+from vyre.foundation.ir.nodes import (
     AllGather,
     AllReduce,
     Assign,
@@ -71,17 +72,8 @@ from vyre.foundation.ir import (
     WorkgroupId,
     lit,
 )
-from vyre.foundation.ops import (
-    CORE_IDS,
-    AtomicOp,
-    BinaryOp,
-    CollectiveOp,
-    OpaqueOp,
-    Ordering,
-    ReduceOp,
-    UnaryOp,
-)
-from vyre.foundation.program import (
+from vyre.foundation.ir.ops import CORE_IDS, AtomicOp, BinaryOp, CollectiveOp, OpaqueOp, Ordering, ReduceOp, UnaryOp
+from vyre.foundation.ir.program import (
     Access,
     BufferDecl,
     Hints,
@@ -96,7 +88,6 @@ from vyre.foundation.program import (
     workgroup,
     write_only,
 )
-from vyre.foundation.validate import Capabilities, Issue, Limits, check, validate
 
 EVERYTHING = Capabilities.everything()
 ONE, TWO, HALF, TRUE = lit(1), lit(2), lit(0.5), lit(True)

@@ -11,9 +11,10 @@ import pytest
 
 from vyre.backends.reference import vector
 from vyre.errors import IRTypeError, UnsupportedFeature
-from vyre.foundation import arith
-from vyre.foundation.dtypes import BY_NAME, bf16, bool_, bytes_, can_cast, f16, f32, f64, i32, u32, u64
-from vyre.foundation.ops import AtomicOp, BinaryOp, ReduceOp, UnaryOp
+from vyre.foundation.ir import rounding
+from vyre.foundation.ir.dtypes import BY_NAME, bf16, bool_, bytes_, can_cast, f16, f32, f64, i32, u32, u64
+from vyre.foundation.ir.ops import AtomicOp, BinaryOp, ReduceOp, UnaryOp
+from vyre.foundation.meaning import arith
 
 from .control_word import flush_control
 
@@ -346,7 +347,7 @@ def test_the_flush_threshold_is_exact_for_every_lane():
     threshold = 2.0**-126 - 2.0**-151
     for x in (threshold, math.nextafter(threshold, 0), math.nextafter(threshold, 1), 2.0**-126, 2.0**-126 - 2.0**-150):
         for y in (x, -x):
-            expected = np.float32(arith.round_f32(y)).tobytes()
+            expected = np.float32(rounding.round_f32(y)).tobytes()
             assert vector.round_f32(np.array([y])).tobytes() == expected
             assert vector.cast(f64, f32)(np.array([y])).tobytes() == expected
 

@@ -31,10 +31,10 @@ from vyre.errors import (
     UnsupportedFeature,
     VyreError,
 )
-from vyre.foundation.dtypes import u32 as u32_type
-from vyre.foundation.ir import Assign, InvocationId, Let, Load, Store, SubgroupReduce, Var
-from vyre.foundation.ops import ReduceOp
-from vyre.foundation.program import Program, read, workgroup, write_only
+from vyre.foundation.ir.dtypes import u32 as u32_type
+from vyre.foundation.ir.nodes import Assign, InvocationId, Let, Load, Store, SubgroupReduce, Var
+from vyre.foundation.ir.ops import ReduceOp
+from vyre.foundation.ir.program import Program, read, workgroup, write_only
 from vyre.runtime.device import Built
 
 from .device_backends import open_or_skip

@@ -13,7 +13,7 @@ import pytest
 from vyre.backends.wgpu import prelude
 from vyre.backends.wgpu.prelude import called, functions
 from vyre.backends.wgpu.traits import SAFEST, Traits
-from vyre.foundation import arith
+from vyre.foundation.ir import rounding
 from vyre.lower.evaluate import bits_of, function_of, value_of
 from vyre.lower.form import Ins
 
@@ -620,7 +620,7 @@ def nearest(x):
     size = abs(x)
     shift = max(size.bit_length() - 40, 0)
     kept = size >> shift | ((size & (1 << shift) - 1) != 0)
-    return bits_of("f32", arith.round_f32(math.ldexp(kept, shift))) | (x < 0) << 31
+    return bits_of("f32", rounding.round_f32(math.ldexp(kept, shift))) | (x < 0) << 31
 
 
 @pytest.mark.parametrize("name, low, high", [

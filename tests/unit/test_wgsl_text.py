@@ -12,8 +12,8 @@ from vyre.backends.wgpu.traits import SAFEST, Traits
 from vyre.conform.generate import Case, random_program
 from vyre.conform.lanes import lane_program
 from vyre.errors import UnsupportedFeature
-from vyre.foundation.dtypes import bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
-from vyre.foundation.ir import (
+from vyre.foundation.ir.dtypes import bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from vyre.foundation.ir.nodes import (
     Assign,
     Atomic,
     Barrier,
@@ -41,8 +41,8 @@ from vyre.foundation.ir import (
     WorkgroupId,
     lit,
 )
-from vyre.foundation.ops import AtomicOp, BinaryOp, ReduceOp, UnaryOp
-from vyre.foundation.program import Access, BufferDecl, Program, read, read_write, write_only
+from vyre.foundation.ir.ops import AtomicOp, BinaryOp, ReduceOp, UnaryOp
+from vyre.foundation.ir.program import Access, BufferDecl, Program, read, read_write, write_only
 from vyre.lower import lower
 from vyre.lower.options import PASSES
 from vyre.runtime.float_probe import GROUPS, differing, probe_inputs, probe_program

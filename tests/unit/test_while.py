@@ -10,11 +10,11 @@ from vyre import In, InOut, Out, barrier, gid, lid, shared, u32, u64
 from vyre.backends import reference
 from vyre.backends.cuda.vector import cuda_code
 from vyre.conform.generate import Case
-from vyre.foundation.build import Builder
-from vyre.foundation.dtypes import u32 as word
-from vyre.foundation.ir import InvocationId, Loop, lit
-from vyre.foundation.kernel import build_program, read_source
-from vyre.foundation.visit import walk_nodes
+from vyre.foundation.ir.build import Builder
+from vyre.foundation.ir.dtypes import u32 as word
+from vyre.foundation.ir.nodes import InvocationId, Loop, lit
+from vyre.foundation.ir.visit import walk_nodes
+from vyre.foundation.language import build_program, read_source
 from vyre.lower import PASSES, LowerOptions, lower
 from vyre.lower.form import show, walk
 
@@ -104,7 +104,7 @@ def unpacked(outputs):
 @pytest.fixture(params=[5, 0xFFFFFFFF], ids=["5 turns", "all turns"])
 def turns(request, monkeypatch):
     """Of one loop of a program."""
-    monkeypatch.setattr("vyre.foundation.build.FOREVER", request.param)
+    monkeypatch.setattr("vyre.foundation.ir.build.FOREVER", request.param)
     return request.param
 
 

@@ -9,11 +9,12 @@ import sys
 import pytest
 from hypothesis import given, settings
 
-import vyre.foundation.ir as ir
+import vyre.foundation.ir.nodes as ir
 from vyre.conform.strategies import arbitrary_programs
 from vyre.errors import ArgumentTypeError, ArgumentValueError, WireError, WireVersionError
-from vyre.foundation.blake3 import blake3
-from vyre.foundation.dtypes import (
+from vyre.foundation.formats.blake3 import blake3
+from vyre.foundation.formats.wire import decode, encode, layout, revision
+from vyre.foundation.ir.dtypes import (
     QUANTIZED_STORAGE,
     SIMPLE,
     DataType,
@@ -30,7 +31,7 @@ from vyre.foundation.dtypes import (
     u64,
     vec_type,
 )
-from vyre.foundation.ir import (
+from vyre.foundation.ir.nodes import (
     AllReduce,
     Assign,
     AsyncWait,
@@ -65,8 +66,8 @@ from vyre.foundation.ir import (
     Var,
     lit,
 )
-from vyre.foundation.ops import NODE_IDS, AtomicOp, BinaryOp, CollectiveOp, OpaqueOp, Ordering, ReduceOp, UnaryOp
-from vyre.foundation.program import (
+from vyre.foundation.ir.ops import NODE_IDS, AtomicOp, BinaryOp, CollectiveOp, OpaqueOp, Ordering, ReduceOp, UnaryOp
+from vyre.foundation.ir.program import (
     Access,
     BufferDecl,
     Hints,
@@ -81,7 +82,6 @@ from vyre.foundation.program import (
     workgroup,
     write_only,
 )
-from vyre.foundation.wire import decode, encode, layout, revision
 
 OUT = read_write("out", 0, u32, 1)
 EXT = 0x80000001

@@ -6,11 +6,11 @@ from functools import reduce
 import pytest
 
 from vyre.errors import WireError, WireUnknownOp, WireVersionError
-from vyre.foundation.blake3 import blake3
-from vyre.foundation.dtypes import DROPPED_TAGS, u32
-from vyre.foundation.ir import BufferRef, Expr, Let, Lit, Store
-from vyre.foundation.program import Program, read_write
-from vyre.foundation.wire import decode, encode, revision
+from vyre.foundation.formats.blake3 import blake3
+from vyre.foundation.formats.wire import decode, encode, revision
+from vyre.foundation.ir.dtypes import DROPPED_TAGS, u32
+from vyre.foundation.ir.nodes import BufferRef, Expr, Let, Lit, Store
+from vyre.foundation.ir.program import Program, read_write
 
 OUT = read_write("out", 0, u32, 1)
 STORE = Program([OUT], (1, 1, 1), [Store("out", Lit(u32, 0), Lit(u32, 42))])

@@ -8,9 +8,9 @@ from collections import Counter
 import pytest
 
 from vyre.conform.wire_fuzz import corpus, judge, mutate, noise, seal
-from vyre.foundation.ir import Assign, Block, SubgroupLocalId
-from vyre.foundation.program import Program
-from vyre.foundation.wire import decode, encode
+from vyre.foundation.formats.wire import decode, encode
+from vyre.foundation.ir.nodes import Assign, Block, SubgroupLocalId
+from vyre.foundation.ir.program import Program
 
 SECONDS_PER_BLOB = 5.0  # a few hundred bytes take under a millisecond; the rest is for a busy machine
 

@@ -203,7 +203,7 @@ def measure(asked: Sequence[Request], names: Sequence[str], rounds: int, absent:
 
 
 def _measure_one(asked: Request, names: Sequence[str], rounds: int, step: Callable[..., None]) -> Iterator[Row]:
-    from ..foundation.blake3 import blake3
+    from ..foundation.formats.blake3 import blake3
 
     first: dict[str, tuple[list[Array], int]] = {}
     failed: dict[str, str] = {}

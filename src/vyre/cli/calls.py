@@ -238,7 +238,7 @@ def argument_rows(of: Request) -> list[Argument]:
 
 
 def result_rows(of: Request, results: Sequence[Array], files: dict[str, str]) -> list[Result]:
-    from ..foundation.blake3 import blake3
+    from ..foundation.formats.blake3 import blake3
 
     rows = []
     for buffer, array in zip(of.program.host_outputs, results, strict=True):

@@ -20,7 +20,7 @@ from ..errors import VyreError, told
 if TYPE_CHECKING:
     from ..driver.guard.backend import GuardedBackend
     from ..driver.selection.listing import BackendListing
-    from ..foundation.program import Program
+    from ..foundation.ir.program import Program
 
 LANES = 256
 PARITY = "parity"

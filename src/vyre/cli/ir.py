@@ -15,7 +15,7 @@ from .output import others_on_stderr, print_json, print_table
 from .programs import Loaded, load, number, pairs
 
 if TYPE_CHECKING:
-    from ..foundation.program import Program
+    from ..foundation.ir.program import Program
 
 
 class Finding(TypedDict):
@@ -145,8 +145,8 @@ def collect(loaded: Loaded, program: Program, *, stats: bool, emit: str | None) 
 
 def findings_of(program: Program) -> list[Finding]:
     """What the validator says, of what every full backend offers."""
-    from ..foundation.report import Capabilities
-    from ..foundation.validate import validate
+    from ..foundation.check.validate import validate
+    from ..foundation.ir.report import Capabilities
 
     return [
         Finding(
@@ -161,7 +161,7 @@ def findings_of(program: Program) -> list[Finding]:
 
 
 def facts_of(program: Program) -> Facts:
-    from ..foundation.determinism import determinism
+    from ..foundation.check.determinism import determinism
 
     verdict, counts, needs = determinism(program), program.stats, program.requirements
     return Facts(
@@ -175,7 +175,7 @@ def facts_of(program: Program) -> Facts:
 
 def emitted(program: Program, target: str) -> Emitted:
     """The texts of a target, one for each launch that grid-wide barriers cut the program into."""
-    from ..foundation.gridsync import contains_grid_sync, segments
+    from ..foundation.check.gridsync import contains_grid_sync, segments
 
     parts = [s.program for s in segments(program)] if contains_grid_sync(program) else [program]
     write = _on_device if ":" in target else _without_device

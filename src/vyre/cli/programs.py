@@ -25,9 +25,9 @@ from ..errors import ArgumentTypeError, ArgumentValueError, DeviceOutOfMemory, K
 from .output import others_on_stderr
 
 if TYPE_CHECKING:
-    from ..foundation.dtypes import DataType
-    from ..foundation.kernel import Param
-    from ..foundation.program import Program
+    from ..foundation.ir.dtypes import DataType
+    from ..foundation.ir.program import Program
+    from ..foundation.language import Param
     from ..front.arrays import Array
     from ..front.kernel import Kernel
 
@@ -104,9 +104,9 @@ def _siblings(path: Path) -> list[str]:
 
 def _read_program(path: Path) -> tuple[Program, str]:
     """A program by its content: the wire form begins with its magic, an envelope with its version."""
-    from ..foundation.parse import parse_program
-    from ..foundation.program import Program
-    from ..foundation.text import from_envelope
+    from ..foundation.formats.parse import parse_program
+    from ..foundation.formats.text import from_envelope
+    from ..foundation.ir.program import Program
 
     blob = read_bytes(path)
     wire = blob.startswith(WIRE_MAGIC)

@@ -14,9 +14,8 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ..foundation.arith import f32_from_bits
-from ..foundation.dtypes import DataType, bf16, bool_, f16, f32, i32, u8, u16, u32
-from ..foundation.ir import (
+from ..foundation.ir.dtypes import DataType, bf16, bool_, f16, f32, i32, u8, u16, u32
+from ..foundation.ir.nodes import (
     Assign,
     Barrier,
     BinOp,
@@ -37,9 +36,10 @@ from ..foundation.ir import (
     Var,
     lit,
 )
-from ..foundation.ops import BinaryOp, UnaryOp
-from ..foundation.program import BufferDecl, Program, read, uniform, workgroup, write_only
-from ..foundation.visit import walk
+from ..foundation.ir.ops import BinaryOp, UnaryOp
+from ..foundation.ir.program import BufferDecl, Program, read, uniform, workgroup, write_only
+from ..foundation.ir.rounding import f32_from_bits
+from ..foundation.ir.visit import walk
 from .generate import Case
 
 EDGES = (

@@ -16,24 +16,8 @@ from functools import cache
 from math import prod
 from typing import Any
 
-from ..foundation.dtypes import (
-    DataType,
-    bf16,
-    bool_,
-    can_cast,
-    f16,
-    f32,
-    f64,
-    i8,
-    i16,
-    i32,
-    i64,
-    u8,
-    u16,
-    u32,
-    u64,
-)
-from ..foundation.ir import (
+from ..foundation.ir.dtypes import DataType, bf16, bool_, can_cast, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from ..foundation.ir.nodes import (
     Assign,
     Atomic,
     Barrier,
@@ -65,9 +49,9 @@ from ..foundation.ir import (
     WorkgroupId,
     lit,
 )
-from ..foundation.ops import AtomicOp, BinaryOp, Ordering, ReduceOp, UnaryOp
-from ..foundation.program import Access, BufferDecl, Hints, Locality, Program
-from ..foundation.visit import walk_exprs
+from ..foundation.ir.ops import AtomicOp, BinaryOp, Ordering, ReduceOp, UnaryOp
+from ..foundation.ir.program import Access, BufferDecl, Hints, Locality, Program
+from ..foundation.ir.visit import walk_exprs
 
 MAX_INVOCATIONS = 200
 STEPS = 12_000

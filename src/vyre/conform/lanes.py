@@ -13,24 +13,8 @@ from collections.abc import Callable, Collection
 from functools import partial
 from math import prod
 
-from ..foundation.dtypes import (
-    DataType,
-    bf16,
-    bool_,
-    can_cast,
-    f16,
-    f32,
-    f64,
-    i8,
-    i16,
-    i32,
-    i64,
-    u8,
-    u16,
-    u32,
-    u64,
-)
-from ..foundation.ir import (
+from ..foundation.ir.dtypes import DataType, bf16, bool_, can_cast, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from ..foundation.ir.nodes import (
     Assign,
     Atomic,
     Barrier,
@@ -60,8 +44,8 @@ from ..foundation.ir import (
     WorkgroupId,
     lit,
 )
-from ..foundation.ops import AtomicOp, BinaryOp, ReduceOp, UnaryOp
-from ..foundation.program import Access, BufferDecl, Program
+from ..foundation.ir.ops import AtomicOp, BinaryOp, ReduceOp, UnaryOp
+from ..foundation.ir.program import Access, BufferDecl, Program
 from .generate import OPERANDS, SHIFTED, Case, edge_bits, random_bytes
 
 SHAPES = (

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 
-from ..foundation.dtypes import (
+from ..foundation.ir.dtypes import (
     QUANTIZED_STORAGE,
     SCALES,
     SIMPLE,
@@ -28,7 +28,7 @@ from ..foundation.dtypes import (
     u64,
     vec_type,
 )
-from ..foundation.ir import (
+from ..foundation.ir.nodes import (
     AllGather,
     AllReduce,
     Assign,
@@ -74,8 +74,8 @@ from ..foundation.ir import (
     WorkgroupId,
     f32_bits,
 )
-from ..foundation.ops import AtomicOp, BinaryOp, CollectiveOp, OpaqueOp, Ordering, ReduceOp, UnaryOp
-from ..foundation.program import Access, BufferDecl, Hints, LinearType, Locality, MemoryKind, Predicate, Program
+from ..foundation.ir.ops import AtomicOp, BinaryOp, CollectiveOp, OpaqueOp, Ordering, ReduceOp, UnaryOp
+from ..foundation.ir.program import Access, BufferDecl, Hints, LinearType, Locality, MemoryKind, Predicate, Program
 from .generate import Case, random_program
 
 __all__ = ["Case", "arbitrary_programs", "valid_programs"]

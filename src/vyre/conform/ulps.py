@@ -11,8 +11,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..foundation.arith import F32_FLUSH, F32_MIN_NORMAL
-from ..foundation.ops import UnaryOp
+from ..foundation.ir.ops import UnaryOp
+from ..foundation.ir.rounding import F32_FLUSH, F32_MIN_NORMAL
 
 Array = NDArray[Any]
 _NUMPY_NAMES: Final = {"acos": "arccos", "asin": "arcsin", "atan": "arctan"}

@@ -11,9 +11,11 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from ..errors import WireError
-from ..foundation.blake3 import blake3
-from ..foundation.dtypes import f32, quantized_type, u8, u32, u64
-from ..foundation.ir import (
+from ..foundation.formats.blake3 import blake3
+from ..foundation.formats.wire import decode, encode, revision
+from ..foundation.formats.wire.layout import FLAGS, HEADER_BYTES, MAGIC, REVISIONS
+from ..foundation.ir.dtypes import f32, quantized_type, u8, u32, u64
+from ..foundation.ir.nodes import (
     AllGather,
     AllReduce,
     Assign,
@@ -58,10 +60,8 @@ from ..foundation.ir import (
     Var,
     WorkgroupId,
 )
-from ..foundation.ops import AtomicOp, BinaryOp, CollectiveOp, OpaqueOp, ReduceOp, UnaryOp
-from ..foundation.program import Access, BufferDecl, Hints, LinearType, Predicate, Program
-from ..foundation.wire import decode, encode, revision
-from ..foundation.wire.layout import FLAGS, HEADER_BYTES, MAGIC, REVISIONS
+from ..foundation.ir.ops import AtomicOp, BinaryOp, CollectiveOp, OpaqueOp, ReduceOp, UnaryOp
+from ..foundation.ir.program import Access, BufferDecl, Hints, LinearType, Predicate, Program
 from .generate import random_program
 
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable
 
 from ..errors import ArgumentValueError, DiagCode, Diagnostic, InvalidProgram, OpLocation, Severity, VyreError
-from ..foundation.report import Issue
+from ..foundation.ir.report import Issue
 
 __all__ = [
     "Diagnostic", "DiagnosticCode", "OpLocation", "Severity", "diagnostics_of", "from_error", "from_issue", "render",

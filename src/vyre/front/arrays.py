@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArgumentTypeError, ArgumentValueError
-from ..foundation.arith import f32_to_bits, round_bf16
-from ..foundation.dtypes import DataType
+from ..foundation.ir.dtypes import DataType
+from ..foundation.ir.rounding import f32_to_bits, round_bf16
 
 Array = np.ndarray[Any, np.dtype[Any]]
 ndarray, may_share_memory = np.ndarray, np.may_share_memory

@@ -15,11 +15,11 @@ import numpy as np
 from ..driver.contract.values import DEFAULT_CONFIG, U32_MAX, Dims, DispatchConfig
 from ..driver.plan.grid import axes_of, check_grid, grid_for_domain, read_by_own_id, visits_everything
 from ..errors import ArgumentTypeError, ArgumentValueError, DeviceOutOfMemory, shown
-from ..foundation.kernel import Param
+from ..foundation.language import Param
 from .arrays import ARRAY_DTYPES, WORD, Array, as_array, check_writable, is_plain, number_writer, to_input
 
 if TYPE_CHECKING:
-    from ..foundation.program import Program
+    from ..foundation.ir.program import Program
     from .kernel import Kernel
 
 Shape = tuple[int, ...]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ..driver.contract.values import DispatchConfig
     from ..driver.execute.explanation import Explanation
     from ..driver.execute.pipeline import DriverPipeline
-    from ..foundation.program import Program
+    from ..foundation.ir.program import Program
     from .device_call import DeviceCall
     from .kernel import Kernel
 

@@ -12,8 +12,8 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentTypeError, UnsupportedFeature
-from ..foundation import lang
-from ..foundation.program import Program
+from ..foundation.ir.program import Program
+from ..foundation.language import lang
 
 if TYPE_CHECKING:
     from ..driver.contract.backend import VyreBackend

@@ -19,7 +19,7 @@ from ..driver.guard.compile import compile
 from ..driver.pipeline.compiler import pipelines_of
 from ..driver.plan.binding import BindingPlan, BindingRole
 from ..errors import ArgumentTypeError, ArgumentValueError, CooperativeResidencyExceeded, UnsupportedFeature
-from ..foundation.kernel import Param
+from ..foundation.language import Param
 from .arrays import ARRAY_DTYPES, Array, check_dtype, from_bytes, to_input
 from .bind import CallPlan, Form, Options, OutputPlan, check_array
 from .call import MAX_PLANS, NO_OPTIONS, Call, as_called, check_target
@@ -29,7 +29,7 @@ from .device_home import Home, Memory, place_of, settle
 if TYPE_CHECKING:
     from ..driver.execute.explanation import Explanation
     from ..driver.execute.pipeline import DriverPipeline
-    from ..foundation.program import Program
+    from ..foundation.ir.program import Program
     from .kernel import Kernel
 
 _NOTHING = HostResource(b"")

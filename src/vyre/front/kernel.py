@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from ..driver.execute.explanation import Explanation
     from ..driver.execute.pipeline import DriverPipeline
     from ..driver.pipeline.cache import PipelineCache
-    from ..foundation.kernel import KernelSource, Param
-    from ..foundation.program import BufferDecl, Program
+    from ..foundation.ir.program import BufferDecl, Program
+    from ..foundation.language import KernelSource, Param
     from .bind import CallPlan, Form
     from .call import Call, PendingCall
 
@@ -44,7 +44,7 @@ class Kernel:
     _only_program: Program | None
 
     def __init__(self, function: Callable[..., Any], workgroup: Workgroup) -> None:
-        from ..foundation.kernel import NO_DEFAULT, read_source
+        from ..foundation.language import NO_DEFAULT, read_source
 
         self._start(read_source(function, workgroup))
         self.__qualname__ = getattr(function, "__qualname__", self.__name__)
@@ -74,7 +74,7 @@ class Kernel:
 
         A uniform of one element is a number. Whether the program is valid is seen when it is called.
         """
-        from ..foundation.program import Program
+        from ..foundation.ir.program import Program
 
         if not isinstance(program, Program):
             raise ArgumentTypeError(
@@ -112,7 +112,7 @@ class Kernel:
 
     def specialize(self, **consts: Any) -> Program:
         """The program for these values of the compile-time parameters."""
-        from ..foundation.kernel import NO_DEFAULT, build_program
+        from ..foundation.language import NO_DEFAULT, build_program
 
         values: dict[str, Any] = {}
         known = {p.name: p for p in self.params if p.role == "const"}
@@ -218,8 +218,8 @@ class _ProgramSource(NamedTuple):
 
 def _param_of(buffer: BufferDecl) -> Param:
     """The parameter that a buffer of a program is."""
-    from ..foundation.kernel import RESERVED, Param
-    from ..foundation.program import Access
+    from ..foundation.ir.program import Access
+    from ..foundation.language import RESERVED, Param
 
     count = buffer.count
     if buffer.backend_allocated:

@@ -23,8 +23,8 @@ from .arrays import (
 )
 
 if TYPE_CHECKING:
-    from ..foundation.dtypes import DataType
-    from ..foundation.program import Program
+    from ..foundation.ir.dtypes import DataType
+    from ..foundation.ir.program import Program
 
 
 class TypedDispatchExt:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from ..foundation import mathlib
-from ..foundation.program import Program
+from ..foundation.ir.program import Program
+from ..foundation.meaning import mathlib
 from .build import build
 from .form import Kernel
 from .options import DEFAULT_OPTIONS, PASSES, LowerOptions

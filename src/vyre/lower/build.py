@@ -10,12 +10,12 @@ from collections.abc import Sequence, Set
 from typing import Any
 
 from ..errors import InvalidProgram, UnsupportedFeature
-from ..foundation import ir
-from ..foundation.dtypes import DataType, u32
-from ..foundation.ops import AtomicOp, BinaryOp, Ordering, UnaryOp
-from ..foundation.program import Program
-from ..foundation.typing import infer
-from ..foundation.visit import Scopes, Steps, in_order, run_nested
+from ..foundation.check.typing import infer
+from ..foundation.ir import nodes as ir
+from ..foundation.ir.dtypes import DataType, u32
+from ..foundation.ir.ops import AtomicOp, BinaryOp, Ordering, UnaryOp
+from ..foundation.ir.program import Program
+from ..foundation.ir.visit import Scopes, Steps, in_order, run_nested
 from .exact import FloatSteps
 from .form import BITS, FLOATS, GRID, SIGNED, Body, Buffer, If, Ins, Kernel, Local, Loop, register_of
 

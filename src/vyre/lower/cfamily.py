@@ -18,10 +18,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from ..foundation.arith import reduce_identity
-from ..foundation.dtypes import BY_NAME
-from ..foundation.ops import AtomicOp, ReduceOp
-from ..foundation.subgroup import SUBGROUP_WIDTH, reduction_offsets
+from ..foundation.ir.dtypes import BY_NAME
+from ..foundation.ir.ops import AtomicOp, ReduceOp
+from ..foundation.meaning.arith import reduce_identity
+from ..foundation.meaning.subgroup import SUBGROUP_WIDTH, reduction_offsets
 from .cfamily_library import FUNCTIONS, REDUCE_STEPS, STORAGE, TYPES, WORDS
 from .evaluate import bits_of, value_of
 from .exact import FloatSteps

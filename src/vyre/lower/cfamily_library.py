@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..foundation.ops import BinaryOp, ReduceOp
+from ..foundation.ir.ops import BinaryOp, ReduceOp
 
 TYPES = {"bool": "bool", "u32": "uint", "i32": "int", "u64": "ulong", "i64": "long", "f32": "float", "f64": "double"}
 """Registers."""

@@ -15,9 +15,10 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from ..foundation import arith
-from ..foundation.dtypes import BY_NAME, f32, u32
-from ..foundation.ops import BinaryOp, UnaryOp
+from ..foundation.ir import rounding
+from ..foundation.ir.dtypes import BY_NAME, f32, u32
+from ..foundation.ir.ops import BinaryOp, UnaryOp
+from ..foundation.meaning import arith
 from .form import BITS, FLOATS, SIGNED, Ins
 
 READS_AS_ZERO = frozenset(("add", "sub", "mul", "div", "fma", "sqrt", "eq", "ne", "lt", "le", "gt", "ge"))
@@ -43,7 +44,7 @@ _SINGLE = struct.Struct("f")  # native: rounds as the machine does, to infinity 
 _WORD = struct.Struct("I")
 _DOUBLE = struct.Struct("d")
 _LONG = struct.Struct("Q")
-_TINY = arith.F32_MIN_NORMAL
+_TINY = rounding.F32_MIN_NORMAL
 
 Function = Callable[..., Any]
 
@@ -125,8 +126,8 @@ _SPECIAL: dict[str, Function] = {
     "quiet": lambda x: x if x == x else math.nan,
     "copysign": math.copysign,
     "select": lambda c, a, b: a if c else b,
-    "round_f16": arith.round_f16,
-    "round_bf16": arith.round_bf16,
+    "round_f16": rounding.round_f16,
+    "round_bf16": rounding.round_bf16,
     "mulhi": arith.binary(BinaryOp.MUL_HIGH, u32),
     "abs": arith.unary(UnaryOp.ABS, f32),
 }

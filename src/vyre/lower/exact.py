@@ -14,7 +14,7 @@ from collections.abc import Callable, Set
 from typing import Protocol
 
 from ..errors import UnsupportedFeature
-from ..foundation.ops import BinaryOp, UnaryOp
+from ..foundation.ir.ops import BinaryOp, UnaryOp
 from .form import FLOATS, Ins
 
 _TINY = 0x00800000  # 2^-126

@@ -71,7 +71,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..foundation.dtypes import DataType
+from ..foundation.ir.dtypes import DataType
 
 FOREVER = 0xFFFFFFFF
 """Turns of a loop that has as many as it can have."""

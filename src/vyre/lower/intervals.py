@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from ..foundation.dtypes import BY_NAME
+from ..foundation.ir.dtypes import BY_NAME
 from .form import BITS, SIGNED
 
 Interval: TypeAlias = tuple[int, int]

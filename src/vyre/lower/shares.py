@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from ..foundation.dtypes import u32
+from ..foundation.ir.dtypes import u32
 from .form import Buffer, Ins
 from .passes.stored import share_of
 

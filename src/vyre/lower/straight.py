@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ..foundation.visit import Steps, run_nested
+from ..foundation.ir.visit import Steps, run_nested
 from .form import PURE, Body, If, Ins, Kernel, Local, Loop, Statement, bodies, walk
 
 MEETS = frozenset(("barrier", "subgroup"))

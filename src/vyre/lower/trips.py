@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from ..foundation.dtypes import BY_NAME
-from ..foundation.subgroup import SUBGROUP_WIDTH
+from ..foundation.ir.dtypes import BY_NAME
+from ..foundation.meaning.subgroup import SUBGROUP_WIDTH
 from . import intervals
 from .evaluate import value_of
 from .form import If, Ins, Kernel, Local, Loop, Statement, bodies, walk

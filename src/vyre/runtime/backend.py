@@ -35,8 +35,8 @@ from ..driver.guard.compile import code_for
 from ..driver.plan.bounds import Counter
 from ..driver.plan.launch import resolve_workgroup
 from ..errors import DeviceLost, DispatchFailed, VyreError
-from ..foundation.ops import CORE_IDS, EXPR_IDS, LITERAL_IDS, NODE_IDS
-from ..foundation.program import Program
+from ..foundation.ir.ops import CORE_IDS, EXPR_IDS, LITERAL_IDS, NODE_IDS
+from ..foundation.ir.program import Program
 from .device import Built, Device, Facts, Ticket
 from .memory_pool import Pool
 from .pipeline import OffloadPipeline, WorkPending

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from ..errors import DeviceLost, DeviceOutOfMemory, VyreError
-from ..foundation.dtypes import f32, i32, u32
-from ..foundation.ir import BinOp, Bitcast, Cast, Expr, Fma, InvocationId, Load, Node, Select, Store, UnOp, lit
-from ..foundation.ops import BinaryOp, UnaryOp
-from ..foundation.program import Program, read, write_only
+from ..foundation.ir.dtypes import f32, i32, u32
+from ..foundation.ir.nodes import BinOp, Bitcast, Cast, Expr, Fma, InvocationId, Load, Node, Select, Store, UnOp, lit
+from ..foundation.ir.ops import BinaryOp, UnaryOp
+from ..foundation.ir.program import Program, read, write_only
 
 if TYPE_CHECKING:
     from .device import Built, Device

@@ -29,7 +29,7 @@ from ..driver.plan.grid import LaunchGeometryLimits
 from ..driver.plan.launch import PlannedDispatch, plan_dispatch
 from ..driver.plan.outputs import OutputSlot, replace_output_buffers_preserving_slots
 from ..errors import DeviceLost, DispatchFailed, VyreError
-from ..foundation.program import Program
+from ..foundation.ir.program import Program
 from .device import TRAP_BYTES, Built, Code, Device, Memory, Round, Slot, Ticket
 from .resident import dispatch_over, why_anew
 from .work import Shape, Work, plain, require_no_trap, settle

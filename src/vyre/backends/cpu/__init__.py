@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ...driver.contract.requirement import Check
-    from ...foundation.program import Program
+    from ...foundation.ir.program import Program
     from .backend import CpuBackend
     from .build import Switches
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ...foundation.ops import AtomicOp
+from ...foundation.ir.ops import AtomicOp
 from ...lower.form import Buffer, Ins
 from . import stream
 from .instr import STORAGE, SUFFIX, from_storage, to_storage, ty, vec

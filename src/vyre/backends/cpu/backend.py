@@ -35,8 +35,8 @@ from ...driver.guard.compile import code_for
 from ...driver.plan.bounds import Counter
 from ...driver.plan.launch import resolve_workgroup
 from ...errors import DispatchFailed
-from ...foundation.ops import CORE_IDS, EXPR_IDS, LITERAL_IDS, NODE_IDS
-from ...foundation.program import Program
+from ...foundation.ir.ops import CORE_IDS, EXPR_IDS, LITERAL_IDS, NODE_IDS
+from ...foundation.ir.program import Program
 from .build import Built, Switches, build
 from .exactness import why_not_hardware
 from .jit import Host, host

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ...errors import KernelCompileFailed
-from ...foundation.program import Program
+from ...foundation.ir.program import Program
 from ...lower import LowerOptions, lower
 from ...lower.form import Ins, Kernel, walk
 from ...lower.shares import Share, number, plain

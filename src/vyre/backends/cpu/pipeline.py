@@ -16,7 +16,7 @@ from ...driver.plan.grid import LaunchGeometryLimits, check_grid
 from ...driver.plan.launch import plan_dispatch
 from ...driver.plan.outputs import OutputSlot, check_outputs, replace_output_buffers_preserving_slots
 from ...errors import DispatchFailed, InvalidProgram
-from ...foundation.program import Program
+from ...foundation.ir.program import Program
 from .build import Built, kernel_text
 from .jit import Code, ffi, load
 from .launch import privatize

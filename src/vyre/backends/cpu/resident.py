@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from ...driver.contract.values import OutputBuffers
-    from ...foundation.program import Program
+    from ...foundation.ir.program import Program
     from .pipeline import CpuPipeline
 
 _HOST = 1

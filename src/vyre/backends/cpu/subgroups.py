@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...foundation.arith import f32_to_bits, reduce_identity
-from ...foundation.dtypes import BY_NAME
-from ...foundation.ops import BinaryOp, ReduceOp
-from ...foundation.subgroup import SUBGROUP_WIDTH, reduction_offsets
+from ...foundation.ir.dtypes import BY_NAME
+from ...foundation.ir.ops import BinaryOp, ReduceOp
+from ...foundation.ir.rounding import f32_to_bits
+from ...foundation.meaning.arith import reduce_identity
+from ...foundation.meaning.subgroup import SUBGROUP_WIDTH, reduction_offsets
 from ...lower.exact import FloatSteps
 from ...lower.form import Ins
 from .instr import SUFFIX, TYPES, literal, pure, ty

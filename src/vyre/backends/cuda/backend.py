@@ -13,8 +13,8 @@ from typing import Any
 from ...driver.contract.capability import BackendCapability
 from ...driver.contract.values import U32_MAX
 from ...errors import BackendUnavailable, DeviceLost
-from ...foundation.program import Program
-from ...foundation.subgroup import SUBGROUP_WIDTH
+from ...foundation.ir.program import Program
+from ...foundation.meaning.subgroup import SUBGROUP_WIDTH
 from ...lower import shares
 from ...runtime.backend import OPS, OffloadBackend
 from ...runtime.device import Built, Device

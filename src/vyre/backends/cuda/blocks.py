@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...foundation.subgroup import SUBGROUP_WIDTH
+from ...foundation.meaning.subgroup import SUBGROUP_WIDTH
 from ...lower.cfamily import ENTRY, Emitter
 from ...lower.form import Kernel, walk
 from .text import Cuda

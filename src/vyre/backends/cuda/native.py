@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from ...foundation.mathlib import is_function
-from ...foundation.program import Program
-from ...foundation.visit import distinct
+from ...foundation.ir.program import Program
+from ...foundation.ir.visit import distinct
+from ...foundation.meaning.mathlib import is_function
 
 APART: Final[Mapping[str, int]] = MappingProxyType({
     "exp": 2, "exp2": 2, "log": 1, "log2": 1, "sin": 2, "cos": 2, "tan": 4, "asin": 4, "acos": 3, "atan": 2,

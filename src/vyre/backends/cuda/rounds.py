@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 from ...driver.contract.values import Dims
 from ...errors import VyreError
-from ...foundation.dtypes import u32
-from ...foundation.ir import BufLen, If, InvocationId, Load, Store
-from ...foundation.program import Program, read, write_only
+from ...foundation.ir.dtypes import u32
+from ...foundation.ir.nodes import BufLen, If, InvocationId, Load, Store
+from ...foundation.ir.program import Program, read, write_only
 from ...runtime.device import Launch, Round, Slot, Ticket
 from .calls import address
 from .staging import Pinned

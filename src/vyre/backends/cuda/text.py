@@ -27,8 +27,8 @@ import re
 from collections.abc import Sequence
 from itertools import accumulate
 
-from ...foundation.ops import AtomicOp
-from ...foundation.subgroup import SUBGROUP_WIDTH
+from ...foundation.ir.ops import AtomicOp
+from ...foundation.meaning.subgroup import SUBGROUP_WIDTH
 from ...lower.cfamily import ENTRY, Dialect, Subgroups, literal
 from ...lower.cfamily_library import TYPES
 from ...lower.form import Buffer, Kernel

@@ -12,7 +12,7 @@ from typing import Any
 from ...driver.contract.capability import BackendCapability
 from ...driver.contract.values import U32_MAX
 from ...errors import BackendUnavailable
-from ...foundation.program import Program
+from ...foundation.ir.program import Program
 from ...lower import shares
 from ...runtime.backend import OPS, OffloadBackend
 from ...runtime.device import Built, Device

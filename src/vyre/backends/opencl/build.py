@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...foundation.program import Program
+from ...foundation.ir.program import Program
 from ...lower import LowerOptions, lower
 from ...lower.form import Kernel
 from ...lower.shares import plain

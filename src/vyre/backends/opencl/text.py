@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 
-from ...foundation.ops import AtomicOp
+from ...foundation.ir.ops import AtomicOp
 from ...lower.cfamily import ENTRY, Dialect, emit
 from ...lower.form import Kernel, walk
 

@@ -33,8 +33,8 @@ from ...errors import (
     Trap,
     VyreError,
 )
-from ...foundation.ops import EXPR_IDS, LITERAL_IDS, NODE_IDS, TRANSCENDENTAL_IDS
-from ...foundation.program import Program
+from ...foundation.ir.ops import EXPR_IDS, LITERAL_IDS, NODE_IDS, TRANSCENDENTAL_IDS
+from ...foundation.ir.program import Program
 from .engines import execute
 from .memory import Memory, Options, Schedule
 from .races import Race

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 from ...driver.plan.grid import check_grid
 from ...errors import ArgumentValueError, InvalidProgram, RaceDetected, UnsupportedFeature
-from ...foundation import ir, mathlib
-from ...foundation.ops import OpaqueOp
-from ...foundation.program import Program
-from ...foundation.report import Capabilities
-from ...foundation.validate import validate
-from ...foundation.visit import walk
+from ...foundation.check.validate import validate
+from ...foundation.ir import nodes as ir
+from ...foundation.ir.ops import OpaqueOp
+from ...foundation.ir.program import Program
+from ...foundation.ir.report import Capabilities
+from ...foundation.ir.visit import walk
+from ...foundation.meaning import mathlib
 from . import scalar
 from .memory import Grid, Memory, OobReport, Options, Outcome, Schedule
 from .races import Race

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ...driver.plan.binding import BindingPlan, BindingRole
 from ...driver.plan.outputs import output_binding_layouts
 from ...errors import ArgumentValueError, DeviceOutOfMemory, InvalidProgram, Trap
-from ...foundation.program import BufferDecl, Program
+from ...foundation.ir.program import BufferDecl, Program
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -16,12 +16,12 @@ from typing import NamedTuple
 import numpy as np
 
 from ...errors import Trap, UnsupportedFeature
-from ...foundation import ir
-from ...foundation.dtypes import DataType, u32
-from ...foundation.ops import Ordering
-from ...foundation.program import Program
-from ...foundation.subgroup import SUBGROUP_WIDTH
-from ...foundation.visit import walk, walk_nodes
+from ...foundation.ir import nodes as ir
+from ...foundation.ir.dtypes import DataType, u32
+from ...foundation.ir.ops import Ordering
+from ...foundation.ir.program import Program
+from ...foundation.ir.visit import walk, walk_nodes
+from ...foundation.meaning.subgroup import SUBGROUP_WIDTH
 from . import vector
 from .memory import Grid, Memory, OobReport, Options, Outcome
 from .numpy_eval import (

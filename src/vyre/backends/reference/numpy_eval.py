@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import DeadlineExceeded, InvalidProgram, StepLimitExceeded, UnsupportedFeature
-from ...foundation import ir
-from ...foundation.dtypes import DataType, bool_, f32, u32
-from ...foundation.ops import AtomicOp, BinaryOp, UnaryOp
-from ...foundation.program import Program
-from ...foundation.subgroup import SUBGROUP_WIDTH, reduction_offsets
-from ...foundation.visit import children
+from ...foundation.ir import nodes as ir
+from ...foundation.ir.dtypes import DataType, bool_, f32, u32
+from ...foundation.ir.ops import AtomicOp, BinaryOp, UnaryOp
+from ...foundation.ir.program import Program
+from ...foundation.ir.visit import children
+from ...foundation.meaning.subgroup import SUBGROUP_WIDTH, reduction_offsets
 from . import vector
 
 Array = NDArray[Any]

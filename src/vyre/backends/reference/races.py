@@ -15,9 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from ...foundation import ir
-from ...foundation.ops import AtomicOp
-from ...foundation.text import print_expr
+from ...foundation.formats.text import print_expr
+from ...foundation.ir import nodes as ir
+from ...foundation.ir.ops import AtomicOp
 
 InvocationIdTuple = tuple[int, int, int]
 _COMMUTES = frozenset(("load", *(op.text for op in AtomicOp if op.order_free)))

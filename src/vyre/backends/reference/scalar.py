@@ -14,8 +14,8 @@ from itertools import product
 from typing import Any
 
 from ...errors import DeadlineExceeded, DispatchFailed, InvalidProgram, StepLimitExceeded, Trap
-from ...foundation.program import Program
-from ...foundation.subgroup import SUBGROUP_WIDTH
+from ...foundation.ir.program import Program
+from ...foundation.meaning.subgroup import SUBGROUP_WIDTH
 from .memory import BufferState, Grid, Memory, OobReport, Options, Outcome
 from .races import Detector, Location
 from .tape import (

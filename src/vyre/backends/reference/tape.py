@@ -14,13 +14,15 @@ from typing import Any, NamedTuple
 
 from ...errors import DispatchFailed, InvalidProgram, UnsupportedFeature
 from ...errors import Trap as Trapped
-from ...foundation import arith, ir
-from ...foundation.dtypes import DataType, f32, u32
-from ...foundation.ops import AtomicOp, BinaryOp, Ordering, UnaryOp
-from ...foundation.program import BufferDecl, Program
-from ...foundation.subgroup import SUBGROUP_WIDTH, reduction_offsets
-from ...foundation.typing import infer
-from ...foundation.visit import distinct, in_order
+from ...foundation.check.typing import infer
+from ...foundation.ir import nodes as ir
+from ...foundation.ir import rounding
+from ...foundation.ir.dtypes import DataType, f32, u32
+from ...foundation.ir.ops import AtomicOp, BinaryOp, Ordering, UnaryOp
+from ...foundation.ir.program import BufferDecl, Program
+from ...foundation.ir.visit import distinct, in_order
+from ...foundation.meaning import arith
+from ...foundation.meaning.subgroup import SUBGROUP_WIDTH, reduction_offsets
 from .races import Site
 
 Registers = list[Any]
@@ -188,7 +190,7 @@ class _Compiler:
     def constant(self, lit: ir.Lit) -> Operand:
         key = (lit.dtype, lit.bits)
         if key not in self.constants:
-            value = arith.f32_from_bits(lit.bits) if lit.dtype == f32 else lit.value
+            value = rounding.f32_from_bits(lit.bits) if lit.dtype == f32 else lit.value
             self.constants[key] = self.fresh(value)
         return Operand(self.constants[key], lit.dtype)
 

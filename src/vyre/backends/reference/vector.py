@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ...errors import IRTypeError
-from ...foundation import arith
-from ...foundation.dtypes import DataType, f32
-from ...foundation.ops import AtomicOp, BinaryOp, ReduceOp, UnaryOp
+from ...foundation.ir import rounding
+from ...foundation.ir.dtypes import DataType, f32
+from ...foundation.ir.ops import AtomicOp, BinaryOp, ReduceOp, UnaryOp
+from ...foundation.meaning import arith
 
 Array = NDArray[Any]
 Unary = Callable[[Array], Array]
@@ -193,13 +194,13 @@ def _round_f32(x: Array) -> Array:
         return single
     # Settled before the conversion, which then meets no subnormal, whatever the machine would do with one.
     size = np.abs(x)
-    kept = np.where(size < arith.F32_FLUSH, 0.0, np.maximum(size, arith.F32_MIN_NORMAL))
+    kept = np.where(size < rounding.F32_FLUSH, 0.0, np.maximum(size, rounding.F32_MIN_NORMAL))
     return np.asarray(np.copysign(kept, x)).astype(np.float32)
 
 
 def _meets_threshold(single: Array) -> bool:
     """Whether a binary32 result is near enough to 2^-126 (or flushed by the machine) to need another look."""
-    return bool(np.any(np.abs(single) <= np.float32(arith.F32_MIN_NORMAL)))
+    return bool(np.any(np.abs(single) <= np.float32(rounding.F32_MIN_NORMAL)))
 
 
 def _try_f32(step: Binary, exact: Binary) -> Binary:

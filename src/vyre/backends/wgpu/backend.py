@@ -14,7 +14,7 @@ from ...driver.contract.capability import BackendCapability
 from ...driver.contract.profile import DeviceProfile, DeviceTimingQuality
 from ...driver.contract.values import U32_MAX, Dims
 from ...errors import BackendUnavailable, UnsupportedFeature
-from ...foundation.program import Program
+from ...foundation.ir.program import Program
 from ...lower import shares
 from ...lower.trips import most_turns
 from ...runtime.backend import OPS, OffloadBackend

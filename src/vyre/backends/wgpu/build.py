@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...errors import UnsupportedFeature
-from ...foundation.program import Program
+from ...foundation.ir.program import Program
 from ...lower import LowerOptions, lower
 from ...lower.form import Kernel
 from ...lower.shares import plain

@@ -18,8 +18,8 @@ from ... import __version__
 from ...driver.contract.registration import DeviceInfo
 from ...driver.selection.remembered import Probe, recall, remember
 from ...errors import VyreError
-from ...foundation.dtypes import u32
-from ...foundation.program import Program, read, write_only
+from ...foundation.ir.dtypes import u32
+from ...foundation.ir.program import Program, read, write_only
 from ...runtime.device import Built, Facts
 from ...runtime.float_probe import CANONICAL, LANES, TRIPLES, differing, probe_inputs, probe_program, run_once
 from . import adapters, native

@@ -32,8 +32,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from ...errors import UnsupportedFeature
-from ...foundation.ops import AtomicOp, BinaryOp, ReduceOp
-from ...foundation.subgroup import SUBGROUP_WIDTH, reduction_offsets
+from ...foundation.ir.ops import AtomicOp, BinaryOp, ReduceOp
+from ...foundation.meaning.subgroup import SUBGROUP_WIDTH, reduction_offsets
 from ...lower.exact import FloatSteps
 from ...lower.form import Body, Buffer, Ins, Kernel, Local, Loop, walk
 from ...lower.printer import Printer

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...foundation import lang
-from ...foundation.lang import ANNOTATIONS, Intrinsic, device
+from ...foundation.language import lang
+from ...foundation.language.lang import ANNOTATIONS, Intrinsic, device
 from ...front.arrays import ARRAY_DTYPES
 from ...front.kernel import Kernel, kernel
 from .model import expected

@@ -73,7 +73,7 @@ def elements(rng: random.Random, t: str, count: int) -> bytes:
 
 
 def _element(t: str) -> Any:
-    from ...foundation.dtypes import BY_NAME
+    from ...foundation.ir.dtypes import BY_NAME
 
     return BY_NAME[t]
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from ...errors import ArgumentTypeError, ArgumentValueError, DispatchFailed, InvalidProgram, VyreError, WireError
 
 if TYPE_CHECKING:
-    from ...foundation.program import Program
+    from ...foundation.ir.program import Program
 
 REMEMBERED = 8192
 

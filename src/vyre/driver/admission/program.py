@@ -14,11 +14,11 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...errors import BackendError, DiagCode, InvalidProgram, UnsupportedFeature, WireError
-from ...foundation.analysis import COLLECTIVES, SUBGROUP_EXPRS, op_ids
-from ...foundation.ir import AsyncLoad, AsyncStore, AsyncWait, IndirectDispatch, Node, Trap
-from ...foundation.ops import EXPR_IDS, LITERAL_IDS, NODE_IDS
-from ...foundation.report import CAPABILITY_BITS, Capabilities
-from ...foundation.validate import SHOWN, check, validate
+from ...foundation.check.requirements import COLLECTIVES, SUBGROUP_EXPRS, op_ids
+from ...foundation.check.validate import SHOWN, check, validate
+from ...foundation.ir.nodes import AsyncLoad, AsyncStore, AsyncWait, IndirectDispatch, Node, Trap
+from ...foundation.ir.ops import EXPR_IDS, LITERAL_IDS, NODE_IDS
+from ...foundation.ir.report import CAPABILITY_BITS, Capabilities
 from ..contract.backend import VyreBackend
 from ..contract.capability import core_supported_ops
 from ..contract.values import DEFAULT_CONFIG, Dims, DispatchConfig, PersistentThreadMode, SpeculationMode
@@ -26,7 +26,7 @@ from ..plan.launch import resolve_fixpoint_iterations, resolve_workgroup
 from ..settings.knobs import MAX_STEPS
 
 if TYPE_CHECKING:
-    from ...foundation.program import Program
+    from ...foundation.ir.program import Program
 
 PROFILES: Mapping[str, Mapping[str, Any]] = {
     "default": {},

@@ -33,7 +33,7 @@ from .values import (
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from ...foundation.program import Program
+    from ...foundation.ir.program import Program
     from .exchange import DeviceExchange
     from .profile import DeviceProfile, PipelineCacheSnapshot
 

@@ -16,7 +16,7 @@ DEADLINES = ("none", "cooperative", "host")
 
 def core_supported_ops() -> frozenset[str]:
     """Ids of the operations every backend runs."""
-    from ...foundation.ops import CORE_IDS  # listing backends does without it, and without profiles
+    from ...foundation.ir.ops import CORE_IDS  # listing backends does without it, and without profiles
 
     return CORE_IDS
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from ...foundation import html
-from ...foundation.subgroup import SubgroupCaps
+from ...foundation.meaning.subgroup import SubgroupCaps
 from .values import Dims
 
 if TYPE_CHECKING:

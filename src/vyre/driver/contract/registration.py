@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ...foundation.program import Program
+    from ...foundation.ir.program import Program
     from ..settings.knobs import Knob
     from .backend import VyreBackend
     from .requirement import Check

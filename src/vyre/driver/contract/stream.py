@@ -14,7 +14,7 @@ from .values import DEFAULT_CONFIG, DispatchConfig, OutputBuffers
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from ...foundation.program import Program
+    from ...foundation.ir.program import Program
 
 
 @runtime_checkable

@@ -17,7 +17,7 @@ from ...errors import ArgumentTypeError, ArgumentValueError, InvalidProgram, Vyr
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from ...foundation.program import Program
+    from ...foundation.ir.program import Program
 
 Dims: TypeAlias = tuple[int, int, int]
 OutputBuffers: TypeAlias = list["Buffer"]

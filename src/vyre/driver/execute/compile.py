@@ -10,8 +10,8 @@ import json
 from dataclasses import asdict, dataclass
 
 from ...errors import ArgumentTypeError, InvalidProgram
-from ...foundation.ir import Region
-from ...foundation.program import Program
+from ...foundation.ir.nodes import Region
+from ...foundation.ir.program import Program
 from ..admission.gates import enforce
 from ..admission.program import validate_program_for_backend
 from ..contract.values import DEFAULT_CONFIG, DispatchConfig, named

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import ArgumentTypeError
 from ...foundation import html
-from ...foundation.gridsync import contains_grid_sync
-from ...foundation.program import Program
+from ...foundation.check.gridsync import contains_grid_sync
+from ...foundation.ir.program import Program
 from ..admission.program import admit, settle_config
 from ..contract.backend import VyreBackend
 from ..contract.pipeline import CompiledPipeline

@@ -32,7 +32,7 @@ from .route import Route, Run, RunResident, counting_failures
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from ...foundation.program import Program
+    from ...foundation.ir.program import Program
     from ..pipeline.cache import Entry, PipelineCache
     from ..pipeline.key import PipelineCacheKey
     from .explanation import Explanation

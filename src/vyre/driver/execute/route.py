@@ -34,7 +34,7 @@ from .prepared_resident import NOTHING, Repeats
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from ...foundation.program import Program
+    from ...foundation.ir.program import Program
     from ..pipeline.cache import Entry, PipelineCache
 
 Run: TypeAlias = "Callable[[Sequence[Buffer], Sequence[Buffer] | None], OutputBuffers]"

@@ -50,7 +50,7 @@ from ..pipeline.watched import WatchedBackend
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from ...foundation.program import Program
+    from ...foundation.ir.program import Program
 
 T = TypeVar("T")
 LIFE_ATTRIBUTE = "_vyre_life"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...errors import ArgumentTypeError
-from ...foundation.program import Program
+from ...foundation.ir.program import Program
 from ..contract.backend import VyreBackend
 from ..contract.values import DispatchConfig
 from ..execute.compile import CompiledPipelineBuild, PipelineReproManifest, compile_on

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
 from ...errors import DispatchFailed, KernelCompileFailed, VyreError
-from ...foundation.program import Program
+from ...foundation.ir.program import Program
 from ..admission.program import admit
 from ..contract.backend import PIPELINE_CACHE_ATTRIBUTE, VyreBackend
 from ..contract.pending import PendingDispatch

@@ -14,11 +14,11 @@ from enum import IntFlag, StrEnum
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ArgumentValueError
-from ...foundation.blake3 import blake3
+from ...foundation.formats.blake3 import blake3
 from ..contract.values import U32_MAX, Dims, DispatchConfig, PersistentThreadMode, SpeculationMode
 
 if TYPE_CHECKING:
-    from ...foundation.program import Program
+    from ...foundation.ir.program import Program
     from ..contract.backend import VyreBackend
     from ..plan.specialize import SpecMap
 

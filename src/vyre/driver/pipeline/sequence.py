@@ -18,9 +18,9 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ...errors import DispatchFailed, VyreError
-from ...foundation.dtypes import u32
-from ...foundation.gridsync import contains_grid_sync, segments, touched
-from ...foundation.ir import (
+from ...foundation.check.gridsync import contains_grid_sync, segments, touched
+from ...foundation.ir.dtypes import u32
+from ...foundation.ir.nodes import (
     Call,
     Expr,
     IndirectDispatch,
@@ -32,8 +32,8 @@ from ...foundation.ir import (
     WorkgroupId,
     lit,
 )
-from ...foundation.program import Access, BufferDecl, LinearType, Program, uniform
-from ...foundation.visit import distinct, rewrite
+from ...foundation.ir.program import Access, BufferDecl, LinearType, Program, uniform
+from ...foundation.ir.visit import distinct, rewrite
 from ..contract.backend import VyreBackend
 from ..contract.pipeline import CompiledPipeline
 from ..contract.values import DispatchConfig, OutputBuffers, TimedDispatchResult

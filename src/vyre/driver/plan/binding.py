@@ -12,8 +12,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ...errors import ArgumentTypeError, ArgumentValueError, InvalidProgram
-from ...foundation.dtypes import DataType, element_count, packed_size
-from ...foundation.program import Access, BufferDecl, MemoryKind, Program
+from ...foundation.ir.dtypes import DataType, element_count, packed_size
+from ...foundation.ir.program import Access, BufferDecl, MemoryKind, Program
 from .bounds import U32_MAX
 
 if TYPE_CHECKING:

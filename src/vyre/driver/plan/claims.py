@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ...foundation.determinism import Determinism, determinism
-from ...foundation.ir import UnOp
-from ...foundation.ops import UnaryOp
-from ...foundation.program import Program
-from ...foundation.visit import distinct
+from ...foundation.check.determinism import Determinism, determinism
+from ...foundation.ir.nodes import UnOp
+from ...foundation.ir.ops import UnaryOp
+from ...foundation.ir.program import Program
+from ...foundation.ir.visit import distinct
 from .launch import LaunchPlan
 
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ...errors import ArgumentValueError, InvalidProgram
-from ...foundation import ir
-from ...foundation.analysis import SUBGROUP_EXPRS
-from ...foundation.ir import IndirectDispatch
-from ...foundation.linear import Atom, Form, form, linear
-from ...foundation.program import Program
-from ...foundation.visit import distinct, walk_nodes
+from ...foundation.check.linear import Atom, Form, form, linear
+from ...foundation.check.requirements import SUBGROUP_EXPRS
+from ...foundation.ir import nodes as ir
+from ...foundation.ir.nodes import IndirectDispatch
+from ...foundation.ir.program import Program
+from ...foundation.ir.visit import distinct, walk_nodes
 from .binding import Binding, BindingPlan, BindingRole
 from .bounds import U32_MAX, Checked, ceil_div
 

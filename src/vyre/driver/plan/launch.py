@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ...errors import InvalidProgram
-from ...foundation.program import Program
+from ...foundation.ir.program import Program
 from ..contract.values import DEFAULT_CONFIG, DispatchConfig
 from .binding import BindingPlan, byte_lengths
 from .bounds import Checked

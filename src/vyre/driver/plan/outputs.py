@@ -8,14 +8,14 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ArgumentTypeError, ArgumentValueError, InvalidProgram
-from ...foundation.dtypes import DataType, packed_size
+from ...foundation.ir.dtypes import DataType, packed_size
 from .binding import Binding, BindingPlan, byte_lengths
 from .bounds import Checked, ceil_div, reserve_bytes
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from ...foundation.program import Program
+    from ...foundation.ir.program import Program
     from ..contract.values import DispatchConfig
 
 _WORD_BYTES = 4
@@ -60,7 +60,7 @@ def output_layout_of(
 ) -> OutputBindingLayout:
     """The layout of `count` elements, of which the host sees `byte_range` (by default all).
 
-    >>> from vyre.foundation.dtypes import u32
+    >>> from vyre.foundation.ir.dtypes import u32
     >>> output_layout_of(0, "out", u32, 4, (5, 9)).layout
     OutputLayout(full_size=16, read_size=4, copy_offset=4, copy_size=8, trim_start=1)
     """

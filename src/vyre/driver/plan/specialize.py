@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ArgumentTypeError, ArgumentValueError
-from ...foundation.blake3 import blake3
-from ...foundation.canon import vsa_fingerprint
-from ...foundation.dtypes import SIMPLE, DataType, bool_, f32, i32, u32
-from ...foundation.wire.write import Writer
+from ...foundation.formats.blake3 import blake3
+from ...foundation.formats.canon import vsa_fingerprint
+from ...foundation.formats.wire.write import Writer
+from ...foundation.ir.dtypes import SIMPLE, DataType, bool_, f32, i32, u32
 
 if TYPE_CHECKING:
-    from ...foundation.program import Program
+    from ...foundation.ir.program import Program
     from ..contract.values import Dims
 
 _KINDS = ("u32", "i32", "f32", "bool", "dtype")

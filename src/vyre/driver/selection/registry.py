@@ -31,7 +31,7 @@ from ..settings import knobs as settings
 from .listing import BackendListing, package_label, package_name, unusable
 
 if TYPE_CHECKING:
-    from ...foundation.program import Program
+    from ...foundation.ir.program import Program
     from ..contract.registration import BackendRegistration, DeviceInfo
     from ..guard.backend import GuardedBackend
     from ..settings.knobs import Knob
@@ -352,7 +352,7 @@ def select(program: Program | None = None, *, allow_oracle: bool = False, strict
     oracles after all others.
     """
     if program is not None:
-        from ...foundation.program import Program
+        from ...foundation.ir.program import Program
 
         if not isinstance(program, Program):
             raise ArgumentTypeError(

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ...errors import BackendError, Trap, VyreError
 from ...foundation import html
-from ...foundation.determinism import Determinism
-from ...foundation.program import Program
+from ...foundation.check.determinism import Determinism
+from ...foundation.ir.program import Program
 from ..contract.pipeline import CompiledPipeline
 from ..contract.values import DEFAULT_CONFIG, DispatchConfig, OutputBuffers
 from ..plan.claims import proof_of

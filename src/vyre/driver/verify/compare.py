@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ...errors import ArgumentValueError
-from ...foundation.dtypes import DataType
-from ...foundation.program import Program
+from ...foundation.ir.dtypes import DataType
+from ...foundation.ir.program import Program
 from ..plan.binding import Binding, BindingPlan
 from ..plan.claims import may_approximate
 

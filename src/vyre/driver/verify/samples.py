@@ -34,7 +34,7 @@ from ...errors import (
     VyreError,
 )
 from ...foundation import html
-from ...foundation.program import Program
+from ...foundation.ir.program import Program
 from ..contract.pending import PendingDispatch
 from ..contract.pipeline import CompiledPipeline
 from ..contract.values import (

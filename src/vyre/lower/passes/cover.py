@@ -6,7 +6,7 @@ a return: behind `if i >= len(a): return` an index i is below the length of a, w
 
 from __future__ import annotations
 
-from ...foundation.visit import Steps, run_nested
+from ...foundation.ir.visit import Steps, run_nested
 from ..form import Body, Buffer, If, Ins, Kernel
 from .ranges import MAX, Ranges
 from .stored import stored

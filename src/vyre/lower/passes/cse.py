@@ -8,7 +8,7 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-from ...foundation.visit import Steps, run_nested
+from ...foundation.ir.visit import Steps, run_nested
 from ..form import PURE, Body, Buffer, If, Ins, Kernel, Local
 from .effects import Changed, changed_by, changes
 

@@ -6,7 +6,7 @@ sign of zero included; a NaN has no payload to lose. x + 0 is not x.
 
 from __future__ import annotations
 
-from ...foundation.visit import Steps, run_nested
+from ...foundation.ir.visit import Steps, run_nested
 from ..evaluate import bits_of, function_of, value_of
 from ..form import BITS, FLOATS, PURE, UNSIGNED, Body, If, Ins, Kernel, Statement
 

@@ -6,7 +6,7 @@ not run at all. Branches inside a loop keep what is theirs: it may be rarely nee
 
 from __future__ import annotations
 
-from ...foundation.visit import Steps, run_nested
+from ...foundation.ir.visit import Steps, run_nested
 from ..form import PURE, Body, Ins, Kernel, Loop, bodies
 from .effects import Changed, changes
 

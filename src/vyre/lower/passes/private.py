@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...foundation.ops import AtomicOp
+from ...foundation.ir.ops import AtomicOp
 from ..form import Buffer, Kernel, walk
 
 

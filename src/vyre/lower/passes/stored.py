@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...foundation.visit import Steps, run_nested
+from ...foundation.ir.visit import Steps, run_nested
 from ..evaluate import function_of, value_of
 from ..form import PURE, UNSIGNED, Body, Buffer, If, Ins, Kernel, Loop, bodies, walk
 

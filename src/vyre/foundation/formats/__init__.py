@@ -1,0 +1,1 @@
+"""How programs are written down: text, wire, canonical form."""

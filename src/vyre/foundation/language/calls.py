@@ -1,0 +1,297 @@
+"""Calls in the kernel language: conversions, functions of vyre, a few of Python's own, helpers."""
+
+from __future__ import annotations
+
+import ast
+import math
+from abc import abstractmethod
+from functools import reduce
+from types import BuiltinFunctionType, FunctionType
+
+from ..ir.dtypes import DataType, bool_, can_cast, f32, f64, i32, u32
+from ..ir.nodes import (
+    BinOp,
+    Bitcast,
+    Cast,
+    Expr,
+    Fma,
+    Lit,
+    Select,
+    SubgroupBallot,
+    SubgroupLocalId,
+    SubgroupReduce,
+    SubgroupShuffle,
+    SubgroupSize,
+    UnOp,
+    lit,
+)
+from ..ir.ops import AtomicOp, BinaryOp, ReduceOp, UnaryOp
+from ..ir.program import Access
+from ..meaning.arith import binary
+from . import lang
+from .exprs import LONG_CHAIN, ExpressionCompiler
+from .lang import DeviceFunction, Intrinsic, element_type
+from .refused_syntax import BUILTIN_FIXES, FOREIGN_FUNCTIONS, FOREIGN_TYPES
+from .source import FunctionSource, Place
+from .values import Const, Nothing, Number, Outside, Result, Scalar, Typed, show
+
+
+class CallCompiler(ExpressionCompiler):
+    """Compiles calls; what a helper's statements mean is left to the compiler of statements."""
+
+    def _call(self, node: ast.Call) -> Result:
+        target = self.value(node.func)
+        if not isinstance(target, Outside):
+            raise self.fail(node.func, f"`{show(node.func)}` cannot be called", "call functions of vyre and helpers")
+        what = target.what
+        if isinstance(what, DeviceFunction):
+            return self.inline(what, node)
+        if isinstance(what, Intrinsic):
+            return self._intrinsic(what, node)
+        t = element_type(what)
+        if t is not None:
+            return self.cast(t, self.arguments(node, t.name, "x")[0], node)
+        if what is len:
+            (arg,) = self.arguments(node, "len", "x")
+            return self.length(self.buffer(arg))
+        if what is abs:
+            return self._abs(self.arguments(node, "abs", "x")[0], node)
+        if what is min or what is max:
+            return self._extreme(BinaryOp.MIN if what is min else BinaryOp.MAX, node)
+        raise self.fail(node, *_unknown_call(what, target.name))
+
+    @abstractmethod
+    def inline(self, device: DeviceFunction, node: ast.Call) -> Result:
+        """A helper's statements in place of its call."""
+
+    def arguments(self, node: ast.Call, name: str, signature: str, optional: int = 0) -> list[ast.expr]:
+        """Plain positional arguments, as many as `signature` has (the last `optional` may be left out)."""
+        for keyword in node.keywords:
+            raise self.fail(keyword, f"{name}() takes no keywords", f"write {name}({signature})")
+        for arg in node.args:
+            if isinstance(arg, ast.Starred):
+                raise self.fail(arg, "`*` arguments are not part of kernels", f"write {name}({signature})")
+        most = len(signature.split(", ")) if signature else 0
+        if not most - optional <= len(node.args) <= most:
+            least = ", ".join(signature.split(", ")[: most - optional])
+            count = f"{most - optional} or {most}" if optional else f"{most}"
+            forms = f"{name}({least}) or {name}({signature})" if optional else f"{name}({signature})"
+            many = "s" * (most != 1)
+            raise self.fail(node, f"{name}() takes {count} argument{many}, not {len(node.args)}", f"write {forms}")
+        return node.args
+
+    def cast(self, t: DataType, arg: ast.expr, node: Place) -> Typed:
+        value = self.scalar(arg)
+        if isinstance(value, Const):
+            return Typed(self.literal(self._converted(value.value, t, node), t, node), t)
+        steps = cast_steps(value.dtype, t)
+        if steps is None:
+            word = f"f32(u32({show(arg)}))" if t.name in ("f16", "bf16") else f"u32({show(arg)})"
+            raise self.fail(
+                node, f"no conversion from {value.dtype} to {t}", f"go through a 32-bit integer: {t}({word})"
+            )
+        if rounds_twice(value.dtype, t):
+            fix = f"say so: {t}(f32({show(arg)}))"
+            raise self.fail(node, f"from {value.dtype} to {t} the value would be rounded twice", fix)
+        expr = value.expr
+        for k, step in enumerate(steps):
+            if k and step.is_narrow and value.dtype.is_float:  # a word by now, which would wrap
+                expr = _clamped(expr, step)
+            expr = Cast(step, expr)
+        return Typed(expr, t)
+
+    def _converted(self, number: Number, t: DataType, node: Place) -> Number:
+        """A number known while compiling, as an explicit conversion gives it."""
+        if t == bool_:
+            return bool(number)
+        if t.is_float:
+            return float(number) if isinstance(number, bool) else number
+        if isinstance(number, float):
+            if not math.isfinite(number):
+                raise self.fail(node, f"{number!r} does not fit {t}", "convert a finite number")
+            return int(number)
+        return int(number)
+
+    def _abs(self, arg: ast.expr, node: ast.Call) -> Scalar:
+        value = self.scalar(arg)
+        if isinstance(value, Const):
+            return Const(abs(value.value))
+        self.refuse_narrow(value.dtype, node, arg, "abs()")
+        if value.dtype.is_int and not value.dtype.is_signed:
+            return value
+        if value.dtype.is_int:
+            value = self.once(value)
+            return Typed(Select(value.expr < 0, -value.expr, value.expr), value.dtype)
+        return self.checked(UnOp(UnaryOp.ABS, value.expr), (value.dtype,), node, operand=arg)
+
+    def _extreme(self, op: BinaryOp, node: ast.Call) -> Scalar:
+        nodes = self.arguments(node, op.text, "a, b") if len(node.args) < 2 or node.keywords else node.args
+        values = self.scalars(*nodes)
+        known = [v.value for v in values if isinstance(v, Const) and not isinstance(v.value, bool)]
+        if len(known) == len(values):
+            return self._known_extreme(op, known, node)
+        (first, *rest), t = self.alike(values, list(nodes), node, f"{op.text}()")
+        self.refuse_narrow(t, node, nodes[0], f"{op.text}()")
+        result = Typed(first, t)
+        for k, expr in enumerate(rest, 1):
+            result = self.checked(BinOp(op, result.expr, expr), (t, t), node)
+            if k % LONG_CHAIN == 0 and k < len(rest):
+                result = self.keep(result)
+        return result
+
+    def _known_extreme(self, op: BinaryOp, numbers: list[int | float], node: ast.Call) -> Const:
+        """Of numbers known while compiling. Floats go through the operator: Python loses NaN and the sign of zero."""
+        if all(isinstance(n, int) for n in numbers):
+            return Const(min(numbers) if op is BinaryOp.MIN else max(numbers))
+        try:
+            return Const(reduce(binary(op, f64), map(float, numbers)))
+        except OverflowError:
+            raise self.fail(
+                node, f"{op.text}() of floats and a whole number beyond them", "use smaller numbers"
+            ) from None
+
+    def _intrinsic(self, fn: Intrinsic, node: ast.Call) -> Result:
+        args = self.arguments(node, fn.name, fn.signature, optional=fn.name == "trap")
+        match fn.op:
+            case UnaryOp() as op:
+                float_rule = op.rule in ("float", "float_test", "transcendental")
+                value = self.typed(self.scalar(args[0]), args[0], f32 if float_rule else None)
+                return self.checked(UnOp(op, value.expr), (value.dtype,), node, operand=args[0])
+            case BinaryOp() as op:
+                a, b = self.scalars(*args)
+                if op.rule == "shift":
+                    return self._shift(op, a, b, node, args[0], args[1])
+                (left, right), t = self.alike([a, b], args, node, f"{fn.name}()")
+                return self.checked(BinOp(op, left, right), (t, t), node, left=args[0], right=args[1])
+            case ReduceOp() as each:
+                value = self.typed(self.scalar(args[0]), args[0])
+                return self.checked(SubgroupReduce(each, value.expr), (value.dtype,), node, value=args[0])
+            case AtomicOp() as atomic:
+                return self._atomic(fn, atomic, args, node)
+        return self._special(fn, args, node)
+
+    def _atomic(self, fn: Intrinsic, op: AtomicOp, args: list[ast.expr], node: ast.Call) -> Typed:
+        hint, self.hint = self.hint, ""  # the atomic's local becomes the name it is assigned to
+        buffer = self.buffer(args[0])
+        t = buffer.element
+        if t.name not in ("u32", "i32"):
+            raise self.fail(args[0], f"{fn.name}() on a buffer of {t}", "declare the buffer InOut[u32] or InOut[i32]")
+        if buffer.decl.access not in (Access.READ_WRITE, Access.WORKGROUP):
+            raise self.fail(
+                args[0], f"`{buffer.name}` cannot be read and written", f"declare it InOut[{t}] for {fn.name}()"
+            )
+        position, *rest = self.scalars(*args[1:])
+        index = self.index(position, args[1], buffer.decl.count)
+        exprs = [self.fit(v, t, n, f"`{buffer.name}`") for v, n in zip(rest, args[2:], strict=True)]
+        value, expected = exprs[-1], exprs[0] if len(exprs) == 2 else None
+        if fn.name == "atomic_sub":
+            value = Lit(t, -value.bits & 0xFFFFFFFF) if isinstance(value, Lit) else lit(0, t) - value
+        self.effects += 1
+        old = self.b.atomic(op, buffer, index, value, expected, name=hint or "old")
+        self.temporaries.add(old.name)
+        return Typed(old, t)
+
+    def _special(self, fn: Intrinsic, args: list[ast.expr], node: ast.Call) -> Result:
+        match fn.name:
+            case "barrier" | "grid_sync":
+                self.effects += 1
+                getattr(self.b, fn.name)()
+                return Nothing(f"{fn.name}()")
+            case "trap":
+                return self._trap(args)
+            case "select":
+                chosen, *arms = self.scalars(*args)
+                if isinstance(chosen, Const):
+                    chosen = Typed(lit(bool(chosen.value)), bool_)
+                if chosen.dtype not in (bool_, u32):
+                    raise self.fail(args[0], f"the condition is {chosen.dtype}", f"write {show(args[0])} != 0")
+                return self.choice([chosen.expr], arms, args[1:], node)
+            case "fma":
+                values = [self.typed(v, n, f32) for v, n in zip(self.scalars(*args), args, strict=True)]
+                a, b, c = values
+                types = (a.dtype, b.dtype, c.dtype)
+                return self.checked(Fma(a.expr, b.expr, c.expr), types, node, a=args[0], b=args[1], c=args[2])
+            case "bitcast":
+                target = self.dtype(args[0])
+                value = self.typed(self.scalar(args[1]), args[1])
+                return self.checked(Bitcast(target, value.expr), (value.dtype,), node)
+            case "subgroup_shuffle":
+                given, where = self.scalars(*args)
+                value, lane = self.typed(given, args[0]), self.typed(where, args[1], u32)
+                return self.checked(
+                    SubgroupShuffle(value.expr, lane.expr), (value.dtype, lane.dtype), node, value=args[0], lane=args[1]
+                )
+            case "subgroup_ballot":
+                return Typed(SubgroupBallot(self.as_bool(self.truth(args[0]))), u32)
+            case "subgroup_local_id":
+                return Typed(SubgroupLocalId(), u32)
+            case "subgroup_size":
+                return Typed(SubgroupSize(), u32)
+            case "shared":
+                raise self.fail(node, "shared() does not stand alone", "assign it to a name: tile = shared(f32, 256)")
+        raise self.fail(node, f"{fn.name}() belongs in a for statement", f"write for i in {fn.name}(n):")
+
+    def _trap(self, args: list[ast.expr]) -> Nothing:
+        if not (isinstance(args[0], ast.Constant) and isinstance(args[0].value, str)):
+            raise self.fail(args[0], "the tag of a trap is not a string", 'write trap("what went wrong")')
+        address = self.index(self.scalar(args[1]), args[1]) if len(args) > 1 else lit(0, u32)
+        self.effects += 1
+        self.b.trap(args[0].value, address)
+        return Nothing("trap()")
+
+
+def cast_steps(source: DataType, target: DataType) -> list[DataType] | None:
+    """The conversions that lead from one type to another: through the word that holds a narrow integer, through f32
+    for the half floats. None between 64-bit integers and f32, where either way would lose bits unasked."""
+    if source == target:
+        return []
+    if can_cast(source, target):
+        return [target]
+    for middle, is_source in ((_middle(source), True), (_middle(target), False)):
+        if middle is not None:
+            first = [middle] if is_source else cast_steps(source, middle)
+            last = cast_steps(middle, target) if is_source else [target]
+            return None if first is None or last is None else first + last
+    return None
+
+
+def rounds_twice(source: DataType, target: DataType) -> bool:
+    """Whether the way through f32 may differ from one rounding.
+
+    Integers to f16 round once: below 2^24 f32 holds them all, and from 65520 on both ways give infinity. Integers of 16
+    bits and the other half floats are values of f32.
+    """
+    if target.name == "bf16":
+        return source.name in ("f64", "u32", "i32")
+    return target.name == "f16" and source.name == "f64"
+
+
+def _clamped(word: Expr, t: DataType) -> Expr:
+    """A word that came from a float, at most as far out as `t` reaches."""
+    low, high = t.limits
+    below = BinOp(BinaryOp.MIN, word, lit(high, i32 if low else u32))
+    return BinOp(BinaryOp.MAX, below, lit(low, i32)) if low else below
+
+
+def _middle(t: DataType) -> DataType | None:
+    if t.is_narrow:
+        return i32 if t.is_signed else u32
+    return f32 if t.name in ("f16", "bf16") else None
+
+
+def _unknown_call(what: object, name: str) -> tuple[str, str]:
+    short = name.rpartition(".")[2]
+    word = FOREIGN_FUNCTIONS.get(short, short)
+    if isinstance(what, type | BuiltinFunctionType) and what in BUILTIN_FIXES:
+        return f"{name}() is not part of kernels", BUILTIN_FIXES[what]
+    if isinstance(what, type) and what.__name__ in FOREIGN_TYPES:
+        return f"`{name}` is not a type of kernels", f"write {FOREIGN_TYPES[what.__name__]}(x)"
+    if isinstance(getattr(lang, word, None), Intrinsic):
+        return f"`{name}` is not the kernel's own {word}", f"call vyre.{word}"
+    if word in ("abs", "max", "min"):
+        return f"`{name}` is not the kernel's own {word}", f"use Python's {word}"
+    if isinstance(getattr(what, "_source", None), FunctionSource):
+        return f"`{name}` is a kernel, and kernels cannot call kernels", "make a @vyre.device function that both call"
+    if isinstance(what, FunctionType) and not (what.__module__ or "").startswith("numpy"):
+        return f"`{name}` cannot be called in a kernel", "decorate it with @vyre.device, or use the functions of vyre"
+    return f"`{name}` cannot be called in a kernel", "use the functions of vyre, or compute it before the kernel"

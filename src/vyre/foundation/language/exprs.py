@@ -1,0 +1,636 @@
+"""Expressions of the kernel language: Python syntax in, typed IR out.
+
+A number that is known while compiling stays a Python number (`Const`) until it meets a typed value, whose type it then
+takes. Nothing else is converted silently. Evaluation is left to right: a value that a later atomic or helper call in
+the same expression could change is first bound to a local.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from ...errors import KernelError
+from ..check.typing import infer
+from ..ir.build import Buffer, Builder
+from ..ir.dtypes import DataType, bool_, i32, u32
+from ..ir.nodes import (
+    BinOp,
+    BufLen,
+    Expr,
+    InvocationId,
+    Lit,
+    Load,
+    LocalId,
+    Select,
+    Span,
+    UnOp,
+    Var,
+    WorkgroupId,
+    lit,
+    show_number,
+)
+from ..ir.ops import AtomicOp, BinaryOp, UnaryOp
+from ..ir.program import Access
+from ..ir.visit import walk_exprs
+from .lang import DeviceFunction, Ids, Intrinsic, element_type
+from .source import MISSING, Place, dotted_name
+from .values import (
+    Const,
+    Frame,
+    Local,
+    Nothing,
+    Number,
+    Outside,
+    Result,
+    Scalar,
+    Typed,
+    adapts,
+    common_type,
+    default_type,
+    float_fits,
+    misplaced,
+    outside_value,
+    refusal,
+    show,
+)
+
+BINARY: dict[type[ast.operator], tuple[str, BinaryOp, Callable[[Any, Any], Any]]] = {
+    ast.Add: ("+", BinaryOp.ADD, operator.add),
+    ast.Sub: ("-", BinaryOp.SUB, operator.sub),
+    ast.Mult: ("*", BinaryOp.MUL, operator.mul),
+    ast.Div: ("/", BinaryOp.DIV, operator.truediv),
+    ast.FloorDiv: ("//", BinaryOp.DIV, operator.floordiv),
+    ast.Mod: ("%", BinaryOp.MOD, operator.mod),
+    ast.BitAnd: ("&", BinaryOp.BIT_AND, operator.and_),
+    ast.BitOr: ("|", BinaryOp.BIT_OR, operator.or_),
+    ast.BitXor: ("^", BinaryOp.BIT_XOR, operator.xor),
+    ast.LShift: ("<<", BinaryOp.SHL, operator.lshift),
+    ast.RShift: (">>", BinaryOp.SHR, operator.rshift),
+}
+BOOL_FORMS = {BinaryOp.BIT_AND: BinaryOp.AND, BinaryOp.BIT_OR: BinaryOp.OR, BinaryOp.BIT_XOR: BinaryOp.NE}
+"""Bit operators on two bools are the logical ones."""
+COMPARE: dict[type[ast.cmpop], tuple[BinaryOp, Callable[[Any, Any], bool]]] = {
+    ast.Eq: (BinaryOp.EQ, operator.eq),
+    ast.NotEq: (BinaryOp.NE, operator.ne),
+    ast.Lt: (BinaryOp.LT, operator.lt),
+    ast.LtE: (BinaryOp.LE, operator.le),
+    ast.Gt: (BinaryOp.GT, operator.gt),
+    ast.GtE: (BinaryOp.GE, operator.ge),
+}
+LONG_CHAIN = 24
+"""Operators after which `a + b + c + ...` goes on from a local: a program's expressions have a limited depth."""
+MAX_FOLDED_BITS = 256
+"""Integers known while compiling stay below this; no type holds more than 64 bits."""
+
+
+class ExpressionCompiler(ABC):
+    """Compiles expressions of the current frame into the builder's open block."""
+
+    def __init__(self, builder: Builder, frame: Frame) -> None:
+        self.b, self.frame = builder, frame
+        self.effects = 0  # statements so far that must not run when Python would not run them
+        self.hint = ""  # the name that the value being compiled is assigned to
+        self.wanted: DataType | None = None  # the type that `1 if c else 0` takes where it stands
+        self.temporaries: set[str] = set()  # locals that hold one value and belong to nobody
+        self._acting: dict[ast.expr, bool] = {}
+
+    def fail(self, node: Place | Span, message: str, fix: str) -> KernelError:
+        return self.frame.source.error(node, message, fix)
+
+    # -- values
+
+    def value(self, node: ast.expr) -> Result:
+        """Whatever an expression stands for."""
+        wanted, self.wanted = self.wanted, None
+        match node:
+            case ast.Constant(value=bool() | int() | float() as number):
+                return Const(number)
+            case ast.Name():
+                return self._name(node)
+            case ast.Attribute():
+                return self._attribute(node)
+            case ast.Subscript():
+                return self._load(node)
+            case ast.BinOp():
+                return self._operator(node)
+            case ast.UnaryOp():
+                return self._unary(node)
+            case ast.BoolOp():
+                return self._logic(node)
+            case ast.Compare():
+                return self._compare(node)
+            case ast.IfExp():
+                return self._ternary(node, wanted)
+            case ast.Call():
+                return self._call(node)
+        raise self.fail(node, *refusal(node))
+
+    def scalar(self, node: ast.expr) -> Scalar:
+        """The value of an expression that must have one."""
+        found = self.argument(node)
+        if isinstance(found, Buffer):
+            raise self.fail(node, f"`{show(node)}` is a buffer, not a value", f"index it: {show(node)}[i]")
+        return found
+
+    def argument(self, node: ast.expr) -> Scalar | Buffer:
+        """A value or a buffer: what a helper can be given."""
+        found = self.value(node)
+        match found:
+            case Const() | Typed() | Buffer():
+                return found
+            case Nothing(call=call):
+                raise self.fail(node, f"{call} has no value", "call it as a statement of its own")
+            case Outside(what=what, name=name):
+                raise self.fail(node, *misplaced(what, name))
+
+    def scalars(self, *nodes: ast.expr) -> list[Scalar]:
+        """Several values from left to right, each as it was when its turn came."""
+        found: list[Scalar] = []
+        for k, node in enumerate(nodes):
+            value = self.scalar(node)
+            found.append(self.settled(value, *nodes[k + 1 :]))
+        return found
+
+    def settled(self, value: Scalar, *later: ast.expr) -> Scalar:
+        """`value` in a form that compiling `later` cannot change."""
+        if isinstance(value, Typed) and any(map(self._acts, later)) and self._observes(value.expr):
+            return self.keep(value)
+        return value
+
+    def keep(self, value: Typed, stem: str = "t") -> Typed:
+        """The value in a local of its own."""
+        var = self.b.let(stem, value.expr)
+        self.temporaries.add(var.name)
+        return Typed(var, value.dtype)
+
+    def once(self, value: Typed) -> Typed:
+        """The value in a form that may be written twice without being computed twice."""
+        plain = isinstance(value.expr, Var | Lit | BufLen | InvocationId | LocalId | WorkgroupId)
+        return value if plain else self.keep(value)
+
+    def _acts(self, node: ast.expr) -> bool:
+        """Whether evaluating it may change memory."""
+        if node not in self._acting:
+            calls = (n for n in ast.walk(node) if isinstance(n, ast.Call))
+            called = (self.outside(dotted_name(call.func)) for call in calls)
+            self._acting[node] = any(
+                isinstance(f, DeviceFunction) or (isinstance(f, Intrinsic) and isinstance(f.op, AtomicOp))
+                for f in called
+            )
+        return self._acting[node]
+
+    def _observes(self, expr: Expr) -> bool:
+        """Whether memory that somebody may change is part of it."""
+        writable = {d.name for d in self.b.buffers if d.writable}
+        return any(isinstance(e, Load) and e.buffer in writable for e in walk_exprs(expr))
+
+    # -- names
+
+    def outside(self, dotted: str | None) -> object:
+        """What an outside name means; MISSING also for names of the function itself."""
+        source = self.frame.source
+        return MISSING if dotted is None or dotted.partition(".")[0] in source.locals else source.outside(dotted)
+
+    def _name(self, node: ast.Name) -> Result:
+        name = node.id
+        binding = self.frame.find(name)
+        if isinstance(binding, Local):
+            return Typed(binding.var, binding.dtype)
+        if binding is not None:
+            return binding
+        if name in self.frame.ended:
+            line, was = self.frame.ended[name]
+            fix = f"write `{name} = ...` above line {line}, so that it has a value on every path"
+            if isinstance(was, Const) or (isinstance(was, Local) and was.fixed):
+                fix = f"copy it in the loop to a name that is assigned above line {line}"
+            raise self.fail(node, f"`{name}` is assigned only inside the block that starts at line {line}", fix)
+        if name in self.frame.source.locals:
+            raise self.fail(node, f"`{name}` is used before it is assigned", f"assign `{name}` above this line")
+        found = self.outside(name)
+        if found is MISSING:
+            raise self.fail(
+                node,
+                f"`{name}` is not defined",
+                "correct the spelling, or define it before the kernel; a later value is not seen",
+            )
+        return outside_value(found, name)
+
+    def _attribute(self, node: ast.Attribute) -> Result:
+        dotted = dotted_name(node)
+        found = self.outside(dotted)
+        if dotted is not None and found is not MISSING:
+            return outside_value(found, dotted)
+        base = self.value(node.value)
+        if isinstance(base, Buffer):
+            if node.attr == "size":
+                return self.length(base)
+            raise self.fail(node, f"buffers have no `.{node.attr}`", "use x[i], len(x) or x.size")
+        if isinstance(base, Outside) and isinstance(base.what, Ids):
+            if node.attr in ("x", "y", "z"):
+                return Typed(getattr(base.what, node.attr), u32)
+            raise self.fail(node, f"`{base.name}` has no axis `{node.attr}`", "use .x, .y or .z")
+        if isinstance(base, Outside) and isinstance(base.what, ModuleType | type):
+            own = isinstance(base.what, ModuleType) and node.attr in ("abs", "len", "max", "min", "range")
+            fix = f"use Python's {node.attr}" if own else "correct the spelling"
+            raise self.fail(node, f"`{base.name}` has no `{node.attr}`", fix)
+        raise self.fail(
+            node,
+            f"`.{node.attr}` is an attribute that kernels cannot read",
+            "bind the number to a name before the kernel, or pass it as a parameter",
+        )
+
+    def length(self, buffer: Buffer) -> Scalar:
+        return Const(buffer.decl.count) if buffer.decl.count else Typed(buffer.length, u32)
+
+    # -- numbers
+
+    def literal(self, number: Number, t: DataType, node: Place) -> Expr:
+        """A number as a literal of `t`; refuses one that changes its value or its kind."""
+        if t == bool_ or isinstance(number, bool):
+            if t == bool_ and isinstance(number, bool):
+                return lit(number, t)
+            kind, fix = ("bool", "1 or 0") if isinstance(number, bool) else (show_number(number), "True or False")
+            raise self.fail(node, f"{kind} meets a value of type {t}", f"write {fix}, or convert with {t}(...)")
+        if t.is_float:
+            if not float_fits(number, t):
+                raise self.fail(
+                    node, f"{show_number(number)} does not fit {t}", "use a smaller number, or a wider type"
+                )
+            return lit(number, t)
+        if isinstance(number, float):
+            raise self.fail(
+                node,
+                f"{number!r} meets a value of type {t}",
+                "write a whole number, or convert the other side: f32(...)",
+            )
+        low, high = t.limits
+        if not low <= number <= high:
+            fix = f"use {low} to {high}, or convert to a wider type"
+            if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Invert) and not t.is_signed:
+                fix = f"write ~{t}({show(node.operand)})"
+            raise self.fail(node, f"{show_number(number)} does not fit {t}", fix)
+        return lit(number, t)
+
+    def typed(self, value: Scalar, node: Place, like: DataType | None = None) -> Typed:
+        """A value with its type; a plain number takes `like`, or its own default."""
+        if isinstance(value, Typed):
+            return value
+        t = like or default_type(value.value)
+        if like is None and t.is_int and not t.limits[0] <= value.value <= t.limits[1]:
+            wide = "i64" if value.value < 0 else "u64"
+            fits = -(1 << 63) <= value.value < 1 << 64
+            fix = f"write {wide}({value.value})" if fits else "use a number that 64 bits can hold"
+            raise self.fail(node, f"{show_number(value.value)} does not fit {t}", fix)
+        return Typed(self.literal(value.value, t, node), t)
+
+    def fit(self, value: Scalar, t: DataType, node: Place, what: str) -> Expr:
+        """A value that has to be of type `t`."""
+        found = self.typed(value, node, t)
+        if found.dtype != t:
+            raise self.fail(node, f"{what} is {t}, and this value is {found.dtype}", f"write {t}({show(node)})")
+        return found.expr
+
+    def alike(
+        self, values: list[Scalar], nodes: list[ast.expr], whole: Place, what: str
+    ) -> tuple[list[Expr], DataType]:
+        """Values of one type: plain numbers take the type of the others."""
+        types = [v.dtype for v in values if isinstance(v, Typed)]
+        t = types[0] if types else common_type([v.value for v in values if isinstance(v, Const)])
+        for other in types:
+            if other != t:
+                goal, lost = (other, t) if other.is_float and not t.is_float else (t, other)
+                at = next(n for n, v in zip(nodes, values, strict=True) if isinstance(v, Typed) and v.dtype == lost)
+                raise self.fail(
+                    whole, f"{what} of {t} and {other}", f"convert one side, for example {goal}({show(at)})"
+                )
+        return [self.typed(v, n, t).expr for v, n in zip(values, nodes, strict=True)], t
+
+    def index(self, value: Scalar, node: ast.expr, count: int = 0) -> Expr:
+        """A buffer index: u32, or a number that is not negative."""
+        if isinstance(value, Const):
+            number = value.value
+            if isinstance(number, bool) or not isinstance(number, int):
+                raise self.fail(node, f"the index {number!r} is not a whole number", "index with u32 values")
+            shown = show_number(number)
+            if number < 0:
+                raise self.fail(node, f"the index {shown} is negative", "count from the front: x[len(x) - 1]")
+            if count and number >= count:
+                raise self.fail(node, f"the index {shown} lies outside the {count} elements", f"use 0 to {count - 1}")
+            return self.literal(number, u32, node)
+        if value.dtype != u32:
+            raise self.fail(node, f"the index is {value.dtype}", f"write u32({show(node)})")
+        return value.expr
+
+    def truth(self, node: ast.expr) -> Scalar:
+        """A condition: bool, u32 (not zero), or a number known while compiling."""
+        value = self.scalar(node)
+        if isinstance(value, Typed) and value.dtype not in (bool_, u32):
+            raise self.fail(node, f"the condition is {value.dtype}", f"write {show(node)} != 0")
+        return value
+
+    def as_bool(self, value: Scalar) -> Expr:
+        """A condition as a bool."""
+        if isinstance(value, Const):
+            return lit(bool(value.value))
+        return value.expr if value.dtype == bool_ else value.expr.ne(0)
+
+    def checked(self, expr: Expr, types: tuple[DataType, ...], node: Place, **parts: Place) -> Typed:
+        """An expression under the type rules of the IR; a broken rule is shown at the operand that breaks it."""
+        t, problems = infer(expr, types, {}, {d.name: d.element for d in self.b.buffers})
+        for problem in problems:
+            if problem.code.severity == "error":
+                raise self.fail(parts.get(problem.where, node), problem.message, problem.fix or problem.code.fix)
+        assert t is not None, expr
+        return Typed(expr, t)
+
+    # -- operators
+
+    def _operator(self, node: ast.BinOp) -> Scalar:
+        chain: list[ast.BinOp] = []  # a + b + c + ... leans to the left, as long as the source line
+        first: ast.expr = node
+        while isinstance(first, ast.BinOp):
+            chain.append(first)
+            first = first.left
+        left = self.scalar(first)
+        for k, step in enumerate(reversed(chain)):
+            left = self.settled(left, step.right)
+            self.wanted = left.dtype if isinstance(left, Typed) else None
+            left = self.binary(step.op, left, self.scalar(step.right), step, step.left, step.right)
+            if isinstance(left, Typed) and k % LONG_CHAIN == LONG_CHAIN - 1 and k + 1 < len(chain):
+                left = self.keep(left)
+        return left
+
+    def binary(self, op: ast.operator, a: Scalar, b: Scalar, node: Place, at_a: ast.expr, at_b: ast.expr) -> Scalar:
+        if isinstance(a, Const) and isinstance(b, Const):
+            return self._fold(op, a.value, b.value, node)
+        if type(op) not in BINARY:
+            symbol = "**" if isinstance(op, ast.Pow) else "@"
+            fix = "multiply: x * x" if symbol == "**" else "write the loops"
+            raise self.fail(node, f"`{symbol}` is not an operator of kernels", fix)
+        symbol, ir_op, _ = BINARY[type(op)]
+        if ir_op.rule == "shift":
+            return self._shift(ir_op, a, b, node, at_a, at_b)
+        if bool_ in (v.dtype for v in (a, b) if isinstance(v, Typed)) and any(map(_is_plain_number, (a, b))):
+            sides = [f"u32({show(n)})" if isinstance(v, Typed) else show(n) for v, n in ((a, at_a), (b, at_b))]
+            raise self.fail(node, f"`{symbol}` of a bool and a number", f"write {f' {symbol} '.join(sides)}")
+        (left, right), t = self.alike([a, b], [at_a, at_b], node, f"`{symbol}`")
+        self.refuse_narrow(t, node, at_a if isinstance(a, Typed) else at_b, f"`{symbol}`")
+        if ir_op is BinaryOp.DIV and t != bool_ and t.is_float != (symbol == "/"):
+            raise self.fail(node, f"`{symbol}` does not divide {t}", f"write {'//' if symbol == '/' else '/'}")
+        if symbol in ("//", "%") and isinstance(b, Const) and b.value == 0:
+            raise self.fail(at_b, "division by zero", "divide by a number that is not zero")
+        if t == bool_:
+            ir_op = BOOL_FORMS.get(ir_op, ir_op)
+        return self.checked(BinOp(ir_op, left, right), (t, t), node, left=at_a, right=at_b)
+
+    def refuse_narrow(self, t: DataType, node: Place, operand: Place, what: str) -> None:
+        if t.is_narrow:
+            wide = i32 if t.is_signed else u32
+            fix = f"widen it: {wide}({show(operand)})"
+            if isinstance(node, ast.AugAssign):
+                target, symbol = show(node.target), BINARY[type(node.op)][0]
+                fix = f"write {target} = {t}({wide}({target}) {symbol} {show(node.value)})"
+            raise self.fail(node, f"{what} of {t}, which only stores", fix)
+
+    def _shift(self, op: BinaryOp, a: Scalar, b: Scalar, node: Place, at_a: ast.expr, at_b: ast.expr) -> Typed:
+        left = self.typed(a, at_a)
+        self.refuse_narrow(left.dtype, node, at_a, f"`{op.text}`")
+        width = left.dtype.bits or 32
+        if isinstance(b, Const) and not (isinstance(b.value, int) and 0 <= b.value < width):
+            raise self.fail(
+                at_b, f"shift by {show_number(b.value)} of a {width}-bit value", f"shift by 0 to {width - 1}"
+            )
+        right = self.typed(b, at_b, u32)
+        if right.dtype != u32:
+            raise self.fail(at_b, f"the shift count is {right.dtype}", f"write u32({show(at_b)})")
+        return self.checked(BinOp(op, left.expr, right.expr), (left.dtype, u32), node, left=at_a, right=at_b)
+
+    def _fold(self, op: ast.operator, a: Number, b: Number, node: Place) -> Const:
+        if isinstance(op, ast.MatMult):
+            raise self.fail(node, "`@` is not an operator of kernels", "write the loops")
+        symbol, fold = ("**", operator.pow) if isinstance(op, ast.Pow) else (BINARY[type(op)][0], BINARY[type(op)][2])
+        whole = isinstance(a, int) and isinstance(b, int)
+        width = int(a).bit_length() if whole else 0
+        if (symbol == "<<" and b > MAX_FOLDED_BITS) or (symbol == "**" and width * b > MAX_FOLDED_BITS):
+            raise self.fail(node, f"the value of `{symbol}` is too large", f"keep it below 2 ** {MAX_FOLDED_BITS}")
+        if not whole and symbol in ("//", "%"):
+            raise self.fail(
+                node,
+                f"`{symbol}` does not divide floats",
+                "write /" if symbol == "//" else "compute it before the kernel",
+            )
+        if whole and symbol in ("//", "%") and b and (a < 0) != (b < 0) and a % b:
+            raise self.fail(
+                node,
+                f"`{symbol}` of these numbers rounds down in Python and toward zero in kernels",
+                "compute the number before the kernel",
+            )
+        try:
+            result = fold(a, b)
+        except ZeroDivisionError:
+            raise self.fail(node, "division by zero", "divide by a number that is not zero") from None
+        except (TypeError, ValueError, OverflowError) as e:
+            raise self.fail(node, f"this has no value: {e}", "correct the numbers") from None
+        if isinstance(result, complex):
+            raise self.fail(node, "this has no real value", "correct the numbers")
+        return Const(result)
+
+    def _unary(self, node: ast.UnaryOp) -> Scalar:
+        if isinstance(node.op, ast.Not):
+            value = self.truth(node.operand)
+            if isinstance(value, Const):
+                return Const(not value.value)
+            return Typed(UnOp(UnaryOp.LOGICAL_NOT, value.expr), bool_)
+        value = self.scalar(node.operand)
+        symbol = {ast.USub: "-", ast.UAdd: "+", ast.Invert: "~"}[type(node.op)]
+        if isinstance(value, Const):
+            return self._fold_unary(symbol, value.value, node)
+        if symbol == "+":
+            return value
+        if value.dtype == bool_:
+            fix = f"write not {show(node.operand)}" if symbol == "~" else f"write i32({show(node.operand)})"
+            raise self.fail(node, f"`{symbol}` of a bool", fix)
+        self.refuse_narrow(value.dtype, node, node.operand, f"`{symbol}`")
+        op = UnaryOp.NEGATE if symbol == "-" else UnaryOp.BIT_NOT
+        return self.checked(UnOp(op, value.expr), (value.dtype,), node, operand=node.operand)
+
+    def _fold_unary(self, symbol: str, number: Number, node: ast.UnaryOp) -> Const:
+        if symbol == "~":
+            if isinstance(number, bool) or not isinstance(number, int):
+                raise self.fail(node, f"`~` of {number!r}", "apply it to a whole number, or write not")
+            return Const(~number)
+        return Const(-number if symbol == "-" else +number)
+
+    def _logic(self, node: ast.BoolOp) -> Scalar:
+        """Eager, so that nothing an operand does may have an effect: Python would skip it."""
+        conjunction = isinstance(node.op, ast.And)
+        found: list[Expr] = []
+        effects = self.effects
+        for k, part in enumerate(node.values):
+            value = self.truth(part)
+            if k and self.effects != effects:
+                word = "and" if conjunction else "or"
+                raise self.fail(
+                    part, f"the right side of `{word}` has an effect, and runs always", "use a nested if instead"
+                )
+            effects = self.effects
+            if isinstance(value, Const):
+                if bool(value.value) != conjunction:
+                    return Const(not conjunction)
+                continue
+            settled = self.settled(value, *node.values[k + 1 :])
+            assert isinstance(settled, Typed)
+            found.append(settled.expr)
+        if not found:
+            return Const(conjunction)
+        if len(found) == 1 and found[0].type_hint != bool_:
+            return Typed(found[0].ne(0), bool_)
+        return Typed(_balanced(BinaryOp.AND if conjunction else BinaryOp.OR, found), bool_)
+
+    def _compare(self, node: ast.Compare) -> Scalar:
+        for op in node.ops:
+            if type(op) not in COMPARE:
+                word = {ast.Is: "is", ast.IsNot: "is not", ast.In: "in", ast.NotIn: "not in"}[type(op)]
+                fix = "compare with == or !=" if word.startswith("is") else "compare with each value: x == 1 or x == 2"
+                raise self.fail(node, f"`{word}` is not an operator of kernels", fix)
+        nodes = [node.left, *node.comparators]
+        values: list[Scalar] = []
+        for k, part in enumerate(nodes):
+            effects = self.effects
+            value = self.settled(self.scalar(part), *nodes[k + 1 :])
+            if k > 1 and self.effects != effects:
+                raise self.fail(
+                    part,
+                    "a later part of a chained comparison has an effect, and runs always",
+                    "use a nested if instead",
+                )
+            values.append(self.once(value) if isinstance(value, Typed) and 0 < k < len(node.ops) else value)
+        found: list[Expr] = []
+        for k, op in enumerate(node.ops):
+            ir_op, fold = COMPARE[type(op)]
+            a, b = values[k], values[k + 1]
+            if isinstance(a, Const) and isinstance(b, Const):
+                if not fold(a.value, b.value):
+                    return Const(False)
+                continue
+            (left, right), t = self.alike([a, b], nodes[k : k + 2], node, f"`{ir_op.text}`")
+            found.append(self.checked(BinOp(ir_op, left, right), (t, t), node).expr)
+        return Typed(_balanced(BinaryOp.AND, found), bool_) if found else Const(True)
+
+    def _ternary(self, node: ast.IfExp, wanted: DataType | None) -> Scalar:
+        """`a if c else b if d else ...`, eager like `and` and `or`."""
+        conditions: list[Expr] = []
+        arms: list[Scalar] = []
+        nodes: list[ast.expr] = []
+        rest: ast.expr = node
+        effects = 0
+
+        def refuse_effects(at: ast.expr) -> None:
+            if conditions and self.effects != effects:
+                raise self.fail(at, "an arm of a conditional expression has an effect", "use an if statement instead")
+
+        while isinstance(rest, ast.IfExp):
+            condition = self.truth(rest.test)
+            refuse_effects(rest.test)
+            effects = self.effects
+            if isinstance(condition, Const):
+                rest = rest.body if condition.value else rest.orelse
+                continue
+            chosen = self.settled(condition, rest.body, rest.orelse)
+            assert isinstance(chosen, Typed)
+            conditions.append(chosen.expr)
+            self.wanted = wanted
+            arms.append(self.settled(self.scalar(rest.body), rest.orelse))
+            nodes.append(rest.body)
+            refuse_effects(rest.body)
+            rest = rest.orelse
+        self.wanted = wanted
+        arms.append(self.scalar(rest))
+        nodes.append(rest)
+        refuse_effects(rest)
+        if not conditions:
+            return arms[0]
+        if wanted is not None and all(isinstance(arm, Const) and adapts(arm, wanted) for arm in arms):
+            arms[0] = self.typed(arms[0], nodes[0], wanted)
+        return self.choice(conditions, arms, nodes, node)
+
+    def choice(self, conditions: list[Expr], arms: list[Scalar], nodes: list[ast.expr], node: Place) -> Typed:
+        """The arm of the first condition that holds, or the last arm."""
+        (*exprs, result), t = self.alike(arms, nodes, node, "a choice")
+        for k, (condition, expr) in enumerate(zip(reversed(conditions), reversed(exprs), strict=True), 1):
+            result = Select(condition, expr, result)
+            if k % LONG_CHAIN == 0 and k < len(conditions):
+                result = self.keep(Typed(result, t)).expr
+        return Typed(result, t)
+
+    # -- buffers
+
+    def buffer(self, node: ast.expr, indexed: bool = False) -> Buffer:
+        """The buffer that an expression names."""
+        found = self.value(node)
+        if isinstance(found, Buffer):
+            return found
+        name = show(node)
+        fix = f"name a buffer: a parameter such as {name}: In[f32], or shared()"
+        if indexed and isinstance(found, Outside) and isinstance(found.what, Ids):
+            fix = f"write {name}.x, {name}.y or {name}.z"
+        elif indexed and isinstance(found, Typed | Const):
+            fix = f"it is one value: write {name} without an index"
+        elif isinstance(found, Outside) and not callable(found.what):
+            raise self.fail(
+                node,
+                f"`{name}` is a {type(found.what).__name__}, not a buffer",
+                f"pass it as a parameter: {name}: In[f32]",
+            )
+        raise self.fail(node, f"`{name}` is not a buffer", fix)
+
+    def indexed(self, node: ast.Subscript) -> Buffer:
+        """The buffer of `x[...]`, with the forms of indexing that kernels lack refused."""
+        if isinstance(node.slice, ast.Slice):
+            raise self.fail(node, "slices are not part of kernels", "index one element, in a loop if need be")
+        if isinstance(node.slice, ast.Tuple):
+            raise self.fail(node, "buffers are flat", "compute one index: x[row * width + column]")
+        return self.buffer(node.value, indexed=True)
+
+    def _load(self, node: ast.Subscript) -> Typed:
+        buffer = self.indexed(node)
+        return self.load(buffer, self.index(self.scalar(node.slice), node.slice, buffer.decl.count), node)
+
+    def load(self, buffer: Buffer, index: Expr, node: Place) -> Typed:
+        if buffer.decl.access is Access.WRITE_ONLY:
+            raise self.fail(
+                node, f"`{buffer.name}` is an Out and cannot be read", f"declare it InOut[{buffer.element}]"
+            )
+        return Typed(Load(buffer.name, index, dtype=buffer.element), buffer.element)
+
+    # -- types and calls
+
+    def dtype(self, node: ast.expr) -> DataType:
+        """The type that an expression names."""
+        found = self.value(node)
+        t = element_type(found.what) if isinstance(found, Outside) else None
+        if t is None:
+            raise self.fail(node, f"`{show(node)}` is not a type of kernels", "use u32, i32, f32, bool or another type")
+        return t
+
+    @abstractmethod
+    def _call(self, node: ast.Call) -> Result:
+        """What a call computes."""
+
+
+def _is_plain_number(value: Scalar) -> bool:
+    return isinstance(value, Const) and not isinstance(value.value, bool)
+
+
+def _balanced(op: BinaryOp, parts: list[Expr]) -> Expr:
+    """`parts` under an operator that is the same however they are grouped: in their order, and no deeper than need
+    be."""
+    while len(parts) > 1:
+        pairs = [parts[k : k + 2] for k in range(0, len(parts), 2)]
+        parts = [BinOp(op, *pair) if len(pair) == 2 else pair[0] for pair in pairs]
+    return parts[0]

@@ -1,0 +1,278 @@
+"""Loops of the kernel language.
+
+The IR has neither `while` nor `break`. `while c: body` becomes
+
+    go = true; loop { if go { loop { if go { go = c; if go { body } } } } }
+
+where each loop has as many turns as a loop can have: together they never run out, and one would within a minute.
+`break` clears `go`, `continue` clears a flag of the iteration, and what follows either in its block is guarded by the
+flag. Every engine leaves a loop whose whole body is `if go`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import NamedTuple
+
+from ..ir.dtypes import DataType, bool_, i32, u32
+from ..ir.nodes import BinOp, Cast, Expr, Lit, Select, Var, lit, show_number
+from ..ir.ops import BinaryOp
+from .flow import jumps
+from .inline import Flags, HelperCompiler
+from .lang import static_range
+from .source import dotted_name
+from .values import Binding, Const, Local, Scalar, Typed, show
+
+MAX_UNROLLED = 65_536
+"""Iterations of one static_range; more is a mistake, or belongs in a range."""
+
+
+class LoopCompiler(HelperCompiler):
+    """Compiles `for` and `while`, and the jumps inside them."""
+
+    @contextmanager
+    def scope(self, line: int) -> Iterator[dict[str, Binding]]:
+        """The block that starts at `line`: names assigned inside end with it."""
+        frame = self.frame
+        names: dict[str, Binding] = {}
+        frame.scopes.append(names)
+        frame.depth += 1
+        yield names
+        frame.scopes.pop()
+        frame.depth -= 1
+        frame.ended.update({name: (line, binding) for name, binding in names.items()})
+
+    def header(self, node: ast.stmt, last: ast.expr) -> None:
+        """Puts what follows at the first line of a compound statement."""
+        self.b.span = self.frame.source.span(node, last)
+
+    def jump(self, node: ast.Break | ast.Continue) -> None:
+        flags = self.loops[-1]  # Python itself refuses break outside a loop
+        if isinstance(node, ast.Break) and flags.go is not None:
+            self.b.assign(flags.go, Lit(bool_, 0))
+        if flags.step is not None:
+            self.b.assign(flags.step, Lit(bool_, 0))
+
+    @contextmanager
+    def _iteration(self, node: ast.For | ast.While, go: Var | None) -> Iterator[dict[str, Binding]]:
+        """One pass through a loop's body, with the flags that its jumps need."""
+        step = self.b.let("step", Lit(bool_, 1)) if any(jumps(n, ast.Continue) for n in node.body) else None
+        self.loops.append(Flags(go, step))
+        with self.scope(self.frame.source.line(node)) as names:
+            yield names
+        self.loops.pop()
+
+    def while_(self, node: ast.While) -> None:
+        self._no_else(node)
+        self.header(node, node.test)
+        self.effects += 1  # it may not end: never run one that Python would not run
+        with self.b.while_flag() as go:
+            self.frame.depth += 1
+            self.b.assign(go, self.as_bool(self.truth(node.test)))
+            with self.b.if_(go), self._iteration(node, go):
+                self.block(node.body)
+            self.frame.depth -= 1
+
+    def for_(self, node: ast.For) -> None:
+        self._no_else(node)
+        self.header(node, node.iter)
+        if not isinstance(node.target, ast.Name):
+            raise self.fail(node.target, "a loop has one variable", "write for i in range(n)")
+        binding = self.frame.find(node.target.id)
+        if binding is not None:
+            raise self.fail(node.target, f"`{node.target.id}` has another meaning already", "use another name")
+        called = self.outside(dotted_name(node.iter.func)) if isinstance(node.iter, ast.Call) else None
+        if not isinstance(node.iter, ast.Call) or (called is not range and called is not static_range):
+            raise self.fail(node.iter, "loops run over range() or static_range()", "write for i in range(len(x))")
+        if node.iter.keywords or not 1 <= len(node.iter.args) <= 3:
+            raise self.fail(node.iter, "a range takes one to three numbers", "write range(start, stop, step)")
+        breaks = any(jumps(n, ast.Break) for n in node.body)
+        go = self.b.let("go", Lit(bool_, 1)) if breaks else None
+        if called is static_range:
+            self._unrolled(node, node.target, node.iter, go)
+        else:
+            self._counted(node, node.target, node.iter, go)
+
+    def _unrolled(self, node: ast.For, target: ast.Name, call: ast.Call, go: Var | None) -> None:
+        numbers: list[int] = []
+        for arg, value in zip(call.args, self.scalars(*call.args), strict=True):
+            if not isinstance(value, Const) or isinstance(value.value, bool | float):
+                raise self.fail(
+                    arg, "static_range() needs whole numbers known while compiling", "use range(), or a const parameter"
+                )
+            numbers.append(value.value)
+        turns = self._python_range(numbers, call)
+        if _length(turns) > MAX_UNROLLED:
+            raise self.fail(call, f"static_range() of {show_number(_length(turns))} turns", "use range()")
+        span = self.b.span
+        for number in turns:
+            self.b.span = span
+            with self._while_set(go), self._iteration(node, go) as names:
+                names[target.id] = Const(number)
+                self.block(node.body)
+            if self.b.returned:
+                return
+
+    def _while_set(self, go: Var | None) -> AbstractContextManager[None]:
+        """The block of one turn: the loop is over once its flag is clear."""
+        return nullcontext() if go is None else self.b.if_(go)
+
+    def _python_range(self, numbers: list[int], call: ast.Call) -> range:
+        if len(numbers) == 3 and numbers[2] == 0:
+            raise self.fail(call.args[2], "a range with step 0 does not move", "use another step")
+        return range(*numbers)
+
+    def _counted(self, node: ast.For, target: ast.Name, call: ast.Call, go: Var | None) -> None:
+        trips = self._trips(call)
+        with ExitStack() as stack:
+            start, stop, make = trips.start, trips.stop, trips.item
+            if trips.last_apart:
+                part = stack.enter_context(self.b.loop("part", 0, 2))
+                stack.enter_context(self._while_set(go))
+                stop = Select(part.eq(0), stop, lit(1))
+            turn = stack.enter_context(self.b.loop(target.id if make is None else "turn", start, stop))
+            stack.enter_context(self._while_set(go))
+            item = Typed(turn, u32) if make is None else make.at(turn)
+            if trips.last_apart:
+                item = Typed(Select(part.eq(0), item.expr, lit(0)), u32)
+            var = turn if make is None else self.b.let(target.id, item.expr)
+            names = stack.enter_context(self._iteration(node, go))
+            names[target.id] = Local(var, item.dtype, self.frame.source.line(target), "a loop variable")
+            self.block(node.body)
+
+    def _trips(self, call: ast.Call) -> _Trips:
+        values = self.scalars(*call.args)
+        if all(isinstance(v, Const) for v in values):
+            return self._known_trips(values, call)
+        low, high, step = [[Const(0), *values, Const(1)], [*values, Const(1)], values][len(values) - 1]
+        at_low, at_high, at_step = call.args[0], call.args[min(1, len(values) - 1)], call.args[-1]
+        t = next(v.dtype for v in (low, high, step) if isinstance(v, Typed))
+        for v, at in ((low, at_low), (high, at_high), (step, at_step)):
+            if isinstance(v, Typed) and (v.dtype != t or t not in (u32, i32)):
+                want = t if t in (u32, i32) else u32
+                raise self.fail(at, f"this bound of the range is {v.dtype}", f"write {want}({show(at)})")
+        if not isinstance(step, Const):
+            first, last = self.typed(low, at_low, t), self.typed(high, at_high, t)
+            return self._dynamic_trips(first, last, self.keep(step, "step"), t)
+        if isinstance(step.value, bool | float) or step.value == 0:
+            raise self.fail(
+                at_step, f"a range with step {step.value!r} does not move", "use a whole number that is not 0"
+            )
+        if abs(step.value) > 0xFFFFFFFF:
+            raise self.fail(at_step, f"the step {show_number(step.value)} is beyond 32 bits", "use a smaller step")
+        size, down = lit(abs(step.value), u32), step.value < 0
+        first = self.typed(low, at_low, t)
+        if t == u32 and down and isinstance(high, Const) and type(high.value) is int and high.value == -1:
+            return self._trips_to_zero(first, size)
+        last = self.typed(high, at_high, t)
+        if t == u32 and step.value == 1:
+            return _Trips(first.expr, last.expr)
+        first = first if isinstance(first.expr, Lit) else self.keep(first, "start")
+        span = self._span_of(first.expr, self.once(last).expr, t, down)
+        return _Trips(lit(0), self._ceil_div(span, size), _Item(first.expr, size, down, t))
+
+    def _trips_to_zero(self, first: Typed, size: Expr) -> _Trips:
+        """Down to 0 and including it, which Python writes as a stop of -1.
+
+        From `n - 1` there are n elements, none when n is 0: a stop of -1 shows that no wrapping is meant. From any
+        other number of u32 there may be 2**32, one more than a loop has turns.
+        """
+        match first.expr:
+            case BinOp(op=BinaryOp.SUB, left=count, right=Lit(bits=1)):
+                count = self.keep(Typed(count, u32), "count").expr
+                return _Trips(lit(0), self._ceil_div(count, size), _Item(count - 1, size, True, u32))
+        start = self.keep(first, "start").expr
+        if size == lit(1):
+            return _Trips(lit(0), start, _Item(start, size, True, u32), last_apart=True)
+        return _Trips(lit(0), start // size + 1, _Item(start, size, True, u32))
+
+    def _known_trips(self, values: Sequence[Scalar], call: ast.Call) -> _Trips:
+        numbers: list[int] = []
+        for v, at in zip(values, call.args, strict=True):
+            assert isinstance(v, Const)
+            if isinstance(v.value, bool | float):
+                raise self.fail(at, f"{v.value!r} is not a whole number", "use whole numbers in range()")
+            numbers.append(v.value)
+        turns = self._python_range(numbers, call)
+        if not turns:
+            return _Trips(lit(0), lit(0))
+        t = i32 if min(turns[0], turns[-1]) < 0 else u32
+        for number in (turns[0], turns[-1], turns[0] + _length(turns) if t == u32 and turns.step == 1 else 0):
+            if not t.limits[0] <= number <= t.limits[1]:
+                raise self.fail(
+                    call, f"range() reaches {show_number(number)}, which is beyond {t}", "use smaller numbers"
+                )
+        if t == u32 and turns.step == 1:
+            return _Trips(lit(turns[0], u32), lit(turns[0] + len(turns), u32))
+        count = _length(turns)
+        if count > 0xFFFFFFFF:
+            raise self.fail(call, f"range() of {count} turns", f"use at most {0xFFFFFFFF}")
+        size = lit(abs(turns.step) if count > 1 else 1, u32)
+        return _Trips(lit(0), lit(count, u32), _Item(lit(turns[0], t), size, turns.step < 0, t))
+
+    def _span_of(self, first: Expr, last: Expr, t: DataType, down: bool) -> Expr:
+        """How far the range reaches, as u32; 0 when it is empty."""
+        ends = (first, last) if down else (last, first)
+        a, b = ends if t == u32 else (Cast(u32, ends[0]), Cast(u32, ends[1]))
+        return Select(first > last if down else first < last, a - b, lit(0))
+
+    def _dynamic_trips(self, first: Typed, last: Typed, step: Typed, t: DataType) -> _Trips:
+        low, high = self.keep(first, "start").expr, self.once(last).expr
+        up = self._span_of(low, high, t, down=False)
+        if t == u32:
+            turns: Expr = Select(step.expr.eq(0), lit(0), self._ceil_div(up, step.expr))
+        else:
+            down = self._span_of(low, high, t, down=True)
+            size = Cast(u32, Select(step.expr < 0, -step.expr, step.expr))
+            turns = Select(step.expr.eq(0), lit(0), self._ceil_div(Select(step.expr < 0, down, up), size))
+        size_bits = step.expr if t == u32 else Cast(u32, step.expr)
+        return _Trips(lit(0), turns, _Item(low, size_bits, False, t))
+
+    def _ceil_div(self, span: Expr, size: Expr) -> Expr:
+        if size == lit(1):
+            return span
+        whole = self.keep(Typed(span, u32), "span").expr
+        return Select(whole.eq(0), lit(0), (whole - 1) // size + 1)
+
+    def _no_else(self, node: ast.For | ast.While) -> None:
+        if node.orelse:
+            raise self.fail(
+                node.orelse[0], "`else` of a loop is not part of kernels", "set a flag before break, and test it"
+            )
+
+
+class _Trips(NamedTuple):
+    """Bounds of a loop, and how its variable follows from the turn (None: it is the turn).
+
+    With `last_apart` there is one turn more, in which the variable is 0.
+    """
+
+    start: Expr
+    stop: Expr
+    item: _Item | None = None
+    last_apart: bool = False
+
+
+class _Item(NamedTuple):
+    """The variable of a loop that does not count from its start by 1: first + turn * size, or first - turn * size."""
+
+    first: Expr
+    size: Expr
+    down: bool
+    dtype: DataType
+
+    def at(self, turn: Expr) -> Typed:
+        offset = turn if self.size == lit(1) else turn * self.size
+        if isinstance(self.first, Lit) and self.first.bits == 0 and not self.down:
+            return Typed(offset if self.dtype == u32 else Cast(i32, offset), self.dtype)
+        if self.dtype == u32:
+            return Typed(self.first - offset if self.down else self.first + offset, u32)
+        whole = Cast(u32, self.first)
+        return Typed(Cast(i32, whole - offset if self.down else whole + offset), i32)
+
+
+def _length(turns: range) -> int:
+    """What `len` says, also of ranges too long for it."""
+    return (turns[-1] - turns[0]) // turns.step + 1 if turns else 0

@@ -1,0 +1,160 @@
+"""What expressions of a kernel stand for while it is compiled, and the names of one function."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable
+from types import ModuleType
+from typing import NamedTuple
+
+from ..ir.build import Buffer
+from ..ir.dtypes import DataType, bool_, f32, i32, u32
+from ..ir.nodes import Expr, Node, Span, plain_number
+from ..ir.rounding import round_bf16, round_f16, round_f32
+from .lang import Ids, Intrinsic, element_type
+from .refused_syntax import REFUSED_EXPRESSIONS
+from .source import FunctionSource, Place
+
+Number = int | float | bool
+
+
+class Const(NamedTuple):
+    """A number known while compiling, not typed yet."""
+
+    value: Number
+
+
+class Typed(NamedTuple):
+    """A value of the running kernel."""
+
+    expr: Expr
+    dtype: DataType
+
+
+class Outside(NamedTuple):
+    """Something of the surrounding Python program that is no number."""
+
+    what: object
+    name: str
+
+
+class Nothing(NamedTuple):
+    """The result of a call that has none."""
+
+    call: str
+
+
+class Local(NamedTuple):
+    """A name of the function. `fixed` says why it may not be assigned, if so."""
+
+    var: Expr
+    dtype: DataType
+    line: int
+    fixed: str = ""
+
+
+class Join:
+    """A name that several blocks assign and that goes on behind them: it is declared at `mark`, once its type is
+    known."""
+
+    def __init__(self, mark: tuple[list[Node], int]) -> None:
+        self.mark = mark
+        self.local: Local | None = None
+
+
+Scalar = Const | Typed
+Result = Const | Typed | Buffer | Outside | Nothing
+Binding = Local | Const | Buffer
+
+ROUND: dict[str, Callable[[float], float]] = {"f16": round_f16, "bf16": round_bf16, "f32": round_f32, "f64": float}
+
+
+class Frame:
+    """One function being compiled: the kernel, or a helper at one place where it is inlined."""
+
+    def __init__(self, source: FunctionSource) -> None:
+        self.source = source
+        self.scopes: list[dict[str, Binding]] = [{}]
+        self.ended: dict[str, tuple[int, Binding]] = {}  # names of blocks that are over, and where the block starts
+        self.joins: dict[str, Join] = {}  # names that outlive the branches being compiled
+        self.depth = 0  # branches and loops around the current statement
+        self.conditional = False  # whether branches and loops are around the function's call
+
+    def find(self, name: str) -> Binding | None:
+        return next((scope[name] for scope in reversed(self.scopes) if name in scope), None)
+
+    def known(self, name: str) -> Binding | None:
+        """What an assignment to `name` means: also what another arm of the same `if` made of it."""
+        found = self.find(name)
+        return self.joins[name].local if found is None and name in self.joins else found
+
+
+def show(node: Place | Span) -> str:
+    """Short source text for a Fix."""
+    try:
+        text = ast.unparse(node) if isinstance(node, ast.AST) else ""
+    except ValueError:  # a number with more digits than Python prints
+        text = ""
+    return text if 0 < len(text) <= 40 else "..."
+
+
+def default_type(number: Number) -> DataType:
+    """The type of a number that meets no other: bool, f32, u32, or i32 when negative."""
+    if isinstance(number, bool):
+        return bool_
+    return f32 if isinstance(number, float) else u32 if number >= 0 else i32
+
+
+def adapts(value: Scalar, t: DataType) -> bool:
+    """Whether a plain number takes the type `t`."""
+    if isinstance(value, Typed):
+        return True
+    if isinstance(value.value, bool) or t == bool_:
+        return isinstance(value.value, bool) and t == bool_
+    return t.is_float or isinstance(value.value, int)
+
+
+def common_type(numbers: list[Number]) -> DataType:
+    """The type of numbers that meet each other only."""
+    types = [default_type(n) for n in numbers]
+    return next((t for t in (f32, i32, u32) if t in types), bool_)
+
+
+def float_fits(number: Number, t: DataType) -> bool:
+    """Whether rounding to `t` leaves a finite number finite."""
+    try:
+        wide = float(number)
+    except OverflowError:
+        return False
+    return not math.isfinite(wide) or math.isfinite(ROUND[t.name](wide))
+
+
+def outside_value(found: object, name: str) -> Result:
+    """What something of the surrounding program is to a kernel."""
+    number = plain_number(found)
+    return Outside(found, name) if number is None else Const(number)
+
+
+def refusal(node: ast.expr) -> tuple[str, str]:
+    """Why an expression is not part of the language, and what to write."""
+    if isinstance(node, ast.Constant):
+        kind = type(node.value).__name__
+        return f"a {kind} is not a value of kernels", "use numbers, True and False"
+    return REFUSED_EXPRESSIONS.get(
+        type(node).__name__,
+        (f"{type(node).__name__} is not part of kernels", "use numbers, names, operators and calls"),
+    )
+
+
+def misplaced(what: object, name: str) -> tuple[str, str]:
+    """Why an outside thing is no value, and what to write."""
+    if element_type(what) is not None:
+        return f"`{name}` is a type, not a value", f"convert with {name}(x)"
+    if isinstance(what, Ids):
+        return f"`{name}` has three axes", f"write {name}.x"
+    if isinstance(what, Intrinsic):
+        return f"`{name}` is a function, not a value", f"call it: {name}({what.signature})"
+    if isinstance(what, ModuleType) or callable(what):
+        return f"`{name}` is not a number", "use numbers and functions of vyre"
+    return f"`{name}` is a {type(what).__name__}, not a number", "pass it as a parameter, for example In[f32]"

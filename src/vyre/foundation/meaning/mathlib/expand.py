@@ -1,0 +1,162 @@
+"""Transcendental operators as statements before the statement that uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import TypeAlias, TypeGuard
+
+from ...ir.build import Builder
+from ...ir.dtypes import f32
+from ...ir.nodes import Atomic, Call, Expr, Let, Load, Loop, Node, Opaque, UnOp, Var
+from ...ir.ops import UnaryOp
+from ...ir.program import Program
+from ...ir.visit import children, distinct, rewrite
+from . import elementary, trig
+
+Function: TypeAlias = Callable[[Builder, Var], Expr]
+"""Appends the steps of a function of a local, and gives its value."""
+
+_FUNCTIONS: dict[UnaryOp, Function] = {
+    UnaryOp.EXP: elementary.exp,
+    UnaryOp.EXP2: elementary.exp2,
+    UnaryOp.LOG: elementary.log,
+    UnaryOp.LOG2: elementary.log2,
+    UnaryOp.SIN: trig.sin,
+    UnaryOp.COS: trig.cos,
+    UnaryOp.TAN: trig.tan,
+    UnaryOp.ASIN: elementary.asin,
+    UnaryOp.ACOS: elementary.acos,
+    UnaryOp.ATAN: elementary.atan,
+    UnaryOp.SINH: elementary.sinh,
+    UnaryOp.COSH: elementary.cosh,
+    UnaryOp.TANH: elementary.tanh,
+}
+
+
+def functions() -> dict[UnaryOp, Function]:
+    """The definition of every transcendental operator."""
+    return dict(_FUNCTIONS)
+
+
+@cache
+def steps(op: UnaryOp) -> int:
+    """Statements and expressions of a definition."""
+    b = Builder()
+    b.let("y", _FUNCTIONS[op](b, Var("x", dtype=f32)))
+    block, _ = b.mark()
+    found = Program([], (1, 1, 1), block).stats
+    return found.nodes + found.expressions
+
+
+def expand(program: Program, keep: frozenset[UnaryOp] = frozenset()) -> Program:
+    """The same program without transcendental operators, except those to `keep`; the program itself where it has none.
+
+    Cut a program at its grid-wide barriers before: a value that a segment could compute again is, once expanded, a
+    local that was assigned to.
+    """
+    return program._cached(("mathlib", keep) if keep else "mathlib", lambda: _expand(program, keep))
+
+
+def _expand(program: Program, keep: frozenset[UnaryOp]) -> Program:
+    hoist = _Hoist(program, keep)
+    if not any(map(hoist.is_function, distinct(program.entry))):
+        return program
+    return program.replace(entry=rewrite(program.entry, node=hoist.statement))
+
+
+class _Hoist:
+    """Moves what must be computed earlier to locals with names that the program does not use."""
+
+    def __init__(self, program: Program, keep: frozenset[UnaryOp]) -> None:
+        self.b, self.keep = Builder(), keep
+        for name in sorted(_names(program)):
+            self.b.fresh(name)
+
+    def is_function(self, item: object) -> bool:
+        return is_function(item) and item.op not in self.keep
+
+    def statement(self, node: Node) -> Node | list[Node]:
+        """The statement, after the statements that compute its functions."""
+        items = list(distinct(children(node)))
+        if not any(map(self.is_function, items)):
+            return node
+        block, start = self.b.mark()
+        self.b.span = node.span
+        node = self._operands(node, any(map(_changes_memory, items)))
+        before = block[start:]
+        del block[start:]
+        return [*before, node]
+
+    def _operands(self, node: Node, ordered: bool) -> Node:
+        """`node` without functions. In an `ordered` statement, which changes memory while it evaluates its operands,
+        everything that reads or changes memory moves with them, so that all of it keeps its order. Otherwise nothing
+        but the functions moves, and what is shared moves once."""
+        roots = [(name, value) for name in node.expr_fields if (value := getattr(node, name)) is not None]
+        only = roots[0][1] if len(roots) == 1 else None  # nothing comes after it but the statement, so it may stay
+        values: list[Expr] = []
+        known: dict[int, Expr] = {}
+        again: dict[int, bool] = {}  # whether evaluating an expression again gives the same and does nothing
+        stack: list[tuple[Expr, bool]] = [(value, False) for _, value in reversed(roots)]
+        while stack:
+            item, ready = stack.pop()
+            if id(item) in known:
+                values.append(known[id(item)])
+                continue
+            below = children(item)
+            if not ready:
+                stack.append((item, True))
+                stack.extend((child, False) for child in reversed(below))
+                continue
+            new = values[len(values) - len(below) :]
+            del values[len(values) - len(below) :]
+            moves = ordered and isinstance(item, Load | Atomic | Call | Opaque)
+            again[id(item)] = not moves and all(again[id(child)] for child in below)
+            result = item if all(a is b for a, b in zip(below, new, strict=True)) else _with_operands(item, new)
+            if self.is_function(result):
+                result = self._call(result)
+            elif moves and item is not only:
+                result = self.b.let("seen", result)
+            if again[id(item)]:
+                known[id(item)] = result
+            values.append(result)
+        changes = {name: value for (name, _), value in zip(roots, values, strict=True)}
+        return node.replace(**changes)
+
+    def _call(self, item: Expr) -> Var:
+        assert isinstance(item, UnOp) and isinstance(item.op, UnaryOp)
+        x = item.operand
+        x = Var(x.name if isinstance(x, Var) else self.b.let("x", x).name, dtype=f32)
+        return self.b.let(f"{item.op.text}_y", _FUNCTIONS[item.op](self.b, x))
+
+
+def _with_operands(item: Expr, operands: list[Expr]) -> Expr:
+    """`item` with other children."""
+    left = iter(operands)
+    changes: dict[str, object] = {}
+    for name in item.expr_fields:
+        value = getattr(item, name)
+        if isinstance(value, tuple):
+            changes[name] = tuple(next(left) for _ in value)
+        elif value is not None:
+            changes[name] = next(left)
+    return item.replace(**changes)
+
+
+def is_function(item: object) -> TypeGuard[UnOp]:
+    """Whether an expression is a transcendental operator."""
+    return isinstance(item, UnOp) and isinstance(item.op, UnaryOp) and item.op.transcendental
+
+
+def _changes_memory(item: object) -> bool:
+    return isinstance(item, Atomic | Call | Opaque)
+
+
+def _names(program: Program) -> set[str]:
+    names = {buffer.name for buffer in program.buffers}
+    for item in distinct(program.entry):
+        if isinstance(item, Var | Let):
+            names.add(item.name)
+        elif isinstance(item, Loop):
+            names.add(item.var)
+    return names
