@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import vyre
-from vyre import In, InOut, Out, atomic_add, barrier, gid, lid, shared, trap, u32, wg
+from vyre import In, InOut, Out, atomic_add, barrier, gid, lid, shared, static_range, trap, u32, wg
 from vyre.foundation.ir import InvocationId, Store, lit
 from vyre.foundation.program import Program, read_write
 
@@ -532,7 +532,31 @@ def grey(x: In[u32], n: u32, k: u32, out: Out[u32]):
         out[(k - 1 - gid.y) * n + gid.x] = x[(gid.y * n + gid.x) * 3]
 
 
+@vyre.kernel(workgroup=(4, 4))
+def two_rows_each(x: In[u32], n: u32, k: u32, out: Out[u32]):
+    for r in range(2):
+        row = wg.y * 8 + lid.y + 4 * r
+        if gid.x < n and row < k:
+            out[row * n + gid.x] = x[(row * n + gid.x) * 3]
+
+
 def test_larger_inputs_of_a_plane_that_is_written_by_id_are_natural():
     x, y = np.ones((10, 50), WORD), np.ones((50, 20), WORD)
     assert (product(x, y, 20, 50, sizes={"out": PLANE}) == 50).all()
-    assert (grey(np.ones((*PLANE, 3), WORD), 20, 10, sizes={"out": PLANE}) == 1).all()
+    for kernel in (grey, two_rows_each):
+        assert (kernel(np.ones((*PLANE, 3), WORD), 20, 10, sizes={"out": PLANE}) == 1).all()
+
+
+@vyre.kernel(workgroup=8)
+def mixing(x: In[u32], w: u32, out: Out[u32]):
+    a = w
+    b = gid.x
+    for _ in static_range(60):
+        a = a * a + b
+        b = b * b // (a + 3)
+    out[a] = x[b]
+
+
+def test_an_index_of_many_products_is_not_followed_for_ever():
+    with pytest.raises(vyre.ArgumentValueError, match="domain=1000"):
+        mixing(zeros(1000), 3, sizes={"out": 16})

@@ -42,7 +42,7 @@ def choose_grid(
         )
         everything = {**results, **read} if visits_everything(program) else results
         name, domain = _plane(f"{kernel} {why}", rank, results, everything)
-        _check_plane(f"{kernel} {why}", _Use(program, read, results), domain, name)
+        _check_plane(f"{kernel} {why}", _Use(program, read, results), domain)
         return _covering(domain, workgroup, f"the shape of {name}")
     return _line(kernel, program, _Use(program, read, results), workgroup)
 
@@ -90,11 +90,11 @@ class _Use:
 
 
 def _line(kernel: str, program: Program, use: _Use, workgroup: Dims) -> tuple[Dims | None, str]:
-    arrays = [use.lengths[name] for name in (*use.read, *use.results)]
-    if len(arrays) > 1 and min(arrays) == max(arrays):
+    arrays = {**use.read, **use.results}
+    if len(arrays) > 1 and len({use.lengths[name] for name in arrays}) == 1:
         return None, ""  # they agree
     everything = visits_everything(program) or any(b.is_workgroup for b in program.buffers)
-    covered = max((use.lengths[name] for name in (use.lengths if everything else use.results)), default=0)
+    covered = max((use.lengths[name] for name in (arrays if everything else use.results)), default=0)
     asked = [(a, use.need(a, most=not everything)) for a in use.writes]
     counts: dict[str, int] = {}
     for a, n in asked:
@@ -149,26 +149,27 @@ def _example(rank: int) -> str:
     return f"domain=({', '.join(('width', 'height', 'depth')[:rank])})"
 
 
-def _check_plane(why: str, use: _Use, domain: Shape, result: str) -> None:
+def _check_plane(why: str, use: _Use, domain: Shape) -> None:
     """Refuse a domain of the results' shape where they are written across it, or anywhere and inputs are larger."""
     along = [axis for axis, n in enumerate(domain) if n > 1]
     lost = ""
     for a in use.writes:
-        if a.buffer == result and a.at is not None and domain[0] != domain[1] and use.reach.is_across(a.at):
+        result, shape = a.buffer, use.results[a.buffer]
+        if a.at is not None and shape[::-1] == domain and domain[0] != domain[1] and use.reach.is_across(a.at):
             given, turned = (", ".join(map(str, d)) for d in (domain, (domain[1], domain[0], *domain[2:])))
             raise ArgumentValueError(
-                f"{why} and writes {result} of shape {use.results[result]} with gid.y along its last axis, where "
+                f"{why} and writes {result} of shape {shape} with gid.y along its last axis, where "
                 f"gid.x goes without domain=",
                 fix=f"pass domain=({turned}), or write [gid.y * width + gid.x]; domain=({given}) runs it as it is",
             )
         if not use.spreads(a, *along):
-            lost = lost or a.buffer
+            lost = lost or result
     if not lost:
         return
     for a in use.reads:
         axes, shape = use.goes_along(a), use.read[a.buffer]
         if len(shape) == len(domain):
-            larger = any(shape[::-1][axis] > domain[axis] for axis in axes if axis < len(domain))
+            larger = any(shape[::-1][axis] > domain[axis] for axis in axes)
         else:
             need = use.need(a, min(axes)) if len(axes) == 1 else None
             covers = domain[min(axes)] if need is not None else math.prod(domain)

@@ -18,7 +18,7 @@ from ...foundation.program import Program
 from ...foundation.visit import Steps, bodies, children, fold, run_nested, walk_nodes
 
 WORD = 1 << 32
-MOST_TERMS = 64
+MOST_TERMS, MOST_FACTORS = 64, 8
 """A larger polynomial is one value of which nothing is known: products of sums would take ages."""
 
 Poly = dict[tuple[int, ...], int]
@@ -59,6 +59,11 @@ def _multiply(a: Poly, b: Poly) -> Poly:
     return found
 
 
+def _is_small(a: Poly, b: Poly) -> bool:
+    """Whether two may be multiplied."""
+    return len(a) * len(b) <= MOST_TERMS and sum(max(map(len, p), default=0) for p in (a, b)) <= MOST_FACTORS
+
+
 def _number(p: Poly) -> int | None:
     """The value of a polynomial that is a number."""
     return p.get((), 0) if not p or list(p) == [()] else None
@@ -71,16 +76,20 @@ def _is_negative(p: Poly) -> bool:
 
 
 class Reach:
-    """The accesses of a program, in its order, and whether an invocation that stores nothing may end the dispatch."""
+    """The accesses of a program, each once, and whether an invocation that stores nothing may end the dispatch."""
 
     def __init__(self, program: Program) -> None:
         self.size = program.workgroup_size
-        self.accesses: list[Access] = []
         self.traps = False
+        self._accesses: dict[object, Access] = {}
         self._atoms: list[Atom] = []
         self._numbers: dict[object, int] = {}
         self._names: dict[str, tuple[Poly | None, int]] = {}
         run_nested(self._block(program.entry, 0))
+        self.accesses = tuple(self._accesses.values())
+
+    def _note(self, buffer: str, writes: bool, at: Poly | None) -> None:
+        self._accesses[buffer, writes, None if at is None else frozenset(at.items())] = Access(buffer, writes, at)
 
     # ---- statements ----
 
@@ -94,9 +103,9 @@ class Reach:
                     old, declared = self._names.get(name, (None, depth))
                     self._names[name] = (values[0] if declared == depth else self._either(old, values[0])), declared
                 case ir.Store(buffer=buffer):
-                    self.accesses.append(Access(buffer, True, values[0]))
+                    self._note(buffer, True, values[0])
                 case ir.AsyncStore(destination=buffer):
-                    self.accesses.append(Access(buffer, True, None))
+                    self._note(buffer, True, None)
                 case ir.Trap():
                     self.traps = True
                 case ir.Loop(var=var, body=body):
@@ -124,18 +133,10 @@ class Reach:
 
     # ---- values ----
 
-    def _atom(
-        self,
-        kind: str,
-        axes: frozenset[int],
-        local: bool,
-        key: object,
-        over: Poly | None = None,
-        by: Poly | None = None,
-    ) -> Poly:
+    def _atom(self, kind: str, axes: frozenset[int], local: bool, key: object, *quotient: Poly) -> Poly:
         n = self._numbers.setdefault((kind, key), len(self._atoms))
         if n == len(self._atoms):
-            self._atoms.append(Atom(kind, axes, local, key, over, by))
+            self._atoms.append(Atom(kind, axes, local, key, *quotient))
         return {(n,): 1}
 
     def axes(self, p: Poly) -> frozenset[int]:
@@ -163,10 +164,10 @@ class Reach:
             case ir.BufLen(buffer=name), _:
                 return self._atom("len", frozenset(), False, name)
             case ir.Load(buffer=name), (index,):
-                self.accesses.append(Access(name, False, index))
+                self._note(name, False, index)
                 return self._unknown(e, name, below) if index is not None and self._is_shared(index) else None
             case ir.Atomic(buffer=name), (index, *_):
-                self.accesses.append(Access(name, True, index))
+                self._note(name, True, index)
                 return None
         given = [p for p in below if p is not None]
         if len(given) < len(below) or isinstance(e, (*SUBGROUP_EXPRS, ir.Opaque)):
@@ -215,7 +216,7 @@ class Reach:
                 return _add(a, b)
             case BinaryOp.SUB | BinaryOp.WRAPPING_SUB | BinaryOp.SATURATING_SUB:
                 return _add(a, b, -1)
-            case BinaryOp.MUL if len(a) * len(b) <= MOST_TERMS:
+            case BinaryOp.MUL if _is_small(a, b):
                 return _multiply(a, b)
             case BinaryOp.SHL if n is not None:
                 return _add({}, a, 1 << n % 32)
@@ -240,7 +241,7 @@ class Reach:
         if len(a) == 1:
             ((m, c),) = a.items()
             inner = self._atoms[m[0]] if len(m) == 1 and c == 1 else None
-            if inner is not None and inner.over is not None and inner.by is not None:
+            if inner is not None and inner.over is not None and inner.by is not None and _is_small(inner.by, n):
                 a, n = inner.over, _multiply(inner.by, n)  # i // 4 // 8 is i // 32
         axes, local = self.axes(a) | self.axes(n), not (self._is_shared(a) and self._is_shared(n))
         return self._atom("/", axes, local, (frozenset(a.items()), frozenset(n.items())), a, n)
@@ -269,9 +270,7 @@ class Reach:
         """The atoms that differ between workgroups."""
         return (self._atoms[a] for m in p for a in m if self._atoms[a].axes)
 
-    def need(
-        self, index: Poly, length: int, lengths: Mapping[str, int], axis: int = 0, most: bool = True
-    ) -> int | None:
+    def need(self, index: Poly, length: int, lengths: Mapping[str, int], axis: int, most: bool) -> int | None:
         """So many invocations along the axis, and no later one reaches the array; None where that is not known.
 
         With `most`, fewer may do: how far an id goes in steps of a shared value is not known before the call.
@@ -319,12 +318,18 @@ class Reach:
 
     def spreads(self, index: Poly, axes: frozenset[int]) -> bool:
         """Whether it goes along all these axes, so that an element each is what the array asks for."""
-        steps = [self._times_id(index, axis) for axis in sorted(axes)]
+        steps = [self._step(index, axis) for axis in axes]
         if not all(steps) or any(t.kind == "?" for t in self._kinds(index)) or self.repeats(index):
             return False
         if any(_is_negative(s) for s in steps if s):
             return True  # a mirror image
         return not _is_negative({m: c for m, c in index.items() if self._is_shared({m: c})})
+
+    def _step(self, p: Poly, axis: int) -> Poly | None:
+        """From one place to the next, where a workgroup goes at least as far as it has places."""
+        group, place = self._without(p, "w", axis), self._without(p, "l", axis)
+        exact = self._times_id(p, axis)
+        return exact or (place if group and not _is_negative(_add(group, place, -self.size[axis])) else None)
 
     def is_across(self, index: Poly) -> bool:
         """Whether y goes from element to element, and x in larger steps."""
