@@ -115,9 +115,16 @@ def test_a_class_goes_by_its_number_and_by_its_name(code, capsys):
     assert found["link"].endswith("#deadlineexceeded")
     assert inside("explain", code) == 0
     said = capsys.readouterr().out
-    assert said.startswith("DeadlineExceeded (1009, ")
+    assert said.startswith("DeadlineExceeded (1009)\n")
     for line in ("meaning: ", "typical cause: ", "Fix: ", "more: "):
         assert f"\n{line}" in said
+
+
+@pytest.mark.parametrize("name", ["ArgumentTypeError", "argumentvalueerror", "WireUnknownOp"])
+def test_a_class_is_explained_without_a_code_that_says_nothing(name, capsys):
+    assert inside("explain", name) == 0
+    said = capsys.readouterr().out
+    assert said.lower().startswith(f"{name.lower()} (1999{', e-wire-unknown-op' if name == 'WireUnknownOp' else ''})")
 
 
 def test_a_number_that_classes_share_lists_them_all(capsys):

@@ -120,11 +120,15 @@ def test_a_program_that_is_cut_into_launches_has_a_text_for_each(capsys, files):
 
 def test_compile_time_parameters_take_values(capsys):
     texts = []
-    for words in ([], ["--const", "shift=3"]):
+    for words in ([], *([option, "shift=3"] for option in ("--const", "--input", "-i"))):
         assert inside("ir", "kernels.py:count", *words) == 0
         texts.append(capsys.readouterr().out)
     assert ">> 30" in texts[0]
     assert ">> 3" in texts[1]
+    assert texts[1] == texts[2] == texts[3]
+    for option in ("--const", "-i"):
+        assert inside("run", "kernels.py:count", "-i", "x=ones:4", "-i", "bins=zeros:4", option, "shift=0") == 0
+        assert "0, 4, 0, 0" in capsys.readouterr().out.replace(" ", "").replace(",", ", ")
     assert "no compile-time parameter x" in refused(capsys, "ir", "kernels.py:count", "--const", "x=3")
 
 

@@ -304,6 +304,10 @@ def test_reasons_name_the_buffer_and_both_accesses():
     assert determinism(UNPROVED["an exchange"]).reasons == (
         "atomic_exchange and atomic_exchange of two invocations may meet in 'c'",
     )
+    assert determinism(program(store(G * BufLen("out")), size=(4, 4, 1))).reasons == (
+        "store and store of two invocations may meet in 'out', as an index is not a sum of ids times numbers that the "
+        "text has",
+    )
     assert "V066" in determinism(UNPROVED["not a valid program"]).reasons[0]
 
 

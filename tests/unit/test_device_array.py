@@ -1058,3 +1058,62 @@ def test_a_process_ends_well_with_memory_lent(tmp_path):
         [sys.executable, "-c", textwrap.dedent(EXIT)], capture_output=True, text=True, timeout=60, check=False
     )
     assert (found.returncode, found.stdout, found.stderr) == (0, "fine\n", "")
+
+
+# ---- views ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_view_is_the_same_memory_read_as_other_elements(name):
+    d = vyre.to_device(np.array([[1.0, -2.0, 0.5]], np.float32), name)
+    bits = d.view(np.uint32)
+    assert (bits.dtype, bits.shape, bits.device) == (np.uint32, (1, 3), d.device)
+    bump(bits)
+    assert np.array_equal(d.numpy().view(np.uint32), np.array([[0x3F800001, 0xC0000001, 0x3F000001]]))
+    assert bits._memory is d._memory
+    d.free()
+    assert bits.numpy()[0, 0] == 0x3F800001
+
+
+@pytest.mark.parametrize("shape, dtype, seen", [((2, 6), u8, (2, 24)), ((2, 6), f64, (2, 3)), ((0, 4), u16, (0, 8))])
+def test_the_last_axis_of_a_view_takes_the_difference(shape, dtype, seen):
+    d = vyre.to_device(np.arange(shape[0] * shape[1], dtype=np.uint32).reshape(shape), "cpu")
+    found = d.view(dtype)
+    assert found.shape == seen
+    assert np.array_equal(found.numpy(), d.numpy().view(found.dtype))
+
+
+@pytest.mark.parametrize(
+    "values, dtype, message",
+    [
+        (
+            np.zeros((4, 3), np.uint32),
+            np.float64,
+            r"has 12 bytes, and float64 takes 8.*astype\(np.float64",
+        ),
+        (np.array(1, np.uint32), np.uint8, r"one axis or more"),
+        (np.zeros(4, np.bool_), np.uint32, "bools as words"),
+        (np.zeros(4, np.uint32), bool_, "bools as words"),
+        (np.zeros(4, np.uint32), np.complex64, "no kernel has elements of complex64"),
+        (np.zeros(4, np.uint32), "nonsense", "not a type of elements"),
+    ],
+)
+def test_a_view_that_cannot_be_is_refused(values, dtype, message):
+    d = vyre.to_device(values, "cpu")
+    with pytest.raises(VyreError, match=message):
+        d.view(dtype)
+
+
+def test_a_freed_array_has_no_view_and_a_view_of_what_is_written_is_no_other_memory():
+    d = vyre.to_device(np.zeros(4, np.uint32), "cpu")
+    seen = d.view(f32)
+    with pytest.raises(ArgumentValueError, match="share"):
+        two_results(d, seen)
+    d.free()
+    with pytest.raises(ArgumentValueError, match="was freed"):
+        d.view(f32)
+
+
+@vyre.kernel
+def two_results(a: InOut[u32], b: InOut[f32]):
+    a[gid.x] += 1
+    b[gid.x] += 1.0

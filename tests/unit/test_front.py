@@ -391,6 +391,13 @@ W = np.arange(4, dtype=np.uint32)
         (lambda: copy_words.on("no pe")(W), vyre.BackendUnavailable, "no pe", "reference"),
         (lambda: copy_words.specialize(n=1), TypeError, "n", "use one of: none"),
         (lambda: copy_words(b"abcd"), TypeError, "uint8", "np.frombuffer(x, np.uint32)"),
+        (lambda: copy_words(array.array("d", [1.0])), TypeError, "x holds float64", "np.asarray(x).astype(np.uint32)"),
+        (
+            lambda: copy_words(array.array("f", [1.0])),
+            TypeError,
+            "x holds float32",
+            "np.asarray(x).view(np.uint32)",
+        ),
         (lambda: copy_words(np.ma.masked_array(W, W > 2)), TypeError, "masked", "x.filled(...)"),
         (lambda: copy_words(W, out=np.ma.masked_array(W)), TypeError, "MaskedArray", "NumPy array of uint32"),
         (lambda: copy_words(W, sizes=4), TypeError, "sizes is a int", "sizes={"),

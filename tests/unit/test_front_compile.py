@@ -831,8 +831,9 @@ def test_strictness_is_part_of_the_choice(monkeypatch):
     monkeypatch.setenv("VYRE_BACKEND", "nowhere,recording")
     monkeypatch.delenv("VYRE_STRICT", raising=False)
     with registry.isolated(opening(Recording, [])):
-        with pytest.warns(vyre.driver.selection.registry.FallbackWarning):
+        with pytest.warns(vyre.driver.selection.registry.FallbackWarning) as told:
             copy_words(X)
+        assert told[0].filename == __file__  # the caller's line
         monkeypatch.setenv("VYRE_STRICT", "1")
         with pytest.raises(vyre.BackendUnavailable, match="nowhere"):
             copy_words(X)

@@ -507,6 +507,7 @@ def test_using_a_later_one_of_the_list_warns_and_counts_and_strict_raises(monkey
         ]
         (event,) = told
         assert (event.message.skipped, event.message.used) == ("x", "y")
+        assert event.filename == __file__
         assert str(pickle.loads(pickle.dumps(event.message))) == str(event.message)
         assert fallback_counts()["x", "y"] == before + 1
         with pytest.raises(BackendUnavailable, match="no x"):

@@ -39,6 +39,7 @@ Inputs = Annotated[
     typer.Option(
         "--input",
         "-i",
+        "--const",
         metavar="NAME=VALUE",
         help="An argument: a number, file.npy, file.bin, random:N[@SEED], zeros:N, ones:N or arange:N. N may be 48x64.",
     ),

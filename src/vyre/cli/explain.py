@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import typer
 
-from ..errors import ArgumentValueError
+from ..errors import ArgumentValueError, DiagCode
 from .app import Json, app
 from .calls import (
     Backend,
@@ -131,7 +131,8 @@ def show_plan(document: Plan, told: Explanation) -> None:
 
 def show_codes(document: Codes) -> None:
     for k, m in enumerate(document["codes"]):
-        title = f"{m['name']} ({m['code']}, {m['diagnostic']})" if m["name"] else f"{m['code']} ({m['severity']})"
+        codes = (c for c in (m["code"], m["diagnostic"]) if c != DiagCode.E_UNKNOWN)  # which says nothing
+        title = f"{m['name']} ({', '.join(codes)})" if m["name"] else f"{m['code']} ({m['severity']})"
         print(f"{chr(10) if k else ''}{title}")
         print(f"meaning: {m['meaning']}")
         if m["cause"]:

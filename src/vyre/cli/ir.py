@@ -71,7 +71,8 @@ class Document(TypedDict):
 def ir(
     file: File,
     consts: Annotated[
-        list[str] | None, typer.Option("--const", metavar="NAME=NUMBER", help="Value of a compile-time parameter.")
+        list[str] | None,
+        typer.Option("--const", "--input", "-i", metavar="NAME=NUMBER", help="Value of a compile-time parameter."),
     ] = None,
     wire: Annotated[str | None, typer.Option("--wire", metavar="OUT", help="Write the wire form to a file.")] = None,
     stats: Annotated[bool, typer.Option("--stats", help="Operations, buffers, requirements, determinism.")] = False,

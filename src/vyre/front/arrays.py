@@ -32,8 +32,12 @@ HOST_DEVICES = (1, 3, 11)
 def as_array(name: str, value: Any, element: DataType) -> Array:
     """The argument as an array of the declared element type, over the same memory; never a conversion of values."""
     array = value if type(value) is np.ndarray else view(name, value, ARRAY_DTYPES[element.name].name)
-    how = "" if isinstance(value, np.ndarray) else f"np.frombuffer({name}, np.{ARRAY_DTYPES[element.name].name})"
-    check_dtype(name, array.dtype, element, how)
+    if isinstance(value, np.ndarray):
+        check_dtype(name, array.dtype, element)
+    elif array.dtype.itemsize == 1:  # bytes, most likely of such elements
+        check_dtype(name, array.dtype, element, f"np.frombuffer({name}, np.{ARRAY_DTYPES[element.name].name})")
+    else:
+        check_dtype(name, array.dtype, element, array=f"np.asarray({name})")
     return array
 
 
@@ -79,12 +83,12 @@ def _unreadable(name: str, cause: Exception) -> ArgumentTypeError:
     )
 
 
-def check_dtype(name: str, dtype: np.dtype[Any], element: DataType, fix: str = "") -> None:
+def check_dtype(name: str, dtype: np.dtype[Any], element: DataType, fix: str = "", *, array: str = "") -> None:
     """Exactly the declared type, in either byte order: what a caller means by other elements only a caller can say."""
     if dtype.newbyteorder("=") != ARRAY_DTYPES[element.name]:
         raise ArgumentTypeError(
             f"{name} holds {dtype} and the kernel declares {element.name}",
-            fix=fix or _conversion(name, dtype, element),
+            fix=fix or _conversion(array or name, dtype, element),
             argument=name,
         )
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..driver.contract.values import DEFAULT_CONFIG, U32_MAX, Dims, DispatchConfig
-from ..driver.plan.grid import axes_of, check_grid, grid_for_domain, read_by_own_id, visits_everything
+from ..driver.contract.values import DEFAULT_CONFIG, U32_MAX, DispatchConfig
 from ..errors import ArgumentTypeError, ArgumentValueError, DeviceOutOfMemory, shown
 from ..foundation.language import Param
 from .arrays import ARRAY_DTYPES, WORD, Array, as_array, check_writable, is_plain, number_writer, to_input
+from .domain import choose_grid
 
 if TYPE_CHECKING:
     from ..foundation.ir.program import Program
@@ -180,7 +180,10 @@ class CallPlan:
         self.targets = tuple((o.at, o) for o in self.outputs if o.at is not None)
         self.counts = {p.name: math.prod(shapes[p.name]) for p in kernel.params if p.role == "out" and not p.count}
         workgroup = options.config.workgroup_override or program.workgroup_size
-        grid, self.why_grid = choose_grid(kernel, program, arrays, shapes, options, workgroup)
+        read = {p.name: arrays[p.name].shape for p in kernel.params if p.role == "in"}
+        results = {p.name: shapes[p.name] for p in kernel.params if p.role == "out"}
+        results |= {p.name: arrays[p.name].shape for p in kernel.params if p.role == "inout"}
+        grid, self.why_grid = choose_grid(kernel.__name__, program, read, results, options, workgroup)
         self.idle = grid is not None and 0 in grid and self.request.grid_override is None  # that one the driver refuses
         self.config = self.request if grid == self.request.grid_override else self.request.with_(grid_override=grid)
 
@@ -244,71 +247,6 @@ def _common_shape(name: str, params: tuple[Param, ...], arrays: Mapping[str, Arr
     raise ArgumentValueError(
         f"the length of {name} is not clear: the inputs differ ({listed})", fix=f'pass sizes={{"{name}": n}}'
     )
-
-
-def choose_grid(
-    kernel: Kernel,
-    program: Program,
-    arrays: Mapping[str, Array],
-    shapes: Mapping[str, Shape],
-    options: Options,
-    workgroup: Dims,
-) -> tuple[Dims | None, str]:
-    """The grid that the caller or the arrays ask for, and which of them; None leaves one dimension to the driver."""
-    if options.config.grid_override is not None:
-        return options.config.grid_override, "config.grid_override of the call"
-    if options.grid is not None:
-        x, y, z = (*options.grid, 1, 1)[:3]
-        return check_grid((x, y, z), workgroup), "grid= of the call"
-    if options.extent is not None:
-        return _covering(options.extent, workgroup, "domain= of the call")
-    read = {p.name: arrays[p.name].shape for p in kernel.params if p.role == "in"}
-    results = {p.name: shapes[p.name] for p in kernel.params if p.role == "out"}
-    results |= {p.name: arrays[p.name].shape for p in kernel.params if p.role == "inout"}
-    seen, thick = axes_of(program), 3 if workgroup[2] > 1 else 2 if workgroup[1] > 1 else 1
-    if seen > 1 or thick > 1:
-        rank, why = (
-            (thick, f"has a {thick}-D workgroup") if thick >= seen else (seen, f"reads the {'xyz'[seen - 1]} axis")
-        )
-        everything = results | read if visits_everything(program) else results
-        name, domain = _plane(f"{kernel.__name__} {why}", rank, results, everything)
-        return _covering(domain, workgroup, f"the shape of {name}")
-    if visits_everything(program) or any(b.is_workgroup for b in program.buffers):
-        return None, ""  # the driver takes the largest array
-    own = {math.prod(read[name]): name for name in sorted(read.keys() & read_by_own_id(program))}
-    longest = max(own, default=0)
-    if not results or longest <= max(map(math.prod, results.values())):
-        return None, ""  # the driver takes the largest result
-    return _covering((longest,), workgroup, f"the length of {own[longest]}, which invocations read at their own id")
-
-
-def _covering(domain: Shape, workgroup: Dims, source: str) -> tuple[Dims, str]:
-    grid = grid_for_domain(domain, workgroup)
-    many, each = ("x".join(map(str, dims)) for dims in (domain, workgroup))
-    return grid, f"covers {many}, {source}, in workgroups of {each}"
-
-
-def _plane(why: str, rank: int, results: Mapping[str, Shape], everything: Mapping[str, Shape]) -> tuple[str, Shape]:
-    """The domain of a kernel with two or three axes: the shape that its results of so many axes have in common, and the
-    first of these. It has an invocation for every element of `everything`.
-    """
-    fix = f"pass domain=({', '.join(('width', 'height', 'depth')[:rank])}) or grid=(x, y, z)"
-    listed = ", ".join(f"{name} {shape}" for name, shape in results.items()) or "none"
-    found = {shape: name for name, shape in reversed(list(results.items())) if len(shape) == rank}
-    if not found:
-        raise ArgumentValueError(
-            f"{why} and no result has {rank} axes: {listed}", fix=f"{fix}, or a result of {rank} axes"
-        )
-    if len(found) > 1:
-        raise ArgumentValueError(f"{why} and its results differ in shape: {listed}", fix=fix)
-    ((domain, source),) = found.items()
-    for name, shape in everything.items():
-        if math.prod(shape) > math.prod(domain):
-            raise ArgumentValueError(
-                f"{why} and {name} of shape {shape} has more elements than a result of shape {domain} has invocations",
-                fix=fix,
-            )
-    return source, domain[::-1]
 
 
 def axes(name: str, value: Extent) -> Shape:

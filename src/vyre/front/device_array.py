@@ -112,6 +112,32 @@ class DeviceBuffer:
         found = self.numpy()
         return found if dtype is None else found.astype(any_dtype(dtype), copy=False)
 
+    def view(self, dtype: Any) -> DeviceBuffer:
+        """The same memory read as other elements, without a copy: as in NumPy, the last axis takes the difference."""
+        wanted = element_dtype(dtype)
+        fix = f"convert it with a kernel, or on the host: d.numpy().astype(np.{wanted.name})"
+        if wanted not in DTYPES:
+            raise ArgumentTypeError(f"no kernel has elements of {wanted}", fix="pass np.float32, or vyre.f32")
+        if wanted != self.dtype and np.dtype(np.bool_) in (wanted, self.dtype):
+            raise ArgumentTypeError("a device holds bools as words, which are not seen as other elements", fix=fix)
+        shape, last = self.shape, self.dtype.itemsize * (self.shape[-1] if self.shape else 1)
+        if wanted.itemsize != self.dtype.itemsize:
+            if not shape or last % wanted.itemsize:
+                raise ArgumentValueError(
+                    f"the last axis of {self!r} has {last} bytes, and {wanted} takes {wanted.itemsize} in an array of "
+                    "one axis or more",
+                    fix=fix,
+                )
+            shape = (*shape[:-1], last // wanted.itemsize)
+        return DeviceBuffer._over(
+            self._at(),
+            self._memory,
+            wanted,
+            shape,
+            is_bfloat=getattr(dtype, "name", "") == "bf16",
+            read_only=self._read_only,
+        )
+
     def free(self) -> None:
         """Let go of the memory now; a second call does nothing. Who was lent it keeps it."""
         self._home = self._memory = None

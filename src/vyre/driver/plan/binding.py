@@ -215,7 +215,7 @@ def borrowed_input_slices(buffers: Sequence[Buffer], what: str = "buffer") -> tu
         except TypeError as e:
             raise ArgumentTypeError(
                 f"{what} {k} is {type(data).__name__}, which holds no bytes",
-                fix="pass bytes, a bytearray, a NumPy array, or another object with the buffer protocol",
+                fix="pass bytes, a bytearray, a NumPy array (np.asarray(x, dtype=np.float32)), or another buffer",
             ) from e
     return tuple(found)
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ...errors import ArgumentValueError, InvalidProgram
-from ...foundation.check.linear import Atom, Form, form, linear
 from ...foundation.check.requirements import SUBGROUP_EXPRS
 from ...foundation.ir import nodes as ir
 from ...foundation.ir.nodes import IndirectDispatch
@@ -84,23 +83,6 @@ def axes_of(program: Program) -> int:
 def _axes_of(program: Program) -> int:
     ids = (ir.InvocationId, ir.WorkgroupId)
     return 1 + max((i.axis for i in distinct(program.entry) if isinstance(i, ids)), default=0)
-
-
-def read_by_own_id(program: Program) -> frozenset[str]:
-    """Buffers of which an invocation reads the element of its own id along x: they have an invocation for each."""
-    return program._cached("driver.own", lambda: _read_by_own_id(program))
-
-
-def _read_by_own_id(program: Program) -> frozenset[str]:
-    changed = {n.name for n in walk_nodes(program.entry) if isinstance(n, ir.Assign)}
-    parts: dict[Atom, int] = {("w", 0): program.workgroup_size[0], ("l", 0): 1}  # as some write it
-    own = (form(0, {("g", 0): 1}), form(0, parts))
-    names: dict[str, Form | None] = {}
-    for n in walk_nodes(program.entry):
-        if isinstance(n, ir.Let) and n.name not in changed:
-            names[n.name] = None if n.name in names else linear(n.value, names, frozenset())
-    loads = (i for i in distinct(program.entry) if isinstance(i, ir.Load))
-    return frozenset(i.buffer for i in loads if linear(i.index, names, frozenset()) in own)
 
 
 def dispatch_param_words(bindings: Sequence[Binding], element_count: int) -> tuple[int, ...]:

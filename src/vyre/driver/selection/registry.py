@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import threading
 import warnings
 from collections import Counter
@@ -470,6 +471,15 @@ def _in_time(listing: BackendListing, ask: Callable[[], T]) -> T:
         ) from e
 
 
+def _callers_level() -> int:
+    """For a warning of the function that asks: the level of the nearest caller outside of this package."""
+    package = __name__.partition(".")[0]
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == package:
+        level, frame = level + 1, frame.f_back
+    return level
+
+
 def _select_listed(listed: settings.Setting, program: Program | None, strict: bool) -> Selection:
     names: settings.Names = listed.value
     losers: list[Loser] = []
@@ -487,7 +497,7 @@ def _select_listed(listed: settings.Setting, program: Program | None, strict: bo
         for loser in losers:
             with _swap:
                 _fallbacks[loser.name, name] += 1
-            warnings.warn(FallbackWarning(loser.name, name, loser.reason), stacklevel=3)
+            warnings.warn(FallbackWarning(loser.name, name, loser.reason), stacklevel=_callers_level())
         after = (Loser(n, f"listed after {name}; not asked") for n in names[i + 1 :])
         return Selection(name, backend, (*losers, *after))
     raise BackendUnavailable(

@@ -56,6 +56,7 @@ MOST_PAIRS = 1_000_000  # of accesses to all buffers together
 MOST_COMPARISONS = 5_000  # of pairs; those that differ alike are compared once
 MOST_BARRIERS = 1000
 MOST_REASONS = 10
+_NOT_LINEAR = ", as an index is not a sum of ids times numbers that the text has"
 MOST_ROUNDS = 64  # bounds that close in on each other one by one would take ages; stopping early proves less
 
 Bounds = Mapping[Atom, tuple[int, int]]
@@ -430,6 +431,8 @@ def _meetings(buffers: Mapping[str, _Sources], shared: set[str], grid: _Grid) ->
             continue
         for a, b in combinations_with_replacement(places, 2):
             said = f"{a.name} and {b.name} of two invocations may meet in {buffer!r}"
+            if a.at is None or b.at is None:
+                said += _NOT_LINEAR
             if said in found or _harmless(a, b):
                 continue
             if len(known) > MOST_COMPARISONS:
