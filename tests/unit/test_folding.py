@@ -14,7 +14,7 @@ import pytest
 
 import vyre
 from vyre.backends import reference
-from vyre.foundation.language import build_program, read_source
+from vyre.foundation.language.kernel import build_program, read_source
 
 NAMES = ("In", "Out", "u32", "i32", "u64", "i64", "f16", "bf16", "f32", "f64", "bool_", "gid", "select", "fma")
 FUNCTIONS = (

@@ -47,7 +47,7 @@ from vyre.backends import reference
 from vyre.foundation.ir.nodes import Assign, Atomic, If, Let, Load, Loop, Store, Var
 from vyre.foundation.ir.program import Access
 from vyre.foundation.ir.visit import walk, walk_nodes
-from vyre.foundation.language import NO_DEFAULT, build_program, read_source
+from vyre.foundation.language.kernel import NO_DEFAULT, build_program, read_source
 
 NUMPY = {
     "u32": np.uint32, "i32": np.int32, "f32": np.float32, "bool": np.uint32, "u8": np.uint8, "i8": np.int8,

@@ -12,7 +12,7 @@ import pytest
 
 import vyre
 from vyre.foundation.ir.nodes import Let, Lit
-from vyre.foundation.language import build_program, read_source
+from vyre.foundation.language.kernel import build_program, read_source
 
 HEADER = (
     "def k(x: In[u32], f: In[f32], s: In[i32], b: In[u8], out: Out[u32], io: InOut[u32], w: InOut[f32],"

@@ -13,7 +13,7 @@ from vyre import In, InOut, Out, bf16, bool_, const, device, f16, f32, f64, gid,
 from vyre.backends import reference
 from vyre.foundation.ir.nodes import Assign, If, Let, Loop, Region
 from vyre.foundation.ir.visit import walk_nodes
-from vyre.foundation.language import build_program, read_source
+from vyre.foundation.language.kernel import build_program, read_source
 
 NAMES = {
     "In": In, "Out": Out, "InOut": InOut, "u32": u32, "i32": i32, "f32": f32, "f64": f64, "u8": u8, "f16": f16,

@@ -11,7 +11,7 @@ import pytest
 import vyre
 from vyre import In, InOut, Out, atomic_add, device, static_range, u32
 from vyre.backends import reference
-from vyre.foundation.language import build_program, read_source, stmts
+from vyre.foundation.language.kernel import build_program, read_source, stmts
 
 pytestmark = pytest.mark.check
 

@@ -14,7 +14,7 @@ from vyre.foundation.ir.build import Builder
 from vyre.foundation.ir.dtypes import u32 as word
 from vyre.foundation.ir.nodes import InvocationId, Loop, lit
 from vyre.foundation.ir.visit import walk_nodes
-from vyre.foundation.language import build_program, read_source
+from vyre.foundation.language.kernel import build_program, read_source
 from vyre.lower import PASSES, LowerOptions, lower
 from vyre.lower.form import show, walk
 

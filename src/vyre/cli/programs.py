@@ -27,7 +27,7 @@ from .output import others_on_stderr
 if TYPE_CHECKING:
     from ..foundation.ir.dtypes import DataType
     from ..foundation.ir.program import Program
-    from ..foundation.language import Param
+    from ..foundation.language.kernel import Param
     from ..front.arrays import Array
     from ..front.kernel import Kernel
 

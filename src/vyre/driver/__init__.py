@@ -61,7 +61,7 @@ _ALIASES = {
     "BackendError": "..errors:BackendError",
     "DiagnosticCode": "..errors:DiagCode",
     "Error": "..errors:VyreError",
-    "SubgroupCaps": "..foundation.subgroup:SubgroupCaps",
+    "SubgroupCaps": "..foundation.meaning.subgroup:SubgroupCaps",
     "compile_owned": "guard.compile:compile",
     "compile_owned_with_telemetry": "guard.compile:compile_with_telemetry",
     "compile_shared": "guard.compile:compile",
@@ -96,7 +96,7 @@ _MODULES = {
     "reservation_policy": "plan.bounds",
     "shadow": "verify.shadow",
     "specialization": "plan.specialize",
-    "subgroup": "..foundation.subgroup",
+    "subgroup": "..foundation.meaning.subgroup",
     "validation": "admission.program",
 }
 """Module of the driver's documentation -> the module that answers the same question here."""

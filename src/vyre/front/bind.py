@@ -14,7 +14,7 @@ import numpy as np
 
 from ..driver.contract.values import DEFAULT_CONFIG, U32_MAX, DispatchConfig
 from ..errors import ArgumentTypeError, ArgumentValueError, DeviceOutOfMemory, shown
-from ..foundation.language import Param
+from ..foundation.language.kernel import Param
 from .arrays import ARRAY_DTYPES, WORD, Array, as_array, check_writable, is_plain, number_writer, to_input
 from .domain import choose_grid
 

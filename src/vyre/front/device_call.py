@@ -19,7 +19,7 @@ from ..driver.guard.compile import compile
 from ..driver.pipeline.compiler import pipelines_of
 from ..driver.plan.binding import BindingPlan, BindingRole
 from ..errors import ArgumentTypeError, ArgumentValueError, CooperativeResidencyExceeded, UnsupportedFeature
-from ..foundation.language import Param
+from ..foundation.language.kernel import Param
 from .arrays import ARRAY_DTYPES, Array, check_dtype, from_bytes, to_input
 from .bind import CallPlan, Form, Options, OutputPlan, check_array
 from .call import MAX_PLANS, NO_OPTIONS, Call, as_called, check_target

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..driver.execute.pipeline import DriverPipeline
     from ..driver.pipeline.cache import PipelineCache
     from ..foundation.ir.program import BufferDecl, Program
-    from ..foundation.language import KernelSource, Param
+    from ..foundation.language.kernel import KernelSource, Param
     from .bind import CallPlan, Form
     from .call import Call, PendingCall
 
@@ -44,7 +44,7 @@ class Kernel:
     _only_program: Program | None
 
     def __init__(self, function: Callable[..., Any], workgroup: Workgroup) -> None:
-        from ..foundation.language import NO_DEFAULT, read_source
+        from ..foundation.language.kernel import NO_DEFAULT, read_source
 
         self._start(read_source(function, workgroup))
         self.__qualname__ = getattr(function, "__qualname__", self.__name__)
@@ -112,7 +112,7 @@ class Kernel:
 
     def specialize(self, **consts: Any) -> Program:
         """The program for these values of the compile-time parameters."""
-        from ..foundation.language import NO_DEFAULT, build_program
+        from ..foundation.language.kernel import NO_DEFAULT, build_program
 
         values: dict[str, Any] = {}
         known = {p.name: p for p in self.params if p.role == "const"}
@@ -219,7 +219,7 @@ class _ProgramSource(NamedTuple):
 def _param_of(buffer: BufferDecl) -> Param:
     """The parameter that a buffer of a program is."""
     from ..foundation.ir.program import Access
-    from ..foundation.language import RESERVED, Param
+    from ..foundation.language.kernel import RESERVED, Param
 
     count = buffer.count
     if buffer.backend_allocated:

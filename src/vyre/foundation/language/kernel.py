@@ -1,0 +1,175 @@
+"""Kernels: a Python function read as a compute program.
+
+`read_source` looks at the signature once, when the function is decorated; `build_program` compiles the body for given
+values of its compile-time parameters and validates the result, so that a kernel that was accepted runs anywhere.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ..ir.build import Builder, workgroup_shape
+from ..ir.dtypes import DataType
+from ..ir.nodes import Load, lit
+from ..ir.program import Access, Program
+from ..ir.value import Value
+from . import lang
+from .lang import Annotation, const, element_type
+from .refused_syntax import FOREIGN_TYPES
+from .source import FunctionSource
+from .stmts import StatementCompiler
+from .values import Const, Frame, Local, outside_value
+
+RESERVED = ("grid", "domain", "sizes", "config")
+"""Keywords of a kernel's call."""
+ACCESS = {
+    "in": Access.READ_ONLY,
+    "out": Access.WRITE_ONLY,
+    "inout": Access.READ_WRITE,
+    "uniform": Access.UNIFORM,
+    "scalar": Access.UNIFORM,
+}
+
+
+class _NoDefault:
+    def __repr__(self) -> str:
+        return "NO_DEFAULT"
+
+
+NO_DEFAULT: object = _NoDefault()
+
+
+class Param(Value):
+    """A parameter of a kernel. `role` is in, out, inout, uniform, scalar or const; `count` 0 is sized at dispatch."""
+
+    name: str
+    role: str
+    element: DataType | None = None
+    count: int = 0
+    default: object = NO_DEFAULT
+    line: int = 0
+
+
+class KernelSource(FunctionSource):
+    """A kernel's function, with its signature understood."""
+
+    def __init__(self, fn: Callable[..., Any], workgroup: int | Iterable[int]) -> None:
+        self.workgroup = workgroup_shape(workgroup)
+        super().__init__(fn)
+        self.params = self._read_params()
+
+    def _read_params(self) -> tuple[Param, ...]:
+        args = self.tree.args
+        for extra in (args.vararg, args.kwarg):
+            if extra is not None:
+                raise self.error(extra, "kernels have a fixed list of parameters", "name every parameter")
+        for default in args.defaults:
+            raise self.error(
+                default, "only compile-time parameters have defaults", "move it behind `*`: *, n: const = 4"
+            )
+        if self.tree.returns is not None and self.annotation("return", self.tree.returns) is not None:
+            raise self.error(self.tree.returns, "kernels return nothing", "write results to an Out parameter")
+        plain = [self._read_param(arg, NO_DEFAULT) for arg in (*args.posonlyargs, *args.args)]
+        for param, arg in zip(plain, (*args.posonlyargs, *args.args), strict=True):
+            if param.role == "const":
+                raise self.error(
+                    arg, "a compile-time parameter is positional", f"move it behind `*`: *, {arg.arg}: const"
+                )
+        named = []
+        for arg in args.kwonlyargs:
+            param = self._read_param(arg, (self.fn.__kwdefaults__ or {}).get(arg.arg, NO_DEFAULT))
+            if param.role != "const":
+                raise self.error(
+                    arg, f"the keyword parameter `{arg.arg}` is not const", "move it before `*`, or annotate it const"
+                )
+            named.append(param)
+        return (*plain, *named)
+
+    def _read_param(self, arg: ast.arg, default: object) -> Param:
+        name, line = arg.arg, self.line(arg)
+        if name in RESERVED:
+            raise self.error(arg, f"`{name}` is a keyword of every kernel call", "choose another name")
+        if not name.isascii():
+            raise self.error(arg, f"the parameter name `{name}` is not ASCII", "use letters, digits and underscores")
+        if arg.annotation is None and name in ("self", "cls"):
+            raise self.error(arg, "a kernel is no method", f"move it out of the class, or drop {name}")
+        if arg.annotation is None:
+            raise self.error(
+                arg, f"the parameter `{name}` has no annotation", f"write {name}: In[f32], or {name}: f32 for a number"
+            )
+        note = self.annotation(name, arg.annotation)
+        t = element_type(note)
+        if note is const:
+            if default is not NO_DEFAULT and not isinstance(outside_value(default, name), Const):
+                raise self.error(arg, f"the default of `{name}` is not a number", "give a number")
+            return Param(name, "const", None, 0, default, line)
+        if isinstance(note, Annotation):
+            return Param(name, note.role, note.element, note.count, NO_DEFAULT, line)
+        if t is not None:
+            return Param(name, "scalar", t, 1, NO_DEFAULT, line)
+        raise self.error(
+            arg.annotation, f"`{ast.unparse(arg.annotation)}` is no type of kernels", _annotation_fix(note)
+        )
+
+
+def _annotation_fix(note: object) -> str:
+    if isinstance(note, lang.Role):
+        return f"name the element type: {note}[f32]"
+    if isinstance(note, DataType):
+        return "use a type that kernels compute with or store"
+    ours = FOREIGN_TYPES.get(getattr(note, "__name__", ""), "f32")
+    return f"write {ours} for a number, or In[{ours}], Out[{ours}], InOut[{ours}] for a buffer"
+
+
+def read_source(fn: Callable[..., Any], workgroup: int | Iterable[int]) -> KernelSource:
+    """The parsed function and its parameters; refuses a signature that no kernel can have."""
+    return KernelSource(fn, workgroup)
+
+
+def build_program(source: KernelSource, consts: Mapping[str, object]) -> Program:
+    """The program of a kernel for these values of its compile-time parameters."""
+    builder, frame = Builder(source.workgroup), Frame(source)
+    scope = frame.scopes[0]
+    for param in source.params:
+        if param.role == "const":
+            scope[param.name] = Const(_const_value(source, param, consts))
+            continue
+        assert param.element is not None
+        buffer = builder.buffer(param.name, ACCESS[param.role], param.element, param.count)
+        if param.role == "scalar":
+            load = Load(param.name, lit(0), dtype=param.element)
+            scope[param.name] = Local(load, param.element, param.line, "a parameter")
+        else:
+            scope[param.name] = buffer
+    try:
+        StatementCompiler(builder, frame).block(source.tree.body)
+    except RecursionError:
+        raise source.error(source.tree, "the kernel is nested too deeply", "bind parts of it to names") from None
+    program = builder.program()
+    _refuse_invalid(source, program)
+    return program
+
+
+def _const_value(source: KernelSource, param: Param, consts: Mapping[str, object]) -> int | float | bool:
+    value = consts.get(param.name, param.default)
+    found = outside_value(value, param.name)
+    if isinstance(found, Const):
+        return found.value
+    at = next(arg for arg in source.tree.args.kwonlyargs if arg.arg == param.name)
+    if value is NO_DEFAULT:
+        raise source.error(at, f"the compile-time parameter `{param.name}` has no value", f"pass {param.name}=...")
+    raise source.error(
+        at, f"the value of `{param.name}` is a {type(value).__name__}, not a number", f"pass a number as {param.name}"
+    )
+
+
+def _refuse_invalid(source: KernelSource, program: Program) -> None:
+    """Findings of the validator, at the statement they are about. What a backend lacks is said at dispatch."""
+    from ..check.validate import validate
+    from ..ir.report import Capabilities
+
+    for issue in validate(program, Capabilities.everything()):
+        if issue.severity == "error":
+            raise source.error(issue.span or source.tree, issue.message, issue.fix)
