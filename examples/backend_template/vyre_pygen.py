@@ -10,10 +10,7 @@ from typing import Any
 import vyre
 from vyre.driver import LaunchGeometryLimits, replace_output_buffers_preserving_slots, validate_program_for_backend
 from vyre.driver.plan import plan_dispatch
-from vyre.foundation.check import typing
-from vyre.foundation.ir import nodes as ir
-from vyre.foundation.ir import visit
-from vyre.foundation.meaning import arith, mathlib
+from vyre.foundation import arith, ir, mathlib, typing, visit
 
 
 class PygenBackend(vyre.VyreBackend, contract=1):

@@ -11,7 +11,8 @@ import pytest
 import vyre
 from vyre import In, InOut, Out, atomic_add, device, static_range, u32
 from vyre.backends import reference
-from vyre.foundation.language.kernel import build_program, read_source, stmts
+from vyre.foundation.language import stmts
+from vyre.foundation.language.kernel import build_program, read_source
 
 pytestmark = pytest.mark.check
 

@@ -1,4 +1,7 @@
-"""What a program is and means."""
+"""What a program is and means. Backends of other packages find here what they walk and evaluate programs with."""
+
+from importlib import import_module
+from typing import Any
 
 from . import above
 
@@ -14,3 +17,10 @@ above.where |= {
     }.items()
     for name in names.split()
 }
+_MODULES = {"arith": ".meaning.arith", "mathlib": ".meaning.mathlib", "typing": ".check.typing", "visit": ".ir.visit"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module(_MODULES[name], __name__)

@@ -39,7 +39,7 @@ from ..ir.ops import (
     ReduceOp,
     UnaryOp,
 )
-from ..ir.rounding import f32_from_bits, f32_to_bits, round_bf16, round_f16, round_f32
+from ..ir.rounding import canon_f32, f32_from_bits, f32_to_bits, round_bf16, round_f16, round_f32  # noqa: F401
 
 Unary = Callable[[Any], Any]
 Binary = Callable[[Any, Any], Any]
