@@ -5,8 +5,6 @@ Names are resolved on first use (PEP 562): importing vyre loads no NumPy and no 
 
 from __future__ import annotations
 
-from .driver import above as _driver
-
 __version__ = "0.1.0"
 
 _ERRORS = (
@@ -59,11 +57,12 @@ __all__ = sorted(_WHERE.keys() - {"compile", "round"})
 """What `from vyre import *` brings: those that are names of Python's own functions too are left to Python."""
 
 
-_driver.lent |= {
+_LENT_TO_DRIVER = {
     "DeviceBuffer": "..front.device_array:DeviceBuffer",
     "TypedDispatchExt": "..front.typed:TypedDispatchExt",
     "graph_capture": "..runtime.device",
 }
+"""Names of `vyre.driver` that live in layers above it, and where: the driver itself names none of these layers."""
 
 
 def __getattr__(name: str) -> object:

@@ -105,9 +105,8 @@ _ROOMS = (
     "verify"
 )
 
-_LENT = ("DeviceBuffer", "TypedDispatchExt", "graph_capture")
+_LENT: dict[str, str] = vars(sys.modules[__name__.partition(".")[0]])["_LENT_TO_DRIVER"]
 """Names that live in higher layers: `vyre` itself says where."""
-
 _WHERE: dict[str, str] = {
     **{name: f"{module}:{name}" for module, names in _NAMES.items() for name in names.split()},
     **_ALIASES,
@@ -118,7 +117,7 @@ __all__ = sorted((*_WHERE, *_LENT))
 
 
 def __getattr__(name: str) -> Any:
-    where = _WHERE.get(name) or above.lent.get(name)
+    where = _WHERE.get(name) or _LENT.get(name)
     if where is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, _, attribute = where.partition(":")
@@ -140,7 +139,7 @@ class _Finder:
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
         package, _, name = fullname.rpartition(".")
-        where = _MODULES.get(name) or above.lent.get(name)
+        where = _MODULES.get(name) or _LENT.get(name)
         if package != __name__ or where is None or ":" in where:
             return None
         return ModuleSpec(fullname, _Loader(where))  # type: ignore[arg-type]  # importing its base class takes time

@@ -13,5 +13,3 @@ generation: Callable[[], int]
 """Changes whenever other backends may be there."""
 named: Callable[[str], Any]
 """A public name of the driver, wherever it lives."""
-lent: dict[str, str] = {}
-"""Names of the driver's documentation that live in a higher layer, and where; `vyre` itself fills this in."""
