@@ -9,7 +9,8 @@ debootstrap and its mirror. A state that cannot be made here is skipped, with th
 drivers of this machine from the tests, which needs a mount namespace and nothing more.
 
 A state holds if `make test` passes, no process outlives it, and no file has changed outside of the clone and the
-cache folder of the user; exit status 1: one does not. Only rows of states that hold are recorded; the others stay as they were.
+cache folder of the user. Exit status 1: a state does not hold. Rows are recorded of states that hold, and those of
+others stay as they were.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ HIDE_GL = ("/usr/share/glvnd/egl_vendor.d", "/etc/glvnd/egl_vendor.d")
 SHORT = ("absent_devices", "cli_doctor", "cli_frame", "cli_hostile", "cli_listing", "cli_run", "demo", "findings")
 LONGEST_S = 3600.0
 GRACE_S = 5.0  # for processes that are about to end
+SHOWN_FILES = 20
+SHOWN_CHARACTERS = 20_000
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -272,9 +275,10 @@ def main() -> int:
                 continue
             holds = row["exit_status"] == 0 and not row["processes"] and not row["files"]
             held = held and holds
-            print(f"{name}: {'holds' if holds else 'DOES NOT HOLD'}: {row}", flush=True)
+            shown = row | {"files": row["files"][:SHOWN_FILES]}
+            print(f"{name}: {'holds' if holds else 'DOES NOT HOLD'}: {shown}", flush=True)
             if not holds:
-                print((folder / f"{name}.log").read_text(errors="replace")[-20000:], flush=True)
+                print((folder / f"{name}.log").read_text(errors="replace")[-SHOWN_CHARACTERS:], flush=True)
             elif options.json and not options.short:
                 keep(name, row, commit)
     return 0 if held else 1
