@@ -35,6 +35,7 @@ from typing import Any
 from record import RESULTS, record
 
 REPOSITORY = Path(__file__).parents[1]
+PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 CLONE = "srv/vyre"  # these two below the machine's root
 CACHE = "root/.cache"
 BARE = ("python3", "python3-venv", "make", "ca-certificates")
@@ -91,10 +92,16 @@ def required(*tools: str, root: bool) -> None:
             raise CannotMake(f"{tool} is not installed. Fix: apt-get install {tool}")
 
 
-def make(command: list[str], log: Path, **options: Any) -> None:
+def status(command: list[str], log: Path, **options: Any) -> int:
+    """The command's exit status; what it says goes to the log."""
     with log.open("a") as out:
-        if subprocess.run(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, **options).returncode:
-            raise CannotMake(f"{' '.join(command)} failed: {log.read_text(errors='replace')[-2000:]}")
+        return subprocess.run(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, **options).returncode
+
+
+def make(command: list[str], log: Path, **options: Any) -> None:
+    """Run a command without which there is no machine."""
+    if status(command, log, **options):
+        raise CannotMake(f"{' '.join(command)} failed: {log.read_text(errors='replace')[-SHOWN_CHARACTERS:]}")
 
 
 def base(state: State, folder: Path) -> Path:
@@ -117,7 +124,7 @@ def base(state: State, folder: Path) -> Path:
         make(["cp", "--archive", "--reflink=auto", str(bare), str(folder / name)], log)
         options = "--yes --quiet --no-install-recommends -o APT::Sandbox::User=root"
         install = f"apt-get update && apt-get install {options} {' '.join(state.packages)} && apt-get clean"
-        make(entered(folder / name, install), log, env={"PATH": os.defpath, "DEBIAN_FRONTEND": "noninteractive"})
+        make(entered(folder / name, install), log, env={"PATH": PATH, "DEBIAN_FRONTEND": "noninteractive"})
         (folder / f"{name}.made").touch()
     return folder / name
 
@@ -195,7 +202,7 @@ def busy(count: int) -> Iterator[None]:
 def environment(home: str, temporary: str) -> dict[str, str]:
     """A fresh user's, and how this machine reaches packages."""
     kept = {k: v for k, v in os.environ.items() if k.startswith("PIP_") or k.lower().endswith("_proxy")}
-    return {"PATH": os.defpath, "HOME": home, "TMPDIR": temporary, **kept}
+    return {"PATH": PATH, "HOME": home, "TMPDIR": temporary, **kept}
 
 
 def outcome(said: str) -> dict[str, int]:
@@ -208,11 +215,11 @@ def outcome(said: str) -> dict[str, int]:
 def tested(command: list[str], state: State, log: Path, **options: Any) -> dict[str, Any]:
     """The row of a run: minutes, counts, processes that outlived it, and whether it passed."""
     start = time.monotonic()
-    with log.open("a") as out, busy(state.busy):
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, timeout=LONGEST_S, **options)
+    with busy(state.busy):
+        done = status(command, log, timeout=LONGEST_S, **options)
     minutes = (time.monotonic() - start) / 60
     row = {"minutes": round(minutes, 1), **outcome(log.read_text(errors="replace")), "processes": survivors()}
-    return row | {"exit_status": done.returncode}
+    return row | {"exit_status": done}
 
 
 def whole(name: str, folder: Path, commit: str) -> dict[str, Any]:
@@ -225,7 +232,8 @@ def whole(name: str, folder: Path, commit: str) -> dict[str, Any]:
         environ = environment("/root", "/tmp")
         beside = [root / CLONE, root / CACHE, root / "proc", root / "dev", root / "sys"]
         before = files(root, *beside)
-        make(entered(root, f"cd /{CLONE} && make venv"), log, env=environ)
+        if failed := status(entered(root, f"cd /{CLONE} && make venv"), log, env=environ):
+            return {"exit_status": failed, "processes": survivors(), "files": []}
         test = f"cd /{CLONE} && make test" + (" & wait $!" if state.background else "")
         row = tested(entered(root, test, state.offline), state, log, env=environ)
         after = files(root, *beside)
