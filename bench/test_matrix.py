@@ -276,6 +276,7 @@ def main() -> int:
         folder = options.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         for name in names:
+            (folder / f"{name}.log").unlink(missing_ok=True)
             try:
                 row = short(name, folder) if options.short else whole(name, folder, commit)
             except CannotMake as e:
