@@ -155,6 +155,19 @@ def test_a_broken_driver_beside_a_good_one_does_no_harm(tmp_path):
 
 
 @needs_driver
+def test_kernels_run_where_the_user_has_no_folder_for_caches(tmp_path):
+    (tmp_path / "file").touch()
+    script = """
+from tests.contract.programs import COUNT, words
+from vyre.backends.opencl import OpenCLBackend
+print(OpenCLBackend().dispatch(COUNT, [words(1)]) == [words(2)])
+"""
+    folders = {"XDG_CACHE_HOME": "file", "POCL_CACHE_DIR": "pocl", "VYRE_CACHE_DIR": "vyre"}
+    done = run_python(script, **{name: str(tmp_path / folder) for name, folder in folders.items()})
+    assert (done.stdout, done.stderr) == ("True\n", "")
+
+
+@needs_driver
 def test_a_driver_whose_devices_are_hidden_is_named():
     done = run_python(ASK, POCL_DEVICES="none")
     if done.stdout.startswith("None"):
