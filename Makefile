@@ -1,6 +1,7 @@
 # Everything needs only Python 3.11+ and make; the first target that runs creates .venv.
 #   make test        the quick tests, in parallel
 #   make check       lint, documentation, demo, and the tests that make test leaves out
+#   make states      some tests without drivers, with OpenGL alone, and in the background of a script
 #   make lint        ruff (lint and format) and mypy --strict
 #   make docs        the documentation site, into build/site; a warning is an error
 #   make demo        one program on every backend here, one answer, and a report in build/demo
@@ -21,7 +22,7 @@ BENCHES := import_time registry dispatch_overhead
 PEERS  := .bench
 
 .DELETE_ON_ERROR:
-.PHONY: help venv demo docs test check lint format bench bench-cpu clean $(TIERS)
+.PHONY: help venv demo docs test check states lint format bench bench-cpu clean $(TIERS)
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -48,6 +49,9 @@ test: $(STAMP)
 
 check: lint docs demo
 	$(PYTEST) -n auto --dist worksteal -m "check$(foreach tier,$(TIERS), and not $(tier))"
+
+states: $(STAMP)
+	$(BIN)/python bench/test_matrix.py --short
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

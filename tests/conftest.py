@@ -8,6 +8,7 @@ from contextlib import chdir
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from vyre.driver.settings import files as settings_files
 
@@ -15,6 +16,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a script that starts
 os.environ["XDG_CONFIG_HOME"] = os.devnull  # no file of the user lies below; processes that a test starts have it too
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):  # they would each compile the package, which takes a second
     os.environ["PYTHONPYCACHEPREFIX"] = str(Path(__file__).parents[1] / "build" / "bytecode")
+settings.register_profile("vyre", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
+settings.load_profile("vyre")
 
 
 def pytest_addoption(parser):

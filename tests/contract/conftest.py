@@ -18,15 +18,6 @@ import pytest
 
 from vyre.driver.selection.registry import acquire, backend_registration, registered_backends_by_precedence
 
-SHORT_LOOPS = "the device stops after 65,535 turns of loops, so that programs without a bound are refused"
-OUR_GAPS: dict[str, dict[str, str]] = {
-    "wgpu:llvmpipe": {
-        "test_waiting_too_long_for_a_result_can_be_tried_again": SHORT_LOOPS,
-        "test_field_timeout_ends_a_dispatch": SHORT_LOOPS,
-    }
-}
-"""The same for our own backends: id, or id and part of a device's name -> test function -> what is missing."""
-
 
 def named_in(variable):
     return [name for name in os.environ.get(variable, "").split(",") if name]
@@ -46,7 +37,7 @@ def contract_gaps():
     path = os.environ.get("VYRE_CONTRACT_GAPS")
     tables = tomllib.loads(Path(path).read_text("utf-8")) if path else {}
     found = {}
-    for name, gaps in {**OUR_GAPS, **tables}.items():
+    for name, gaps in tables.items():
         id, _, device = name.partition(":")
         for test, why in gaps.items():
             found.setdefault((id, test), {})[device] = why

@@ -112,7 +112,7 @@ class FullBackend(VyreBackend, contract=1):
         """The device is gone. As real ones do, everything then claims to be out of memory."""
         self.lost = True
 
-    def hang(self, seconds=10.0):
+    def hang(self, seconds=60.0):
         """Kernels run for so long. A timeout ends the call, and then the device is lost, unless nobody keeps time."""
         self._free.clear()
         self._hangs_until = time.monotonic() + seconds
@@ -121,6 +121,10 @@ class FullBackend(VyreBackend, contract=1):
         """Kernels that hang end, and others do not hang any more."""
         self._hangs_until = 0.0
         self._free.set()
+
+    @property
+    def hangs(self):
+        return self._hangs_until > time.monotonic()
 
     def oom(self):
         """The next dispatch finds no memory, on a device that is well."""
@@ -156,7 +160,7 @@ class FullBackend(VyreBackend, contract=1):
 
     def start(self, inputs, out, config):
         """A kernel on a thread of its own."""
-        if self._hangs_until <= time.monotonic():
+        if not self.hangs:
             return ReadyPending(self.run(inputs, out, config))
         from concurrent.futures import Future
 

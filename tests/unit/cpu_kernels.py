@@ -74,3 +74,7 @@ def stirred(x: In[u32], rounds: u32, out: Out[u32]):
         for _ in range(rounds):
             v = v * 1664525 + 1013904223
         out[gid.x] = v
+
+
+ROUNDS = [1 << bits for bits in range(16, 30, 2)]
+"""Of `stirred`: a moment, up to seconds."""

@@ -3,7 +3,6 @@ Whatever it says no to is refused by name before anything is lowered; or it runs
 """
 
 import re
-import time
 from contextlib import suppress
 from dataclasses import fields, replace
 from importlib import import_module
@@ -25,6 +24,7 @@ from vyre.foundation.ir.nodes import AllGather, Barrier, IndirectDispatch, Invoc
 from vyre.foundation.ir.ops import Ordering, ReduceOp
 from vyre.foundation.ir.program import Program, read, read_write
 
+from .busy_devices import under_way
 from .device_backends import IDS, open_or_skip
 
 N = 100
@@ -253,15 +253,13 @@ def prove_async(backend):
     """Work that takes a while is not done when the call returns."""
     x = np.arange(64, dtype=np.uint32)
     backend.dispatch(patient.program, [x])  # not to be counted: the first one compiles
-    for bits in range(8, 28, 2):
+
+    def start(bits):
         config = DispatchConfig(output_elements={"out": 1 << bits})
-        started = time.perf_counter()
-        expected = bytes(backend.dispatch(patient.program, [x], config)[0])
-        if time.perf_counter() - started > 0.1:
-            break
-    pending = backend.dispatch_async(patient.program, [x], config)
-    assert not pending.is_ready()
-    assert bytes(pending.result()[0]) == expected
+        return backend.dispatch_async(patient.program, [x], config), config
+
+    pending, config = under_way(start, range(8, 28, 2))
+    assert bytes(pending.result()[0]) == bytes(backend.dispatch(patient.program, [x], config)[0])
     assert pending.is_ready()
 
 

@@ -129,7 +129,7 @@ def test_machine_code_runs_beside_python():
     thread.join(0.05)
     assert thread.is_alive()
     words[8] = 1
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
 
 

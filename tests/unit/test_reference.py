@@ -5,7 +5,6 @@ import os
 import struct
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -404,10 +403,8 @@ def test_a_deadline_ends_a_grid_without_end(body, grid):
     program = Program(
         [read("grid", 0, u32, 3), output("out", 1, u32, 1)], (1, 1, 1), [IndirectDispatch("grid", 0), *body]
     )
-    begun = time.monotonic()
     with pytest.raises(DeadlineExceeded):
         ReferenceBackend().dispatch(program, [words(*grid)], DispatchConfig(timeout=0.2))
-    assert time.monotonic() - begun < 5
 
 
 @given(

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import cache
 from glob import glob
+from pathlib import Path
 from typing import Any
 
 from ...driver.contract.registration import DeviceInfo
@@ -26,11 +28,25 @@ class Found:
     emulated: bool
 
 
+@cache
 def library() -> Any:
-    """The binding, imported by the first who needs it."""
-    import pyopencl
+    """The binding, imported by the first who needs it.
 
+    It keeps the code of its calls in a folder of the user, and loads no kernel where it cannot make that folder.
+    """
+    import pyopencl
+    from platformdirs import user_cache_dir
+
+    if not _can_be_written(Path(user_cache_dir("pytools", "pytools"))):
+        pyopencl._PYOPENCL_NO_CACHE = True
     return pyopencl
+
+
+def _can_be_written(folder: Path) -> bool:
+    """Whether files can be made in a folder, which may not be there yet."""
+    while not folder.exists():
+        folder = folder.parent
+    return folder.is_dir() and os.access(folder, os.W_OK)
 
 
 def found_devices() -> list[Found]:
