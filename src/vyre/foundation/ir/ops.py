@@ -1,5 +1,8 @@
 """The single table of operators: wire tags, symbols, type rules, stable ids. Every other table is checked against it.
 
+Tags of one byte are those of the format's first writer. An operator that came later has the `extension_id` of a name
+below `vyre.py` for its tag, and goes over the wire as an extension: a reader that does not know it keeps it, opaque.
+
 Meaning lives beside it: `arith.py` says what each row computes, and every engine is held to that.
 """
 
@@ -209,6 +212,7 @@ BINARY_TYPES: dict[str, frozenset[str]] = {
     "abs_diff": _U32,
     "saturating": _U32,
     "mul_high": _U32,
+    "float": FLOAT_NAMES,
     "wave": frozenset(),
 }
 """`BinaryOp.rule` -> names of the left operand's type. Ordering of bool is refused besides; a shift amount is u32."""
