@@ -42,6 +42,8 @@ class FloatSteps:
         self.emit, self.const, self.soft, self.native = emit, const, soft, native
 
     def binary(self, op: BinaryOp, name: str, a: Ins, b: Ins) -> Ins:
+        if op is BinaryOp.COPYSIGN:  # the sign of a NaN is the machine's until it is quiet
+            return self.emit("copysign", a.dtype, a, self.emit("quiet", b.dtype, b))
         if op is BinaryOp.DIV and name == "f32":
             if "reciprocal" in self.native and a.op == "const" and a.attr == _ONE["f32"]:
                 return self.emit("native", "f32", b, attr="reciprocal")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
-from .dtypes import FLOAT_NAMES, INT_NAMES
+from .dtypes import FLOAT_NAMES, INT_NAMES, extension_id
 from .value import Value
 
 
@@ -71,6 +71,7 @@ class BinaryOp(_Row):
     WRAPPING_ADD = 0x1F, "wrapping_add", "wrapping", True
     WRAPPING_SUB = 0x20, "wrapping_sub", "wrapping"
     MUL_HIGH = 0x21, "mul_high", "mul_high"
+    COPYSIGN = extension_id("vyre.py.copysign"), "copysign", "float"
 
 
 class UnaryOp(_Row):
