@@ -5,16 +5,19 @@ import struct
 import pytest
 
 import vyre
+from vyre.backends.cuda.build import kernel_code
+from vyre.backends.cuda.compile import compile_text
 from vyre.backends.reference import run
-from vyre.conform.generate import edge_bits
+from vyre.conform.generate import Case, edge_bits
 from vyre.driver.contract.values import DispatchConfig
-from vyre.errors import WireError
+from vyre.errors import BackendUnavailable, WireError
 from vyre.foundation.formats.parse import parse_program
 from vyre.foundation.ir.dtypes import bf16, extension_id, f16, f32, f64, i32
 from vyre.foundation.ir.nodes import BinOp, InvocationId, Load, Store, UnOp, lit
 from vyre.foundation.ir.ops import BinaryOp, OpaqueOp, UnaryOp
 from vyre.foundation.ir.program import Program, read, write_only
 
+from . import cuda_host
 from .device_backends import IDS, lacking, open_or_skip
 
 GID = InvocationId(0)
@@ -77,6 +80,23 @@ def test_every_backend_gives_the_size_of_one_and_the_sign_of_the_other(t, id):
     program, inputs, wanted, _ = edges_of(t)
     found = backend.dispatch(program, inputs, DispatchConfig())
     assert [bytes(o) for o in found] == [wanted]
+
+
+@pytest.mark.parametrize("t", FLOATS, ids=str)
+def test_the_text_for_cuda_says_the_same(t, tmp_path):
+    program, inputs, wanted, groups = edges_of(t)
+    case = Case(program, tuple(inputs), (groups, 1, 1), {})
+    assert cuda_host.run_case(case, tmp_path) == [wanted]
+
+
+@pytest.mark.parametrize("t", FLOATS, ids=str)
+def test_nvrtc_takes_the_text_for_cuda(t):
+    _, code, options = kernel_code(edges_of(t)[0])
+    try:
+        found = compile_text(code.text, "sm_90", options)
+    except BackendUnavailable as e:
+        pytest.skip(e.message)
+    assert found.startswith(b"\x7fELF")
 
 
 def nan_makers(y):
