@@ -59,6 +59,7 @@ BINARY: dict[BinaryOp, str] = {
     BinaryOp.WRAPPING_ADD: "as `+`, for integers alone",
     BinaryOp.WRAPPING_SUB: "as `-`, for integers alone",
     BinaryOp.MUL_HIGH: "the upper 32 bits of the product of 64",
+    BinaryOp.COPYSIGN: "the size of the first with the sign of the second, zero included; the sign of NaN is +",
 }
 UNARY: dict[UnaryOp, str] = {
     UnaryOp.NEGATE: "integers wrap; floats change their sign, zero included",

@@ -16,9 +16,11 @@ from vyre.foundation.ir.dtypes import BY_NAME
 from vyre.foundation.ir.ops import AtomicOp, ReduceOp
 from vyre.foundation.meaning import arith
 from vyre.foundation.meaning.subgroup import SUBGROUP_WIDTH, reduction_offsets
-from vyre.lower.evaluate import bits_of, function_of, value_of
-from vyre.lower.form import PURE, If, Loop, walk
+from vyre.lower.evaluate import function_of
+from vyre.lower.form import PURE, If, Ins, Loop, walk
+from vyre.lower.instructions import require
 from vyre.lower.passes.stored import share_of
+from vyre.lower.registers import bits_of, value_of
 
 DIRTY = {
     "f32": struct.unpack("<f", struct.pack("<I", 0xFFC12345))[0],
@@ -57,11 +59,10 @@ class Dispatch:
         memory = self.memory = Memory.build(program, inputs, output_elements)
         self.data = {b: memory.buffers[b.name].data for b in kernel.buffers if not b.shared}
         self.length = {b: b.count if b.shared else memory.buffers[b.name].count for b in kernel.buffers}
-        self.functions = {
-            i: function_of(i, kernel.soft_flush)
-            for i in (*walk(kernel.body), *(kernel.check.body if kernel.check else ()))
-            if i.op in PURE and i.args
-        }
+        steps = [i for i in (*walk(kernel.body), *(kernel.check.body if kernel.check else ())) if isinstance(i, Ins)]
+        for i in steps:
+            require(i)
+        self.functions = {i: function_of(i, kernel.soft_flush) for i in steps if i.op in PURE and i.args}
         self.fits = False
         self.reached = {}
         self.untested = 0

@@ -51,10 +51,10 @@ from vyre.foundation.ir.ops import AtomicOp, BinaryOp, ReduceOp, UnaryOp
 from vyre.foundation.ir.program import Access, BufferDecl, Program, read, read_write, write_only
 from vyre.foundation.ir.report import Limits
 from vyre.lower import LowerOptions, lower
-from vyre.lower.cfamily import literal
-from vyre.lower.evaluate import bits_of, value_of
+from vyre.lower.cfamily_library import literal
 from vyre.lower.form import walk
 from vyre.lower.options import PASSES
+from vyre.lower.registers import bits_of, value_of
 from vyre.lower.straight import Straight
 from vyre.runtime.float_probe import GROUPS, differing, probe_inputs, probe_program
 

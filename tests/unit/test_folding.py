@@ -20,7 +20,7 @@ NAMES = ("In", "Out", "u32", "i32", "u64", "i64", "f16", "bf16", "f32", "f64", "
 FUNCTIONS = (
     "sqrt", "inverse_sqrt", "reciprocal", "floor", "ceil", "trunc", "sign", "is_nan", "is_inf", "is_finite", "exp",
     "log", "sin", "popcount", "clz", "ctz", "reverse_bits", "rotate_left", "rotate_right", "mul_high", "abs_diff",
-    "saturating_add", "saturating_sub", "saturating_mul", "bitcast",
+    "saturating_add", "saturating_sub", "saturating_mul", "bitcast", "copysign",
 )  # fmt: skip
 SCOPE = {name: getattr(vyre, name) for name in NAMES + FUNCTIONS} | {"vyre": vyre, "nan": math.nan, "inf": math.inf}
 DTYPES = {"u32": "u4", "i32": "i4", "u64": "u8", "i64": "i8", "f16": "f2", "f32": "f4", "f64": "f8", "bool_": "u4"}
@@ -208,6 +208,7 @@ TYPED = [
     *((f"x {op} y", t, t) for t in FLOATS for op in ("+", "-", "*", "/")),
     *((f"x {op} y", t, "bool_") for t in (*INTEGERS, *FLOATS) for op in COMPARE),
     *((f"{f}(x, y)", t, t) for t in (*INTEGERS, *FLOATS) for f in ("min", "max")),
+    *(("copysign(x, y)", t, t) for t in FLOATS),
     *(
         (f"{f}(x)", t, t)
         for t in FLOATS

@@ -6,11 +6,12 @@ from hypothesis import strategies as st
 
 from vyre.lower.evaluate import function_of
 from vyre.lower.form import Ins
-from vyre.lower.intervals import COMPARES, KNOWN, LIMITS, result
+from vyre.lower.instructions import BOUNDED, COMPARES, interval_of
+from vyre.lower.intervals import LIMITS
 
 ALONE = {"convert", "narrow", "mulhi", "popcount", "clz", "ctz", "not"}
 SHAPES = {
-    **{(op, t): (t, t) for op in sorted(KNOWN - ALONE - COMPARES) for t in ("u32", "i32", "u64", "i64")},
+    **{(op, t): (t, t) for op in sorted(BOUNDED - ALONE - COMPARES) for t in ("u32", "i32", "u64", "i64")},
     **{(op, t): (t,) for op in ("popcount", "clz", "ctz", "not") for t in ("u32", "i32", "u64", "i64")},
     **{(op, "bool"): ("bool", "bool") for op in ("and", "or", "xor", "eq", "ne")},
     ("not", "bool"): ("bool",),
@@ -49,7 +50,7 @@ def test_a_result_lies_in_the_interval_of_results(op, t):
             drawn[1] = tuple(v & most for v in drawn[1][0]), drawn[1][1] & most, drawn[1][2] & most
             n = sorted({*drawn[1][0], *drawn[1][1:]})
             drawn[1] = (n[0], n[-1]), *drawn[1][1:]
-        low, high = result(word, dtype, attr, [d[0] for d in drawn])
+        low, high = interval_of(word, dtype, attr, [d[0] for d in drawn])
         assert LIMITS[dtype][0] <= low <= high <= LIMITS[dtype][1]
         for k in (1, 2):
             values = [bool(d[k]) if o == "bool" else d[k] for d, o in zip(drawn, operands, strict=True)]
@@ -81,4 +82,4 @@ def test_a_result_lies_in_the_interval_of_results(op, t):
     ],
 )
 def test_intervals_are_as_narrow_as_one_would_say(op, t, args, expected):
-    assert result(op, t, None, args) == expected
+    assert interval_of(op, t, None, args) == expected

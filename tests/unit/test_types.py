@@ -46,6 +46,7 @@ SAME = {  # rule: types of both operands
     "abs_diff": "u32",
     "saturating": "u32",
     "mul_high": "u32",
+    "float": FLOATS,
 }
 ONE_OPERAND = {
     "negate": f"{WORDS} {FLOATS}",

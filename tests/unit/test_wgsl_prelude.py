@@ -14,8 +14,9 @@ from vyre.backends.wgpu import prelude
 from vyre.backends.wgpu.prelude import called, functions
 from vyre.backends.wgpu.traits import SAFEST, Traits
 from vyre.foundation.ir import rounding
-from vyre.lower.evaluate import bits_of, function_of, value_of
+from vyre.lower.evaluate import function_of
 from vyre.lower.form import Ins
+from vyre.lower.registers import bits_of, value_of
 
 from .wgpu_raw import device_or_skip
 

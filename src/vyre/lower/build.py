@@ -18,35 +18,8 @@ from ..foundation.ir.program import Program
 from ..foundation.ir.visit import Scopes, Steps, in_order, run_nested
 from .exact import FloatSteps
 from .form import BITS, FLOATS, GRID, SIGNED, Body, Buffer, If, Ins, Kernel, Local, Loop, register_of
+from .instructions import OF_OPERATOR
 
-COMPARE = {
-    BinaryOp.EQ: "eq",
-    BinaryOp.NE: "ne",
-    BinaryOp.LT: "lt",
-    BinaryOp.GT: "gt",
-    BinaryOp.LE: "le",
-    BinaryOp.GE: "ge",
-}
-_PLAIN = {
-    BinaryOp.ADD: "add",
-    BinaryOp.SUB: "sub",
-    BinaryOp.MUL: "mul",
-    BinaryOp.WRAPPING_ADD: "add",
-    BinaryOp.WRAPPING_SUB: "sub",
-    BinaryOp.MIN: "min",
-    BinaryOp.MAX: "max",
-    BinaryOp.BIT_AND: "and",
-    BinaryOp.BIT_OR: "or",
-    BinaryOp.BIT_XOR: "xor",
-    BinaryOp.MUL_HIGH: "mulhi",
-}
-_BITS_OPS = {
-    UnaryOp.BIT_NOT: "not",
-    UnaryOp.POPCOUNT: "popcount",
-    UnaryOp.CLZ: "clz",
-    UnaryOp.CTZ: "ctz",
-    UnaryOp.REVERSE_BITS: "bitrev",
-}
 _UNPACK = {
     UnaryOp.UNPACK4_LOW: (0, 0xF),
     UnaryOp.UNPACK4_HIGH: (4, 0xF),
@@ -318,19 +291,17 @@ class _Builder:
 
     def binary(self, op: BinaryOp, dtype: DataType, left: _Typed, right: _Typed) -> Ins:
         a, b, t = left.ins, right.ins, left.ins.dtype
-        if op in COMPARE:
-            return self.emit(COMPARE[op], "bool", a, b)
+        if op.rule == "compare":
+            return self.emit(OF_OPERATOR[op], "bool", a, b)
         if op.rule == "logic":
             return self.emit("and" if op is BinaryOp.AND else "or", "bool", self.truth(left), self.truth(right))
         if dtype.is_float:
             return self.floats.binary(op, dtype.name, a, b)
-        if op in _PLAIN:
-            return self.emit(_PLAIN[op], t, a, b)
         match op:
             case BinaryOp.DIV | BinaryOp.MOD:
                 return self.divide(op, a, b)
             case BinaryOp.SHL | BinaryOp.SHR:
-                return self.emit("shl" if op is BinaryOp.SHL else "shr", t, a, self.count(b, t))
+                return self.emit(OF_OPERATOR[op], t, a, self.count(b, t))
             case BinaryOp.ROTATE_LEFT | BinaryOp.ROTATE_RIGHT:
                 return self.rotate(a, b, op is BinaryOp.ROTATE_LEFT)
             case BinaryOp.ABS_DIFF:
@@ -344,7 +315,9 @@ class _Builder:
             case BinaryOp.SATURATING_MUL:
                 over = self.emit("ne", "bool", self.emit("mulhi", t, a, b), self.const(t, 0))
                 return self.emit("select", t, over, self.const(t, -1), self.emit("mul", t, a, b))
-        raise _unsupported(f"operator {op.text}")
+        if op not in OF_OPERATOR:
+            raise _unsupported(f"operator {op.text}")
+        return self.emit(OF_OPERATOR[op], t, a, b)
 
     def divide(self, op: BinaryOp, a: Ins, b: Ins) -> Ins:
         """Where the divisor is 0, or the quotient does not fit, divide by 1: that is right for every remainder."""
@@ -386,14 +359,14 @@ class _Builder:
             return self.floats.unary(op, x.dtype.name, a)
         if op is UnaryOp.NEGATE:
             return self.emit("sub", t, self.const(t, 0), a)
-        if op in _BITS_OPS:
-            return self.emit(_BITS_OPS[op], t, a)
         if op in _UNPACK:
             shift, mask = _UNPACK[op]
             word = a if t == "u32" else self.emit("convert", "u32", a)
             low = self.emit("shr", "u32", word, self.const("u32", shift)) if shift else word
             return self.emit("and", "u32", low, self.const("u32", mask))
-        raise _unsupported(f"operator {op.text}")
+        if op not in OF_OPERATOR:
+            raise _unsupported(f"operator {op.text}")
+        return self.emit(OF_OPERATOR[op], t, a)
 
     def cast(self, x: _Typed, target: DataType) -> Ins:
         a, source = x.ins, x.dtype

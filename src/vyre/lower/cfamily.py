@@ -12,21 +12,20 @@ are in no branch (see `straight`). Before each turn of a loop that holds one, th
 from __future__ import annotations
 
 import re
-import struct
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from fractions import Fraction
 
 from ..foundation.ir.dtypes import BY_NAME
 from ..foundation.ir.ops import AtomicOp, ReduceOp
 from ..foundation.meaning.arith import reduce_identity
 from ..foundation.meaning.subgroup import SUBGROUP_WIDTH, reduction_offsets
-from .cfamily_library import FUNCTIONS, REDUCE_STEPS, STORAGE, TYPES, WORDS
-from .evaluate import bits_of, value_of
+from .cfamily_library import FUNCTIONS, REDUCE_STEPS, STORAGE, TYPES, WORDS, literal
 from .exact import FloatSteps
-from .form import BITS, FLOATS, GRID, SIGNED, Body, Buffer, If, Ins, Kernel, Loop, walk
+from .form import FLOATS, GRID, SIGNED, Body, Buffer, If, Ins, Kernel, Loop, walk
+from .instructions import unprinted
 from .printer import Printer
+from .registers import bits_of, value_of
 from .straight import MEETS, Straight
 
 ENTRY = "vyre_kernel"
@@ -38,10 +37,10 @@ _LOGIC = {"and": "&&", "or": "||", "xor": "!="}
 _WRAPS = frozenset(("add", "sub", "mul", "shl"))
 """Signed operators that overflow."""
 _FLOAT_STEPS = frozenset(("add", "sub", "mul", "div", "sqrt", "fma"))
-_CALLS = {"abs": "fabs", "mulhi": "mul_hi"}
+_CALLS = {"abs": "fabs", "mulhi": "mul_hi", "copysign": "copysign", "min": "min", "max": "max", "popcount": "popcount",
+          "clz": "clz"}  # fmt: skip
 _LIBRARY = frozenset(("flush", "quiet", "floor", "ceil", "trunc"))
 _NARROW = {"u8": "(uint)(uchar)", "u16": "(uint)(ushort)", "i8": "(int)(char)", "i16": "(int)(short)"}
-_SUFFIX = {"u32": "u", "i32": "", "u64": "ul", "i64": "l", "f32": "f", "f64": ""}
 POLL_TURNS = 1024
 """Turns of loops between two looks at the stop flag; a power of two."""
 
@@ -135,43 +134,6 @@ class Subgroups(ABC):
 def emit(kernel: Kernel, dialect: Dialect) -> str:
     """The whole file."""
     return Emitter(kernel, dialect).text()
-
-
-def literal(dtype: str, bits: int) -> str:
-    """A constant as an operand."""
-    value = value_of(dtype, bits)
-    if dtype == "bool":
-        return "true" if value else "false"
-    if dtype in FLOATS:
-        text = _float_text(dtype, bits, value)
-    elif dtype in SIGNED and value == -(1 << BITS[dtype] - 1):
-        text = f"-{-(value + 1)}{_SUFFIX[dtype]} - 1"
-    else:
-        text = f"{value}{_SUFFIX[dtype]}"
-    return f"({text})" if text.startswith("-") else text
-
-
-def _float_text(dtype: str, bits: int, value: float) -> str:
-    """Digits that mean exactly this number to every compiler, or its bits."""
-    if value != value or value in (float("inf"), -float("inf")):
-        word = WORDS[dtype]
-        return f"as_{TYPES[dtype]}(0x{bits:0{BITS[dtype] // 4}x}{_SUFFIX[word]})"
-    if dtype == "f64":
-        return repr(value)
-    for digits in range(1, 10):
-        text = f"{value:.{digits}g}"
-        # well inside what rounds to the number: also where a compiler rounds twice
-        if abs(Fraction(text) - Fraction(value)) * 3 <= _ulp(bits):
-            break
-    plain = repr(float(text)) if 1e-5 <= abs(value) < 1e9 or value == 0 else text
-    return f"{plain}f"
-
-
-def _ulp(bits: int) -> Fraction:
-    low, high = (
-        struct.unpack("<f", struct.pack("<I", (bits & 0x7FFFFFFF) - d))[0] for d in (bits & 0x7FFFFFFF != 0, 0)
-    )
-    return Fraction(high) - Fraction(low)
 
 
 class Emitter(Printer):
@@ -398,7 +360,9 @@ class Emitter(Printer):
                 return f"{_NARROW[str(attr)]}{args[0]}"
             case "native":
                 return self.call(f"native_{attr}", *args)
-        return f"{_CALLS.get(op, op)}({', '.join(self.bare(a) for a in args)})"
+        if op not in _CALLS:
+            raise unprinted(op, "C")
+        return f"{_CALLS[op]}({', '.join(self.bare(a) for a in args)})"
 
     # -- memory
 

@@ -1,14 +1,17 @@
-"""Functions that kernels in C call where the language has no such operator, or leaves a case of it open.
+"""Words of kernels in C: types, literals, and functions where the language has no such operator, or leaves a case open.
 
-Only those that a kernel uses are printed, before it. The words in them are those of OpenCL C (`uint`, `as_float`,
-`clz`...): another language defines these first.
+Of the functions, only those that a kernel uses are printed, before it. The words in them are those of OpenCL C (`uint`,
+`as_float`, `clz`...): another language defines these first.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
+from fractions import Fraction
 
 from ..foundation.ir.ops import BinaryOp, ReduceOp
+from .registers import BITS, FLOATS, SIGNED, value_of
 
 TYPES = {"bool": "bool", "u32": "uint", "i32": "int", "u64": "ulong", "i64": "long", "f32": "float", "f64": "double"}
 """Registers."""
@@ -23,6 +26,44 @@ REDUCE_STEPS = {
     ReduceOp.ADD: BinaryOp.ADD, ReduceOp.MUL: BinaryOp.MUL, ReduceOp.MIN: BinaryOp.MIN, ReduceOp.MAX: BinaryOp.MAX,
 }  # fmt: skip
 """Float operators that reductions are made of."""
+_SUFFIX = {"u32": "u", "i32": "", "u64": "ul", "i64": "l", "f32": "f", "f64": ""}
+
+
+def literal(dtype: str, bits: int) -> str:
+    """A constant as an operand."""
+    value = value_of(dtype, bits)
+    if dtype == "bool":
+        return "true" if value else "false"
+    if dtype in FLOATS:
+        text = _float_text(dtype, bits, value)
+    elif dtype in SIGNED and value == -(1 << BITS[dtype] - 1):
+        text = f"-{-(value + 1)}{_SUFFIX[dtype]} - 1"
+    else:
+        text = f"{value}{_SUFFIX[dtype]}"
+    return f"({text})" if text.startswith("-") else text
+
+
+def _float_text(dtype: str, bits: int, value: float) -> str:
+    """Digits that mean exactly this number to every compiler, or its bits."""
+    if value != value or value in (float("inf"), -float("inf")):
+        word = WORDS[dtype]
+        return f"as_{TYPES[dtype]}(0x{bits:0{BITS[dtype] // 4}x}{_SUFFIX[word]})"
+    if dtype == "f64":
+        return repr(value)
+    for digits in range(1, 10):
+        text = f"{value:.{digits}g}"
+        # well inside what rounds to the number: also where a compiler rounds twice
+        if abs(Fraction(text) - Fraction(value)) * 3 <= _ulp(bits):
+            break
+    plain = repr(float(text)) if 1e-5 <= abs(value) < 1e9 or value == 0 else text
+    return f"{plain}f"
+
+
+def _ulp(bits: int) -> Fraction:
+    low, high = (
+        struct.unpack("<f", struct.pack("<I", (bits & 0x7FFFFFFF) - d))[0] for d in (bits & 0x7FFFFFFF != 0, 0)
+    )
+    return Fraction(high) - Fraction(low)
 
 
 def _wrapping(name: str, t: str, operator: str) -> str:

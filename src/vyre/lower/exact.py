@@ -16,6 +16,7 @@ from typing import Protocol
 from ..errors import UnsupportedFeature
 from ..foundation.ir.ops import BinaryOp, UnaryOp
 from .form import FLOATS, Ins
+from .instructions import F32, OF_OPERATOR, named
 
 _TINY = 0x00800000  # 2^-126
 _SCALE = 0x4B800000  # 2^24
@@ -25,16 +26,7 @@ _HALF = {"f32": 0x3F000000, "f64": 0x3FE0000000000000}
 _INF = {"f32": 0x7F800000, "f64": 0x7FF0000000000000}
 _F64_TINY = 0x3810000000000000  # 2^-126
 _F64_FLUSH = 0x380FFFFFF0000000  # 2^-126 - 2^-151: at least this rounds up to 2^-126
-
-_BINARY = {BinaryOp.ADD: "add", BinaryOp.SUB: "sub", BinaryOp.MUL: "mul", BinaryOp.DIV: "div"}
-_EXACT = {BinaryOp.MIN: "min", BinaryOp.MAX: "max"}
-_UNARY = {
-    UnaryOp.NEGATE: "neg",
-    UnaryOp.ABS: "abs",
-    UnaryOp.FLOOR: "floor",
-    UnaryOp.CEIL: "ceil",
-    UnaryOp.TRUNC: "trunc",
-}
+_EXACT = named(F32.KEEPS)
 
 
 class Emit(Protocol):
@@ -50,19 +42,21 @@ class FloatSteps:
         self.emit, self.const, self.soft, self.native = emit, const, soft, native
 
     def binary(self, op: BinaryOp, name: str, a: Ins, b: Ins) -> Ins:
-        if op in _EXACT:
-            return self.emit(_EXACT[op], a.dtype, a, b)
+        if op is BinaryOp.COPYSIGN:  # the sign of a NaN is the machine's until it is quiet
+            return self.emit("copysign", a.dtype, a, self.emit("quiet", b.dtype, b))
         if op is BinaryOp.DIV and name == "f32":
             if "reciprocal" in self.native and a.op == "const" and a.attr == _ONE["f32"]:
                 return self.emit("native", "f32", b, attr="reciprocal")
             if "div" in self.native:
                 return self.emit("native", "f32", a, b, attr="div")
-        return self.rounded(name, self.step(_BINARY[op], a, b))
+        step = OF_OPERATOR[op]
+        return self.emit(step, a.dtype, a, b) if step in _EXACT else self.rounded(name, self.step(step, a, b))
 
     def unary(self, op: UnaryOp, name: str, a: Ins) -> Ins:
         t = a.dtype
-        if op in _UNARY:
-            return self.emit(_UNARY[op], t, a)
+        step = OF_OPERATOR.get(op, "")
+        if step in _EXACT:
+            return self.emit(step, t, a)
         if name == "f32" and op.text in self.native:
             return self.emit("native", "f32", a, attr=op.text)
         one = self.const(t, _ONE[t])

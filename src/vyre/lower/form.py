@@ -8,50 +8,8 @@ Legal means that each operation has a result for all operands on every machine: 
 overflow, shift counts are below the width, conversions of floats saturate, f16 and bf16 are f32 values that were
 rounded, narrow integers are 32-bit values that were wrapped. What is left to an emitter is printing.
 
-Registers have seven types: bool u32 i32 u64 i64 f32 f64.
-
-    op            operands, attr, result
-    const         attr = bits                                     any
-    gid wid lid   attr = axis: global, workgroup, local id        u32
-    gid_lo gid_hi attr = axis: the smallest and largest global id of the tile that a check stands before  u64
-    lane          lane in the logical subgroup of 32              u32
-    len           attr = Buffer: its elements                     u32
-    get           attr = Local                                    its type
-    index         attr = Loop: its counter                        u32
-    add sub mul   integers wrap; floats round once, by their own type, and stay canonical (see `exact.py`)
-    fma           f32, one rounding
-    div           integers: divisor legal, truncating; floats: one rounding
-    rem           integers: divisor legal, sign of the dividend
-    sqrt          floats, one rounding
-    and or xor    integers and bool;   not   the same
-    shl shr       count u32 (u64 for 64-bit values), below the width; shr of a signed type keeps the sign
-    mulhi         u32: the high word of the product
-    neg abs       floats: only the sign bit changes
-    copysign      floats: the size of the first, the sign of the second
-    min max       integers; floats: the other operand for one NaN, -0 below +0
-    floor ceil trunc  floats; the sign of zero stays
-    popcount clz ctz bitrev   integers; clz and ctz of 0 give the width
-    eq ne lt le gt ge         -> bool; floats: false with a NaN, except ne
-    select        bool, a, b
-    convert       between register types: integers wrap, floats to integers truncate and saturate with NaN to 0, bool to
-                  0 or 1; to bool is never used (it is `ne`)
-    bitcast       u32 i32 f32 (of canonical bits)
-    flush         f32: a subnormal becomes zero of its sign
-    quiet         f32 f64: any NaN becomes the canonical one
-    round_f16 round_bf16      f32 -> the nearest value of that type, as f32
-    native        attr = a name of `LowerOptions.native`: f32, what the machine has for it, subnormals read as zero
-    narrow        attr = "u8" ...: a u32 or i32 wrapped to the range of the narrow type
-    load          attr = Buffer; index (u32)                      register type of the element
-    atomic        attr = (AtomicOp, Buffer); index, value[, expected] -> what was there (`used`: if anyone looks)
-    subgroup      attr = ReduceOp | "shuffle" | "ballot"          stands in uniform flow only
-
-    statements (no result):
-    set           attr = Local; value
-    store         attr = Buffer; index, value
-    barrier       of the workgroup; attr = GRID: of the whole grid, in no branch or loop
-    trap          attr = tag; address (u32)
-    return        of the invocation
-    If, Loop      classes of their own
+Registers have seven types: bool u32 i32 u64 i64 f32 f64. The instructions are the rows of `instructions.py`; `If` and
+`Loop` are classes of their own.
 
 A subnormal f32 comes from `load` and `bitcast` alone, and under `soft_flush` from the arithmetic that `exact.py` then
 flushes. Without `soft_flush` the machine reads subnormal operands of + - * / sqrt, fma and comparisons as zero and
@@ -72,25 +30,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..foundation.ir.dtypes import DataType
+from .instructions import PURE as PURE
+from .registers import BITS as BITS
+from .registers import FLOATS as FLOATS
+from .registers import SIGNED as SIGNED
+from .registers import UNSIGNED as UNSIGNED
 
 FOREVER = 0xFFFFFFFF
 """Turns of a loop that has as many as it can have."""
 
-REGISTER_TYPES = ("bool", "u32", "i32", "u64", "i64", "f32", "f64")
-BITS = {"bool": 1, "u32": 32, "i32": 32, "u64": 64, "i64": 64, "f32": 32, "f64": 64}
-SIGNED = frozenset(("i32", "i64"))
-FLOATS = frozenset(("f32", "f64"))
-UNSIGNED = frozenset(("u32", "u64"))
-
-PURE = frozenset((
-    "const", "gid", "wid", "lid", "gid_lo", "gid_hi", "lane", "len", "index", "add", "sub", "mul", "fma",
-    "div", "rem", "sqrt", "and", "or", "xor", "not", "shl", "shr", "mulhi", "neg", "abs", "copysign", "min",
-    "max", "floor", "ceil", "trunc", "popcount", "clz", "ctz", "bitrev", "eq", "ne", "lt", "le", "gt", "ge",
-    "select", "convert", "bitcast", "flush", "quiet", "round_f16", "round_bf16", "native", "narrow",
-))  # fmt: skip
-"""Same operands, same value, no effect. A load is none of these: memory changes."""
 GRID = "grid"
-EFFECTS = frozenset(("set", "store", "atomic", "barrier", "trap", "return", "subgroup"))
 
 
 @dataclass(slots=True, eq=False)

@@ -14,10 +14,10 @@ from typing import Any, TypeAlias
 
 from ..foundation.ir.dtypes import BY_NAME
 from ..foundation.meaning.subgroup import SUBGROUP_WIDTH
-from . import intervals
-from .evaluate import value_of
 from .form import If, Ins, Kernel, Local, Loop, Statement, bodies, walk
-from .intervals import COMPARES, LIMITS, Interval, join, meet, wrapped
+from .instructions import BOUNDED, COMPARES, interval_of
+from .intervals import LIMITS, Interval, join, meet, wrapped
+from .registers import value_of
 
 Turns: TypeAlias = "list[Any]"
 """[steps, loops], plain data, stored with code.
@@ -203,7 +203,7 @@ def _below(at: Ins) -> tuple[Ins | Local, ...]:
         return (at.attr,)
     if at.op == "index":
         return at.attr.start, at.attr.stop
-    known = at.op in intervals.KNOWN or at.op == "select" or (at.op == "load" and at.attr.element.is_int)
+    known = at.op in BOUNDED or at.op == "select" or (at.op == "load" and at.attr.element.is_int)
     return at.args if known and all(a.dtype in LIMITS for a in (at, *at.args)) else ()
 
 
@@ -302,7 +302,7 @@ class _Values:
                 return self.load(attr[0], attr[1], args[0])
             case "sub" if facts and (pair := (self.plain(operands[0]), self.plain(operands[1]))) in facts.apart:
                 return wrapped(facts.apart[pair], dtype)
-        return intervals.result(op, dtype, attr, args)
+        return interval_of(op, dtype, attr, args)
 
     def load(self, slot: int, element: str, index: Interval) -> Interval:
         """One element that the host knows, or what its type allows."""

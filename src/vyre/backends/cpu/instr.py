@@ -9,11 +9,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 
-from ...lower.form import FLOATS, SIGNED, Ins
+from ...lower.form import BITS, FLOATS, SIGNED, Ins
+from ...lower.instructions import unprinted
 
 TYPES = {"bool": "i1", "u32": "i32", "i32": "i32", "u64": "i64", "i64": "i64", "f32": "float", "f64": "double"}
 SUFFIX = {"i1": "i1", "i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64", "float": "f32", "double": "f64"}
-_WIDTHS = {"bool": 1, "u32": 32, "i32": 32, "u64": 64, "i64": 64, "f32": 32, "f64": 64}
 
 _FLOAT_BINARY = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
 _INT_BINARY = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor", "shl": "shl"}
@@ -107,7 +107,7 @@ def _scalar_literal(dtype: str, bits: int) -> str:
             return "0x7FF8000000000000"
         (value,) = struct.unpack("<f", struct.pack("<I", bits))
         return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
-    width = _WIDTHS[dtype]
+    width = BITS[dtype]
     return str(bits - (1 << width) if bits >> width - 1 else bits)
 
 
@@ -130,11 +130,15 @@ def pure(w: Writer, ins: Ins, args: Sequence[str], width: int) -> str:
     if t in FLOATS:
         if op in _FLOAT_BINARY:
             return w.new(f"{_FLOAT_BINARY[op]} {kind} {a}, {b}")
+        if op not in _FLOAT_CALLS:
+            raise unprinted(op, "LLVM IR")
         return w.call(kind, mangled(_FLOAT_CALLS[op], TYPES[t], width), *((kind, x) for x in args))
     if op in _INT_BINARY:
         return w.new(f"{_INT_BINARY[op]} {kind} {a}, {b}")
     if op == "shr":
         return w.new(f"{'ashr' if t in SIGNED else 'lshr'} {kind} {a}, {b}")
+    if op not in _BIT_CALLS:
+        raise unprinted(op, "LLVM IR")
     flag = (("i1", "false"),) if op in ("clz", "ctz") else ()
     return w.call(kind, mangled(_BIT_CALLS[op], TYPES[t], width), (kind, a), *flag)
 
@@ -148,7 +152,7 @@ def _select(w: Writer, ins: Ins, args: Sequence[str], width: int) -> str:
 
 
 def _not(w: Writer, ins: Ins, args: Sequence[str], width: int) -> str:
-    ones = literal(ins.dtype, (1 << _WIDTHS[ins.dtype]) - 1, width)
+    ones = literal(ins.dtype, (1 << BITS[ins.dtype]) - 1, width)
     return w.new(f"xor {ty(ins.dtype, width)} {args[0]}, {ones}")
 
 
@@ -193,7 +197,7 @@ def _divide(w: Writer, ins: Ins, args: Sequence[str], width: int) -> str:
     if t in FLOATS:
         return w.new(f"fdiv {kind} {a}, {b}")
     sign = "s" if t in SIGNED else "u"
-    if width == 1 or _WIDTHS[t] != 32 or ins.args[1].op == "const":
+    if width == 1 or BITS[t] != 32 or ins.args[1].op == "const":
         return w.new(f"{sign}{ins.op} {kind} {a}, {b}")
     wide = vec("double", width)
     x, y = (w.new(f"{sign}itofp {kind} {z} to {wide}") for z in (a, b))
@@ -223,7 +227,7 @@ def _convert(w: Writer, ins: Ins, args: Sequence[str], width: int) -> str:
         tail = f"{'' if width == 1 else f'v{width}'}{SUFFIX[TYPES[source]]}"
         sign = "s" if target in SIGNED else "u"
         return w.call(go, f"{mangled(f'fpto{sign}i.sat', TYPES[target], width)}.{tail}", (come, a))
-    if _WIDTHS[target] < _WIDTHS[source]:
+    if BITS[target] < BITS[source]:
         return w.new(f"trunc {come} {a} to {go}")
     return w.new(f"{'sext' if source in SIGNED else 'zext'} {come} {a} to {go}")
 
@@ -255,7 +259,7 @@ def _quiet(w: Writer, ins: Ins, args: Sequence[str], width: int) -> str:
     infinity, canonical = _INFINITY[ins.dtype], 0x7FC00000 if word == "u32" else 0x7FF8000000000000
     kind = ty(word, width)
     bits = cast_bits(w, args[0], TYPES[ins.dtype], bits_type, width)
-    size = w.new(f"and {kind} {bits}, {literal(word, (1 << _WIDTHS[word] - 1) - 1, width)}")
+    size = w.new(f"and {kind} {bits}, {literal(word, (1 << BITS[word] - 1) - 1, width)}")
     nan = w.new(f"icmp ugt {kind} {size}, {literal(word, infinity, width)}")
     chosen = w.new(f"select {ty('bool', width)} {nan}, {kind} {literal(word, canonical, width)}, {kind} {bits}")
     return cast_bits(w, chosen, bits_type, TYPES[ins.dtype], width)

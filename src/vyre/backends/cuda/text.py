@@ -29,8 +29,8 @@ from itertools import accumulate
 
 from ...foundation.ir.ops import AtomicOp
 from ...foundation.meaning.subgroup import SUBGROUP_WIDTH
-from ...lower.cfamily import ENTRY, Dialect, Subgroups, literal
-from ...lower.cfamily_library import TYPES
+from ...lower.cfamily import ENTRY, Dialect, Subgroups
+from ...lower.cfamily_library import TYPES, literal
 from ...lower.form import Buffer, Kernel
 from . import native
 

@@ -16,8 +16,8 @@ import re
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 
-from ...lower.cfamily import ENTRY, Emitter, literal
-from ...lower.cfamily_library import STORAGE
+from ...lower.cfamily import ENTRY, Emitter
+from ...lower.cfamily_library import STORAGE, literal
 from ...lower.form import PURE, Body, Buffer, If, Ins, Kernel, Statement, walk
 from .blocks import SIZES, TOGETHER, are_joined, last_parameter
 from .runs import cuda_text

@@ -381,6 +381,10 @@ def _maximum(a: Array, b: Array) -> Array:
     return np.where((a > b) | np.isnan(b) | ((a == b) & ~np.signbit(a)), a, b)
 
 
+def _copysign(x: Array, y: Array) -> Array:
+    return np.asarray(np.copysign(x, np.where(np.isnan(y), y.dtype.type(0), y)))
+
+
 def _half_away(x: Array) -> Array:
     whole = np.trunc(x)
     away = np.where(np.abs(x - whole) >= 0.5, x.dtype.type(1), x.dtype.type(0))  # exact: `x + 0.5` would not be
@@ -401,7 +405,7 @@ def _then(last: Unary, first: Callable[..., Array], wide: DTypeLike) -> Callable
 def _float_binary(dtype: DataType) -> dict[BinaryOp, Binary]:
     if dtype.name in ("f16", "bf16"):
         return {op: _then(_NARROW[dtype.name], f, np.float32) for op, f in _float_binary(f32).items()}
-    exact: dict[BinaryOp, Binary] = {BinaryOp.MIN: _minimum, BinaryOp.MAX: _maximum}
+    exact: dict[BinaryOp, Binary] = {BinaryOp.MIN: _minimum, BinaryOp.MAX: _maximum, BinaryOp.COPYSIGN: _copysign}
     steps = {BinaryOp.ADD: np.add, BinaryOp.SUB: np.subtract, BinaryOp.MUL: np.multiply, BinaryOp.DIV: np.divide}
     if dtype.name == "f64":
         return exact | steps

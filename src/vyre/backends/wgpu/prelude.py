@@ -37,9 +37,8 @@ from collections.abc import Iterable
 from functools import cache
 
 from ...lower.form import Ins
+from ...lower.instructions import COMPARES
 from .traits import Traits
-
-_COMPARE = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 
 
 def called(item: Ins) -> str | None:
@@ -47,7 +46,7 @@ def called(item: Ins) -> str | None:
     types = item.dtype
     if item.op == "convert":
         types = f"{item.args[0].dtype}_{item.dtype}"
-    elif item.op in _COMPARE:
+    elif item.op in COMPARES:
         types = item.args[0].dtype
     elif item.op == "narrow":
         types = item.attr

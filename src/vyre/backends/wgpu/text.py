@@ -36,6 +36,7 @@ from ...foundation.ir.ops import AtomicOp, BinaryOp, ReduceOp
 from ...foundation.meaning.subgroup import SUBGROUP_WIDTH, reduction_offsets
 from ...lower.exact import FloatSteps
 from ...lower.form import Body, Buffer, Ins, Kernel, Local, Loop, walk
+from ...lower.instructions import unprinted
 from ...lower.printer import Printer
 from ...runtime.device import TRAP_WORDS
 from .prelude import called, functions
@@ -277,6 +278,8 @@ class _Wgsl(Printer):
             return f"{'!' if t == 'bool' else '~'}{args[0]}"
         if op in _CALLS:
             return self.call(_CALLS[op], args)
+        if op not in _INFIX:
+            raise unprinted(op, "WGSL")
         sign = "!=" if op == "xor" and t == "bool" else _INFIX[op]
         return f"({args[0]} {sign} {args[1]})"
 

@@ -143,6 +143,8 @@ def _binary(op: BinaryOp, a: Type, b: Type, found: list[Problem]) -> Type:
             return same(DiagCode.V088) if each(DiagCode.V087, "cast the operand to u32, i32 or f32") else None
         case "wrapping":
             return same(DiagCode.V088) if each(DiagCode.V087, "use the plain operator") else None
+        case "float":
+            return same(DiagCode.V088) if each(DiagCode.V087, "cast the operand to f32") else None
         case "mod":
             return same(DiagCode.V090) if each(DiagCode.V089) else None
         case "bits":

@@ -1,5 +1,8 @@
 """The single table of operators: wire tags, symbols, type rules, stable ids. Every other table is checked against it.
 
+Tags of one byte are those of the format's first writer. An operator that came later has the `extension_id` of a name
+below `vyre.py` for its tag, and goes over the wire as an extension: a reader that does not know it keeps it, opaque.
+
 Meaning lives beside it: `arith.py` says what each row computes, and every engine is held to that.
 """
 
@@ -8,7 +11,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
-from .dtypes import FLOAT_NAMES, INT_NAMES
+from .dtypes import FLOAT_NAMES, INT_NAMES, extension_id
 from .value import Value
 
 
@@ -68,6 +71,7 @@ class BinaryOp(_Row):
     WRAPPING_ADD = 0x1F, "wrapping_add", "wrapping", True
     WRAPPING_SUB = 0x20, "wrapping_sub", "wrapping"
     MUL_HIGH = 0x21, "mul_high", "mul_high"
+    COPYSIGN = extension_id("vyre.py.copysign"), "copysign", "float"
 
 
 class UnaryOp(_Row):
@@ -209,6 +213,7 @@ BINARY_TYPES: dict[str, frozenset[str]] = {
     "abs_diff": _U32,
     "saturating": _U32,
     "mul_high": _U32,
+    "float": FLOAT_NAMES,
     "wave": frozenset(),
 }
 """`BinaryOp.rule` -> names of the left operand's type. Ordering of bool is refused besides; a shift amount is u32."""

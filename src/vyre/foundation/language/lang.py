@@ -180,6 +180,7 @@ rotate_left, rotate_right = _binary(BinaryOp.ROTATE_LEFT), _binary(BinaryOp.ROTA
 mul_high, abs_diff = _binary(BinaryOp.MUL_HIGH), _binary(BinaryOp.ABS_DIFF)
 saturating_add, saturating_sub = _binary(BinaryOp.SATURATING_ADD), _binary(BinaryOp.SATURATING_SUB)
 saturating_mul = _binary(BinaryOp.SATURATING_MUL)
+copysign = _binary(BinaryOp.COPYSIGN)
 
 atomic_add, atomic_sub = _atomic(AtomicOp.ADD), _atomic(AtomicOp.ADD, "atomic_sub")
 atomic_min, atomic_max = _atomic(AtomicOp.MIN), _atomic(AtomicOp.MAX)

@@ -347,6 +347,10 @@ def _maximum(a: float, b: float) -> float:
     return a if a == b and math.copysign(1.0, a) > 0 else b
 
 
+def _copysign(x: float, y: float) -> float:
+    return math.copysign(x, y) if y == y else math.fabs(x)  # a NaN has no sign until it is stored, and then it is +
+
+
 def _whole(f: Callable[[float], int]) -> Unary:
     """A rounding to whole numbers; the sign of the operand is the sign of a zero result."""
     return lambda x: math.copysign(float(f(x)), x) if math.isfinite(x) else x
@@ -369,7 +373,7 @@ def _float_binary(dtype: DataType) -> dict[BinaryOp, Binary]:
     if dtype.name in ("f16", "bf16"):  # an f32 step, then one rounding
         narrow = _ROUND[dtype.name]
         return {op: _then(narrow, f) for op, f in _float_binary(f32).items()}
-    exact = {BinaryOp.MIN: _minimum, BinaryOp.MAX: _maximum}
+    exact = {BinaryOp.MIN: _minimum, BinaryOp.MAX: _maximum, BinaryOp.COPYSIGN: _copysign}
     if dtype.name == "f64":
         return exact | {
             BinaryOp.ADD: operator.add,

@@ -10,9 +10,8 @@ from typing import Any
 
 from ...foundation.ir.visit import Steps, run_nested
 from ..form import PURE, Body, Buffer, If, Ins, Kernel, Local
+from ..instructions import COMMUTES
 from .effects import Changed, changed_by, changes
-
-_COMMUTES = frozenset(("add", "mul", "and", "or", "xor", "min", "max", "eq", "ne", "mulhi"))
 
 
 def cse(kernel: Kernel) -> None:
@@ -87,7 +86,7 @@ class _Cse:
         op = item.op
         if op in PURE:
             args: Any = item.args
-            if len(args) == 2 and op in _COMMUTES and id(args[0]) > id(args[1]):
+            if len(args) == 2 and op in COMMUTES and id(args[0]) > id(args[1]):
                 args = args[1], args[0]
             return op, item.dtype, item.attr, args
         if op == "load":

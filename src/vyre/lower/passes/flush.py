@@ -11,12 +11,14 @@ Where arithmetic is `firm`, no compiler takes it away. Comparisons are never fir
 
 from __future__ import annotations
 
-from ..evaluate import bits_of, function_of, value_of
+from ..evaluate import function_of
 from ..form import FLOATS, Ins, Kernel, Local, bodies, walk
+from ..instructions import F32, named
+from ..registers import bits_of, value_of
 
-_ARITHMETIC = frozenset(("add", "sub", "mul", "div", "fma"))
-_FIRM = _ARITHMETIC | {"sqrt", "native"}
-_STEPS = _FIRM - {"native"} | {"flush", "quiet", "neg", "abs"}
+_ARITHMETIC = named(F32.STEP)
+_FIRM = named(F32.STEP, F32.ROOT, F32.NATIVE)
+_STEPS = named(F32.STEP, F32.ROOT) | {"flush", "quiet", "neg", "abs"}
 _ZEROS = frozenset((0, 1 << 31))
 _ONES = frozenset((0x3F800000, 0xBF800000))
 

@@ -7,8 +7,10 @@ sign of zero included; a NaN has no payload to lose. x + 0 is not x.
 from __future__ import annotations
 
 from ...foundation.ir.visit import Steps, run_nested
-from ..evaluate import bits_of, function_of, value_of
+from ..evaluate import function_of
 from ..form import BITS, FLOATS, PURE, UNSIGNED, Body, If, Ins, Kernel, Statement
+from ..instructions import COMMUTES
+from ..registers import bits_of, value_of
 
 _ONE = {"f32": 0x3F800000, "f64": 0x3FF0000000000000}
 _MINUS_ZERO = {"f32": 1 << 31, "f64": 1 << 63}
@@ -97,9 +99,9 @@ class _Fold:
                     return self.const("bool", _SAME[op])
             if consts[1]:
                 return self.with_constant(item, a, b.attr)
-            if consts[0] and op in ("add", "mul", "and", "or", "xor", "min", "max", "eq", "ne"):
+            if consts[0] and op in COMMUTES:
                 return self.with_constant(item, b, a.attr)
-            if consts[0] and a.attr == 0 and op in ("shl", "shr", "mulhi") and a.dtype not in FLOATS:
+            if consts[0] and a.attr == 0 and op in ("shl", "shr"):
                 return a
             return None
         return self.unary(item, args[0])

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeAlias
 
 from ..form import FLOATS, PURE, Buffer, Check, Ins, Kernel, Local, walk
+from ..instructions import COMPARES, INSTRUCTIONS
 
 MAX = (1 << 32) - 1
 _HUGE = 1 << 62
@@ -135,7 +136,7 @@ class Ranges:
                 unvisited.append((c.args[0], not truth))
             elif c.op == ("and" if truth else "or") and c.dtype == "bool":
                 unvisited += [(c.args[0], truth), (c.args[1], truth)]
-            elif c.op in ("lt", "le", "gt", "ge", "eq", "ne") and c.args[0].dtype == "u32":
+            elif c.op in COMPARES and c.args[0].dtype == "u32":
                 self._compare(c.op, c.args[0], c.args[1], truth)
 
     def _compare(self, op: str, a: Ins, b: Ins, truth: bool) -> None:
@@ -291,15 +292,17 @@ class Ranges:
             case "lid":
                 size = self.kernel.workgroup[v.attr]
                 return Range(0, size - 1, size - 1)
-            case "lane" | "popcount" | "clz" | "ctz":
+            case "lane":
                 return Range(0, 32, 32)
-            case "narrow":
-                return Range(0, top := 255 if v.attr == "u8" else 65535, top)
             case "index":
                 return self._counter(v)
             case "get":
                 top = self._top(v.attr)
                 return Range(0, top, top)
+        bounds = INSTRUCTIONS[op].bounds
+        if bounds is not None:
+            low, top = bounds(v.dtype, v.attr)
+            return Range(low, top, top)
         fixed = self.exact(v)
         if fixed is not None:
             word = code.emit("convert", "u64", fixed)

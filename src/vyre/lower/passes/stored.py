@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...foundation.ir.visit import Steps, run_nested
-from ..evaluate import function_of, value_of
+from ..evaluate import function_of
 from ..form import PURE, UNSIGNED, Body, Buffer, If, Ins, Kernel, Loop, bodies, walk
+from ..registers import value_of
 
 _ONE = Ins("const", "u32", (), 1, uniform=True)
 _NONE = Ins("const", "u32", (), 0, uniform=True)

@@ -446,7 +446,11 @@ class Reader:
 
     def _op(self, enum: type[E]) -> E | OpaqueOp:
         tag = self._byte()
-        return OpaqueOp(self._extension(self.u32())) if tag == layout.OPAQUE else self._member(enum, tag)
+        if tag != layout.OPAQUE:
+            return self._member(enum, tag)
+        ident = self._extension(self.u32())
+        known: E | None = _MEMBERS[enum].get(ident)
+        return OpaqueOp(ident) if known is None else known
 
     def _extension(self, ident: int) -> int:
         if not ident >> 31:

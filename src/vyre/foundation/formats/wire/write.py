@@ -459,12 +459,20 @@ class Writer:
         self.out.append(getattr(value, "tag", value.value))
         return 0
 
-    def _op(self, value: Any, enum: type[Enum]) -> int:
-        if type(value) is not OpaqueOp:
-            return self._enum(value, enum)
-        if not _fits(value.id, 32) or not value.id >> 31:
-            _refuse(f"{value.id!r} is not the id of an extension", "make ids with extension_id(name)")
-        self.out += struct.pack("<BI", layout.OPAQUE, value.id)
+    def _op(self, value: Any, enum: type[BinaryOp | UnaryOp | AtomicOp]) -> int:
+        if type(value) is OpaqueOp:
+            ident = value.id
+            if not _fits(ident, 32) or not ident >> 31:
+                _refuse(f"{ident!r} is not the id of an extension", "make ids with extension_id(name)")
+            if (known := enum.of_tag(ident)) is not None:
+                _refuse(f"the extension 0x{ident:08x} has an operator of its own", f"use {known!r}")
+        else:
+            self._member(value, enum)
+            ident = value.tag
+            if not ident >> 31:
+                self.out.append(ident)
+                return 0
+        self.out += struct.pack("<BI", layout.OPAQUE, ident)
         return 0
 
     def binary_op(self, value: BinaryOp | OpaqueOp, level: int = 0) -> int:
