@@ -238,6 +238,7 @@ def tested(command: list[str], state: State, log: Path, **options: Any) -> dict[
 def whole(name: str, folder: Path, commit: str) -> dict[str, Any]:
     """`make test` in a fresh clone on a machine in this state."""
     state, root, log = STATES[name], folder / f"machine-{name}", folder / f"{name}.log"
+    shutil.rmtree(root, ignore_errors=True)  # of a run that was ended
     make(["cp", "--archive", "--reflink=auto", str(base(state, folder)), str(root)], log)
     try:
         make(["git", "clone", "--quiet", str(REPOSITORY), str(root / CLONE)], log)

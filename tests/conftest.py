@@ -14,6 +14,9 @@ from vyre.driver.settings import files as settings_files
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a script that starts tests in the background ignores it
 os.environ["XDG_CONFIG_HOME"] = os.devnull  # no file of the user lies below; processes that a test starts have it too
+CACHE = Path(__file__).parents[1] / "build" / "cache"
+CACHE.mkdir(parents=True, exist_ok=True)
+os.environ["XDG_CACHE_HOME"] = str(CACHE)  # drivers keep what they compiled, and HOME may not be writable
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):  # they would each compile the package, which takes a second
     os.environ["PYTHONPYCACHEPREFIX"] = str(Path(__file__).parents[1] / "build" / "bytecode")
 settings.register_profile("vyre", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # on a busy machine

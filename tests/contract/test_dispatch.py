@@ -451,7 +451,7 @@ def test_field_timeout_ends_a_dispatch(backend):
     with skipped_if_refused(backend), pytest.raises(DeadlineExceeded, match=r"in time.*Fix: "):
         backend.dispatch(LONG, [words(0)], DispatchConfig(timeout=0.1), out=[target])
     assert target == b"\xa5" * 4
-    assert backend.dispatch(COUNT, [words(1)], DispatchConfig(timeout=60)) == [words(2)]
+    assert backend.dispatch(COUNT, [words(1)]) == [words(2)]  # which may have to wait for what was left behind
 
 
 @pytest.mark.parametrize("timeout", [0, 1e-9])
