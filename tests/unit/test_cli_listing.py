@@ -8,6 +8,7 @@ import pytest
 
 from vyre.cli import app, backends, caps, devices
 from vyre.driver.contract import BackendCapability, BackendRegistration, DeviceInfo, VyreBackend
+from vyre.driver.contract.capability import FACTS
 from vyre.driver.contract.values import DEFAULT_CONFIG
 from vyre.driver.selection import registry
 
@@ -136,7 +137,7 @@ def test_capabilities_are_shown_with_what_each_no_means(name, tmp_path):
     assert all((row["answer"] == "yes") == (row["meaning"] is None) for row in answers.values())
     assert answers["f16"]["answer"] == "emulated"
     assert answers["tensor_cores"]["answer"] == "no"
-    assert found["deadline"] == "cooperative"
+    assert found["facts"]["deadline"] == "cooperative"
     assert found["exactness"]["f32"] == "canonical"
     assert {"f64", "u64"} <= set(found["types"])
     assert "vyre.atomic" in found["operations"]
@@ -145,8 +146,9 @@ def test_capabilities_are_shown_with_what_each_no_means(name, tmp_path):
 
 def test_every_answer_of_the_record_has_a_meaning():
     asked = {field.name for field in fields(BackendCapability) if field.type == "bool"}
-    assert set(caps.NO_MEANS) == asked
-    assert set(caps.EMULATED) <= asked
+    assert {name for name, fact in FACTS.items() if fact.no} == asked
+    emulated = {name for name, fact in FACTS.items() if fact.emulated}
+    assert emulated == {name for name, fact in FACTS.items() if fact.offered} <= asked
 
 
 def test_what_a_backend_lacks_is_refused_and_not_called_emulated(capsys):
