@@ -238,6 +238,7 @@ def test_the_default_options_compile_with_the_default_config():
         (Device(f16=True), {"device", "feature_flags"}),
         (Device(exactness={"f32.div": "exact"}), {"device"}),
         (Device(extras={"driver": "1.2"}), {"device"}),
+        (Device(api="Signals"), {"device"}),
         (Device(extras={"push_constants": True}), {"device", "feature_flags"}),
     ],
 )

@@ -111,7 +111,10 @@ def show(document: Document) -> None:
     told += [
         ("types", " ".join(document["types"]), "of values and elements"),
         ("operations", str(len(document["operations"])), "that programs may use; --json names them"),
-        *((name, value, FACTS[name].choices.get(value, FACTS[name].doc)) for name, value in document["facts"].items()),
+        *(
+            (name, value or "-", FACTS[name].choices.get(value, FACTS[name].doc))
+            for name, value in document["facts"].items()
+        ),
         ("timing", document["timing"].replace("_", " "), "how the time of a dispatch is known"),
     ]
     told += [(f"exactness: {key}", _text(value), "") for key, value in document["exactness"].items()]

@@ -61,6 +61,14 @@ class BackendCapability:
             )
         },
     )
+    api: str = field(
+        default="",
+        metadata={
+            "about": Fact(
+                "the interface that reaches the device, such as Vulkan, where the backend has several of them"
+            )
+        },
+    )
     memory_model: str = field(default="relaxed", metadata={"about": Fact("of atomics")})
     types: frozenset[str] = field(
         default=frozenset(),
