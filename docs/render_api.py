@@ -10,6 +10,8 @@ from pathlib import Path
 from types import ModuleType
 
 import vyre
+from vyre.driver.contract.capability import FACTS
+from vyre.driver.contract.values import OPTIONS
 from vyre.errors import VyreError
 from vyre.foundation.ir.ops import AtomicOp, BinaryOp, ReduceOp, UnaryOp
 from vyre.foundation.language import lang
@@ -67,7 +69,7 @@ def render() -> str:
     for title, names in groups().items():
         lines += [f"## {title}", ""]
         for name in names:
-            lines += [f"::: vyre.{name}", ""]
+            lines += [f"::: vyre.{name}", "", *(([*TABLES[name](), ""]) if name in TABLES else [])]
     lines += [
         "## The language of kernels",
         "",
@@ -103,6 +105,31 @@ def render() -> str:
         link = f"[meaning and code](../error-codes.md#{name.lower()})" if is_error else _first_line(value)
         lines.append(f"| {_anchored(name, name)} | {link} |")
     return "\n".join([*lines, ""])
+
+
+def config_table() -> list[str]:
+    """The fields of a config, by what the driver knows of them."""
+    lines = [
+        "| field | meaning | in the key of compiled code | which result is right | holds for |",
+        "|---|---|---|---|---|",
+    ]
+    for name, option in OPTIONS.items():
+        code = "no"
+        if option.code is not None:
+            code = "where the backend uses it" if not option.code.needs else f"with `{option.code.needs}`"
+        result = "depends on it" if option.result else "does not"
+        about = "the whole dispatch" if option.whole else "each launch"
+        lines.append(f"| `{name}` | {option.doc} | {code} | {result} | {about} |")
+    return lines
+
+
+def capability_table() -> list[str]:
+    """The fields of a capability record."""
+    return ["| fact | meaning |", "|---|---|", *(f"| `{name}` | {fact.doc} |" for name, fact in FACTS.items())]
+
+
+TABLES = {"DispatchConfig": config_table, "BackendCapability": capability_table}
+"""Record -> what stands under it."""
 
 
 def groups() -> dict[str, list[str]]:

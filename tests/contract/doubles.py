@@ -30,6 +30,7 @@ class MockBackend(VyreBackend, contract=1):
 
 FULL = BackendCapability(
     ops=frozenset(("vyre.node.return", "vyre.node.region", "vyre.node.trap")),
+    api="Signals",
     memory_model="sequential",
     types=frozenset(("f16", "u64")),
     subgroup_ops=True,

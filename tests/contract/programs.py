@@ -3,7 +3,7 @@
 import struct
 
 import vyre
-from vyre import In, InOut, Out, barrier, gid, lid, shared, trap, u32
+from vyre import In, InOut, Out, barrier, exp, f32, gid, lid, shared, trap, u32
 
 
 def words(*values):
@@ -35,6 +35,11 @@ def lane_kernel(x: In[u32], out: Out[u32]):
 def add_kernel(a: In[u32], b: In[u32], out: Out[u32]):
     if gid.x < len(out):
         out[gid.x] = a[gid.x] + b[gid.x]
+
+
+@vyre.kernel(workgroup=4)
+def exp_kernel(x: In[f32], out: Out[f32]):
+    out[gid.x] = exp(x[gid.x])
 
 
 @vyre.kernel(workgroup=4)
@@ -77,6 +82,7 @@ COUNT = count_kernel.program
 LANE = lane_kernel.program
 """Depends on the workgroup size."""
 ADD = add_kernel.program
+EXP = exp_kernel.program
 SPLIT = split_kernel.program
 NEIGHBOUR = neighbour_kernel.program
 PLANE = plane_kernel.program

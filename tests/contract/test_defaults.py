@@ -1,7 +1,9 @@
 """What a backend gets for nothing, what it may override, and what the contract refuses."""
 
+import dataclasses
 import inspect
 import threading
+import typing
 
 import pytest
 
@@ -16,8 +18,9 @@ from vyre.driver.contract import (
     VyreBackend,
     core_supported_ops,
 )
+from vyre.driver.contract.capability import FACTS
 from vyre.driver.contract.profile import DeviceProfile, DeviceTimingQuality
-from vyre.driver.contract.values import DispatchConfig, HostResource, ResidentReadRange, TimedDispatchResult
+from vyre.driver.contract.values import Dims, DispatchConfig, HostResource, ResidentReadRange, TimedDispatchResult
 from vyre.driver.pipeline.compiler import pipelines_of
 from vyre.errors import DispatchFailed, UnsupportedFeature
 from vyre.foundation.ir.program import Program
@@ -66,6 +69,26 @@ def test_a_minimal_backend_promises_nothing():
 def test_every_query_of_the_contract_is_in_the_table():
     properties = {n for n, member in vars(VyreBackend).items() if isinstance(member, property)}
     assert properties - {"id"} == set(QUERIES)
+
+
+def test_a_query_is_documented_and_typed_by_the_field_of_the_record_that_answers_it():
+    kinds = {f.name: f.type for f in dataclasses.fields(BackendCapability)}
+    assert set(QUERIES) == set(contract.backend.QUERIES)
+    for name, fact in contract.backend.QUERIES.items():
+        query = getattr(VyreBackend, name)
+        assert query.__doc__.lower() == f"{FACTS[fact].doc}.".lower()
+        kind = "int" if name == "max_invocations_per_workgroup" else kinds[fact]
+        assert inspect.get_annotations(query.fget) == {"return": kind}
+        (stated,) = typing.get_args(query.__orig_class__)
+        assert (
+            (getattr(stated, "__forward_arg__", None) or stated.__name__) == kind if kind != "Dims" else stated is Dims
+        )
+
+
+def test_every_fact_of_the_record_is_documented():
+    assert list(FACTS) == [f.name for f in dataclasses.fields(BackendCapability)]
+    for name, fact in FACTS.items():
+        assert f"{name}: {fact.doc}" in BackendCapability.__doc__
 
 
 @pytest.mark.row("A-BE-2")

@@ -18,6 +18,7 @@ from vyre.driver.admission.program import settle_config, why_not
 from vyre.driver.contract import CompiledPipeline, PendingDispatch
 from vyre.driver.contract.values import DispatchConfig, PersistentThreadMode, SpeculationMode, TimedDispatchResult
 from vyre.driver.guard import compile as pipelines
+from vyre.driver.pipeline import pipelines_of
 from vyre.errors import (
     BackendError,
     DeadlineExceeded,
@@ -32,7 +33,7 @@ from vyre.foundation.ir.nodes import IndirectDispatch, InvocationId, Store, lit
 from vyre.foundation.ir.program import Program, read, write_only
 
 from .doubles import MockBackend
-from .programs import ADD, COUNT, LANE, LONG, NEIGHBOUR, NUMBER, PLANE, SPLIT, TRAP, unwords, words
+from .programs import ADD, COUNT, EXP, LANE, LONG, NEIGHBOUR, NUMBER, PLANE, SPLIT, TRAP, unwords, words
 
 THREE = DispatchConfig(output_elements={"out": 3})
 FOUR = DispatchConfig(output_elements={"out": 4})
@@ -606,9 +607,37 @@ def test_field_output_elements_sizes_an_output(backend):
 
 
 @pytest.mark.row("A-HS-5")
-def test_field_ulp_budget_asks_for_other_code(backend):
-    keys = [pipelines.compile(backend, ADD, FOUR.with_(ulp_budget=n)).key for n in (None, 0, 1)]
-    assert keys[0] == keys[1] != keys[2]
+def test_field_ulp_budget_asks_for_other_code_where_the_device_has_functions_within_it(backend):
+    keys = [pipelines.compile(backend, EXP, FOUR.with_(ulp_budget=n)).key for n in (None, 0, 255)]
+    assert keys[0] == keys[1]
+    assert (keys[1] != keys[2]) == bool(backend.capability.native_within(255))
+    assert pipelines.compile(backend, ADD, FOUR.with_(ulp_budget=255)).key == pipelines.compile(backend, ADD, FOUR).key
+
+
+IGNORED = [
+    ({"speculation": "disable"}, "speculation"),
+    ({"persistent_thread": "disable"}, "persistent_threads"),
+    ({"profile": "default"}, None),
+    ({"ulp_budget": 255}, None),
+    ({"workgroup_override": ADD.workgroup_size}, None),
+]
+
+
+@pytest.mark.parametrize("ignored, fact", IGNORED, ids=[next(iter(ignored)) for ignored, _ in IGNORED])
+def test_configs_that_differ_in_what_a_backend_ignores_are_compiled_once(backend, ignored, fact):
+    if fact is not None and getattr(backend.capability, fact):
+        pytest.skip("this backend does not ignore it")
+    plain = compiled(backend, ADD)
+    before = pipelines_of(backend).snapshot().misses
+    assert compiled(backend, ADD, FOUR.with_(**ignored)).native is plain.native
+    inputs = [words(1, 2, 3, 4), ONES]
+    assert plain.dispatch(inputs, FOUR.with_(**ignored)) == plain.dispatch(inputs)
+    assert pipelines_of(backend).snapshot().misses == before
+
+
+def test_a_profile_is_compiled_as_the_fields_that_it_fills_in(backend):
+    fast, same = FOUR.with_(profile="interactive"), FOUR.with_(timeout=1.0)
+    assert compiled(backend, ADD, fast).native is compiled(backend, ADD, same).native
 
 
 def test_field_ulp_budget_keeps_integers_exact(backend):

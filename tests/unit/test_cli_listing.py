@@ -8,6 +8,7 @@ import pytest
 
 from vyre.cli import app, backends, caps, devices
 from vyre.driver.contract import BackendCapability, BackendRegistration, DeviceInfo, VyreBackend
+from vyre.driver.contract.capability import FACTS
 from vyre.driver.contract.values import DEFAULT_CONFIG
 from vyre.driver.selection import registry
 
@@ -17,7 +18,9 @@ from .cli_tool import command, document, inside, parsed, refused
 
 class Board(VyreBackend, contract=1):
     id = "board"
-    capability = BackendCapability(grid_sync=True, max_workgroup_size=(8, 4, 1), extras={"colour": "green"})
+    capability = BackendCapability(
+        grid_sync=True, max_workgroup_size=(8, 4, 1), api="Signals", extras={"colour": "green"}
+    )
 
     def dispatch(self, program, inputs, config=DEFAULT_CONFIG, *, out=None):
         return []
@@ -136,7 +139,8 @@ def test_capabilities_are_shown_with_what_each_no_means(name, tmp_path):
     assert all((row["answer"] == "yes") == (row["meaning"] is None) for row in answers.values())
     assert answers["f16"]["answer"] == "emulated"
     assert answers["tensor_cores"]["answer"] == "no"
-    assert found["deadline"] == "cooperative"
+    assert found["facts"]["deadline"] == "cooperative"
+    assert found["facts"]["api"] == ""  # it has one way to its device
     assert found["exactness"]["f32"] == "canonical"
     assert {"f64", "u64"} <= set(found["types"])
     assert "vyre.atomic" in found["operations"]
@@ -145,8 +149,9 @@ def test_capabilities_are_shown_with_what_each_no_means(name, tmp_path):
 
 def test_every_answer_of_the_record_has_a_meaning():
     asked = {field.name for field in fields(BackendCapability) if field.type == "bool"}
-    assert set(caps.NO_MEANS) == asked
-    assert set(caps.EMULATED) <= asked
+    assert {name for name, fact in FACTS.items() if fact.no} == asked
+    emulated = {name for name, fact in FACTS.items() if fact.emulated}
+    assert emulated == {name for name, fact in FACTS.items() if fact.offered} <= asked
 
 
 def test_what_a_backend_lacks_is_refused_and_not_called_emulated(capsys):
@@ -158,6 +163,8 @@ def test_what_a_backend_lacks_is_refused_and_not_called_emulated(capsys):
     assert (answers["f16"], answers["subgroup_ops"], answers["grid_sync"]) == ("no", "no", "yes")
     assert "a program with f16 values is refused" in said
     assert "8 x 4 x 1" in said
+    assert found["facts"]["api"] == "Signals"
+    assert "Signals" in said
     assert "it keeps none: the driver leaves a call that takes too long" in said
     assert "colour" in said
 

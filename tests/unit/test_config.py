@@ -10,7 +10,15 @@ import pytest
 
 from vyre.driver.admission.program import PROFILES, settle_config
 from vyre.driver.contract import BackendCapability, VyreBackend
-from vyre.driver.contract.values import DEFAULT_CONFIG, DispatchConfig, PersistentThreadMode, SpeculationMode
+from vyre.driver.contract.capability import FACTS
+from vyre.driver.contract.values import (
+    DEFAULT_CONFIG,
+    OPTIONS,
+    DispatchConfig,
+    Option,
+    PersistentThreadMode,
+    SpeculationMode,
+)
 from vyre.driver.plan.launch import resolve_fixpoint_iterations
 from vyre.driver.plan.outputs import enforce_output_budget
 from vyre.errors import ArgumentTypeError, ArgumentValueError, BackendError, InvalidProgram, UnsupportedFeature
@@ -110,6 +118,33 @@ def test_lengths_cannot_be_changed_in_any_way():
     assert held == {"out": 1}
 
 
+def test_every_field_says_what_it_is_about():
+    for f in fields(DispatchConfig):
+        about = f.metadata["about"]
+        assert OPTIONS[f.name] is about
+        assert about.doc
+        assert about.doc in DispatchConfig.__doc__
+        assert about.check(f.name, FULL[f.name]) == FULL[f.name]
+        if about.code is not None:
+            assert about.code.needs in FACTS if about.code.used is None else not about.code.needs
+
+
+def test_a_field_without_what_it_is_about_fails_at_once():
+    with pytest.raises(TypeError, match=r"'result', 'whole', and 'code'"):
+        Option("a new field", lambda name, value: value)
+
+
+def test_a_launch_of_several_goes_without_what_is_about_the_whole():
+    one = DispatchConfig(**FULL).for_one_launch()
+    gone = {"profile", "timeout", "max_output_bytes", "fixpoint_iterations", "output_elements"}
+    assert one == DispatchConfig(**{name: value for name, value in FULL.items() if name not in gone})
+
+
+def test_a_reference_gets_what_says_which_result_is_right():
+    kept = {"label", "workgroup_override", "grid_override", "fixpoint_iterations", "output_elements"}
+    assert DispatchConfig(**FULL).for_reference() == DispatchConfig(**{name: FULL[name] for name in kept})
+
+
 @pytest.mark.parametrize("label", [None, "nightly"])
 def test_an_error_names_the_label_only_where_there_is_one(label):
     config = DispatchConfig(label=label, max_output_bytes=1, fixpoint_iterations=0)
@@ -161,7 +196,9 @@ def test_equal_capability_records_have_one_hash_and_survive_copies():
         ({"max_shared_bytes": -1}, ArgumentValueError, "max_shared_bytes=-1 is out of range"),
         ({"max_shared_bytes": None}, ArgumentTypeError, "max_shared_bytes is None"),
         ({"subgroup_size": 1.5}, ArgumentTypeError, "subgroup_size=1.5 is not a whole number"),
-        ({"deadline": "soon"}, ArgumentValueError, "deadline='soon' is no way to keep one"),
+        ({"deadline": "soon"}, ArgumentValueError, "deadline='soon' is not one of its texts"),
+        ({"deadline": ["none"]}, ArgumentValueError, "deadline=['none'] is not one of its texts"),
+        ({"memory_model": 3}, ArgumentTypeError, "memory_model=3 is not text"),
         ({"extras": [1]}, ArgumentTypeError, "extras is list, not a mapping"),
         ({"extras": {"x": {1, 2}}}, ArgumentValueError, "extras does not survive JSON"),
         ({"extras": {1: 2}}, ArgumentValueError, "extras does not survive JSON: a key is not text"),

@@ -206,7 +206,7 @@ def test_whoever_waits_for_another_ones_compilation_waits_no_longer_than_his_own
         guarded(backend).dispatch(storing(7), [], DispatchConfig(timeout=0.01))
     go_on.set()
     first.join(30)
-    assert len(backend.compiled) == 2  # with a deadline it is other code, which goes on being compiled
+    assert len(backend.compiled) == 1
 
 
 def test_a_failure_reaches_the_one_who_waits_in_time():
@@ -422,7 +422,7 @@ def test_each_miss_is_counted_with_its_reason(monkeypatch):
     backend = Compiler()
     pipeline.compile(backend, storing(1))
     pipeline.compile(backend, storing(2))
-    pipeline.compile(backend, storing(2), DispatchConfig(ulp_budget=1))
+    pipeline.compile(backend, storing(2), DispatchConfig(workgroup_override=(2, 1, 1)))
     backend.capability = BackendCapability(max_workgroup_size=(64, 1, 1), f16=True)
     pipeline.compile(backend, storing(2))
     pipeline.compile(backend, storing(2))

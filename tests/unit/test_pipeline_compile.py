@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from vyre import u32
+from vyre import f32, u32
 from vyre.conform.generate import random_program
 from vyre.driver.contract import BackendCapability, CompiledPipeline, ReadyPending, VyreBackend
 from vyre.driver.contract.values import DEFAULT_CONFIG, DispatchConfig, TimedDispatchResult
@@ -24,13 +24,19 @@ from vyre.errors import (
     UnsupportedFeature,
     VyreError,
 )
-from vyre.foundation.ir.nodes import BinOp, Lit, Load, Store
-from vyre.foundation.ir.ops import BinaryOp
+from vyre.foundation.ir.nodes import BinOp, Lit, Load, Store, UnOp, lit
+from vyre.foundation.ir.ops import BinaryOp, UnaryOp
 from vyre.foundation.ir.program import Program, output, read, write_only
 
 
 def storing(value=7):
     return Program([output("out", 0, u32, 1)], (1, 1, 1), [Store("out", Lit(u32, 0), Lit(u32, value))])
+
+
+def exponential():
+    """A program with a function that an error budget is for."""
+    body = [Store("out", Lit(u32, 0), UnOp(UnaryOp.EXP, lit(1.0, f32)))]
+    return Program([output("out", 0, f32, 1)], (1, 1, 1), body)
 
 
 def copying():
@@ -83,7 +89,12 @@ class NativeBackend(VyreBackend, contract=1):
     """Bakes its compile-time config into what it compiles, as an error budget does."""
 
     id = "native"
-    capability = BackendCapability(max_workgroup_size=(64, 1, 1), max_workgroups_per_dimension=8)
+    capability = BackendCapability(
+        max_workgroup_size=(64, 1, 1),
+        max_workgroups_per_dimension=8,
+        deadline="cooperative",
+        exactness={"native": {"exp": 2}},
+    )
 
     def __init__(self):
         self.pipelines = []
@@ -177,21 +188,21 @@ def test_what_the_backend_compiled_is_what_runs():
 def test_a_backend_compiles_with_the_fields_of_the_key_and_no_others():
     backend = NativeBackend()
     config = DispatchConfig(label="a", ulp_budget=2, timeout=1.5, max_output_bytes=64, grid_override=(2, 1, 1))
-    pipeline.compile(backend, storing(), config)
+    pipeline.compile(backend, exponential(), config)
     seen = backend.pipelines[0].compiled_with
     assert seen == DispatchConfig(ulp_budget=2, timeout=float("inf"))
 
 
 def test_a_dispatch_that_needs_other_code_gets_it_through_the_cache():
     backend = NativeBackend()
-    compiled = pipeline.compile(backend, storing())
+    compiled = pipeline.compile(backend, exponential())
     before = counters()["recompiled_lanes"]
     exact, loose = DispatchConfig(label="exact"), DispatchConfig(ulp_budget=9)
     results = [compiled.dispatch([], c)[0][0] for c in (exact, loose, None, loose, DispatchConfig(ulp_budget=9))]
     assert results == [0, 9, 0, 9, 9]
     assert len(backend.pipelines) == 2
     assert counters()["recompiled_lanes"] - before == 1
-    assert pipeline.compile_with_telemetry(backend, storing(), loose).cache_hit
+    assert pipeline.compile_with_telemetry(backend, exponential(), loose).cache_hit
 
 
 @pytest.mark.parametrize(
@@ -234,7 +245,7 @@ def test_a_pipeline_keeps_its_code_when_the_cache_has_thrown_it_out(monkeypatch)
 
 @pytest.mark.row("A-PL-4")
 def test_a_build_reports_what_was_compiled():
-    program = storing()
+    program = exponential()
     build = pipeline.compile_with_telemetry(NativeBackend(), program, DispatchConfig(ulp_budget=2))
     manifest = json.loads(build.manifest.to_json())
     assert manifest == {
@@ -242,7 +253,8 @@ def test_a_build_reports_what_was_compiled():
         "backend_id": "native",
         "pipeline_id": build.pipeline.id,
         "program_digest": program.fingerprint,
-        "dispatch_policy": "ulp=2:wg=own:deadline=no:cooperative=no:speculation=auto:persistent=auto",
+        "dispatch_policy": "ulp_budget=2:deadline=no:workgroup_override=none:speculation=none:persistent_thread=none:"
+        "cooperative=no",
         "key_digest": build.pipeline.key.digest().hex(),
         "cache_hit": False,
     }
@@ -261,9 +273,9 @@ def test_prewarming_dispatches_nothing_and_the_second_time_it_is_a_hit():
 
 def test_a_miss_explains_itself_and_a_hit_has_nothing_to_explain():
     backend = NativeBackend()
-    first = pipeline.compile_with_telemetry(backend, storing())
-    second = pipeline.compile_with_telemetry(backend, storing(), DispatchConfig(ulp_budget=3, timeout=1.0))
-    third = pipeline.compile_with_telemetry(backend, storing())
+    first = pipeline.compile_with_telemetry(backend, exponential())
+    second = pipeline.compile_with_telemetry(backend, exponential(), DispatchConfig(ulp_budget=3, timeout=1.0))
+    third = pipeline.compile_with_telemetry(backend, exponential())
     assert first.evidence.reason == "empty_cache"
     assert second.evidence.reason == "dispatch_policy_changed"
     assert second.evidence.nearest == first.pipeline.key

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vyre import u32
+from vyre import f32, f64, u32
 from vyre.driver.contract import BackendCapability, VyreBackend
 from vyre.driver.contract.values import DEFAULT_CONFIG, DispatchConfig
 from vyre.driver.pipeline import (
@@ -29,7 +29,8 @@ from vyre.driver.pipeline import (
 from vyre.driver.pipeline.key import digest_of
 from vyre.driver.plan.specialize import SpecMap
 from vyre.errors import ArgumentValueError
-from vyre.foundation.ir.nodes import Lit, Store
+from vyre.foundation.ir.nodes import Lit, Store, UnOp, lit
+from vyre.foundation.ir.ops import UnaryOp
 from vyre.foundation.ir.program import Program, output, read, workgroup
 
 FLAGS = list(PipelineFeatureFlags)
@@ -51,8 +52,19 @@ def storing(value, *more, slot=0):
     return Program([output("out", slot, u32, 1), *more], (1, 1, 1), body)
 
 
+def exponential(*more):
+    body = [Store("out", Lit(u32, 0), UnOp(UnaryOp.EXP, lit(1.0, f32)))]
+    return Program([output("out", 0, f32, 1), *more], (1, 1, 1), body)
+
+
 def key(program=None, config=DEFAULT_CONFIG, backend=None, **options):
     return PipelineCacheKey.of(backend or Device(), program or storing(7), config, **options)
+
+
+def willing(config=DEFAULT_CONFIG, program=None):
+    """A key on a device that uses every field, of a program that every field may matter for."""
+    uses = {"deadline": "cooperative", "grid_sync": True, "speculation": True, "persistent_threads": True}
+    return key(program or exponential(), config, Device(exactness={"native": {"exp": 2}}, **uses))
 
 
 # ---- programs -------------------------------------------------------------------------------------------------------
@@ -96,32 +108,62 @@ def test_validating_a_program_does_not_change_its_key():
 
 @pytest.mark.row("A-HS-5")
 def test_no_error_budget_and_an_error_budget_of_zero_are_one_key():
-    assert key(config=DispatchConfig(ulp_budget=0)) == key()
-    assert key(config=DispatchConfig(ulp_budget=1)) != key()
+    assert willing(DispatchConfig(ulp_budget=0)) == willing()
+    assert willing(DispatchConfig(ulp_budget=2)) != willing()
+
+
+CHANGES = {
+    "ulp_budget": DispatchConfig(ulp_budget=3),
+    "workgroup_override": DispatchConfig(workgroup_override=(64, 1, 1)),
+    "deadline": DispatchConfig(timeout=1.0),
+    "cooperative": DispatchConfig(cooperative=True),
+    "speculation": DispatchConfig(speculation="force"),
+    "persistent_thread": DispatchConfig(persistent_thread="force"),
+}
 
 
 @pytest.mark.row("A-HS-4", "A-CK-1")
 def test_each_code_changing_field_of_a_config_changes_the_key_and_names_itself():
-    changes = {
-        "ulp_budget": DispatchConfig(ulp_budget=3),
-        "workgroup_override": DispatchConfig(workgroup_override=(64, 1, 1)),
-        "deadline": DispatchConfig(timeout=1.0),
-        "cooperative": DispatchConfig(cooperative=True),
-        "speculation": DispatchConfig(speculation="disable"),
-        "persistent_thread": DispatchConfig(persistent_thread="force"),
-    }
-    assert set(changes) == {f.name for f in dataclasses.fields(LoweringOptions)}
-    for name, config in changes.items():
-        assert key(config=config).differs(key()) == (name,)
+    assert set(CHANGES) == set(LoweringOptions().facts())
+    for name, config in CHANGES.items():
+        assert willing(config).differs(willing()) == (name,)
         assert dispatch_policy_cache_digest(config) != dispatch_policy_cache_digest(DEFAULT_CONFIG)
+    for name in ("speculation", "persistent_thread"):
+        assert willing(DispatchConfig(**{name: "disable"})).differs(willing()) == ("feature_flags", name)
     assert key(config=DispatchConfig(workgroup_override=(64, 1, 1))) != key(
         config=DispatchConfig(workgroup_override=(128, 1, 1))
     )
 
 
+@pytest.mark.parametrize("name", sorted(set(CHANGES) - {"workgroup_override"}))
+def test_a_field_that_a_backend_ignores_is_not_in_its_key(name):
+    assert key(exponential(), CHANGES[name]) == key(exponential())
+
+
+@pytest.mark.parametrize(
+    "program, budget, exactness",
+    [
+        (storing(7), 255, {"native": {"exp": 2}}),
+        (exponential(), 1, {"native": {"exp": 2}}),
+        (exponential(), 255, {"native": {}}),
+        (exponential(), 255, {"native": "yes"}),
+        (exponential(read("wide", 1, f64)), 255, {"native": {"exp": 2}}),
+    ],
+    ids=["no function", "a smaller budget", "none of its own", "nonsense", "with doubles"],
+)
+def test_a_budget_that_permits_nothing_is_not_in_the_key(program, budget, exactness):
+    backend = Device(exactness=exactness)
+    assert key(program, DispatchConfig(ulp_budget=budget), backend) == key(program, backend=backend)
+
+
+def test_the_workgroup_that_a_program_declares_is_no_other_one():
+    assert key(config=DispatchConfig(workgroup_override=(1, 1, 1))) == key()
+
+
 @pytest.mark.parametrize(
     "config",
     [
+        DispatchConfig(profile="default"),
         DispatchConfig(label="a"),
         DispatchConfig(max_output_bytes=4),
         DispatchConfig(grid_override=(2, 1, 1)),
@@ -131,22 +173,22 @@ def test_each_code_changing_field_of_a_config_changes_the_key_and_names_itself()
     ],
 )
 def test_what_no_code_depends_on_leaves_the_key_alone(config):
-    assert key(config=config) == key()
+    assert willing(config) == willing()
 
 
 def test_how_long_a_deadline_is_does_not_change_the_key_but_having_one_does():
-    assert key(config=DispatchConfig(timeout=1.0)) == key(config=DispatchConfig(timeout=0))
-    assert key(config=DispatchConfig(timeout=0)) != key()
+    assert willing(DispatchConfig(timeout=1.0)) == willing(DispatchConfig(timeout=0))
+    assert willing(DispatchConfig(timeout=0)) != willing()
 
 
 @pytest.mark.row("A-HS-4")
 def test_the_text_of_a_policy_is_exact():
     config = DispatchConfig(ulp_budget=1, workgroup_override=(64, 1, 1), timeout=2.0, speculation="force")
     assert dispatch_policy_cache_string(config) == (
-        "ulp=1:wg=64x1x1:deadline=yes:cooperative=no:speculation=force:persistent=auto"
+        "ulp_budget=1:deadline=yes:workgroup_override=64x1x1:speculation=force:persistent_thread=none:cooperative=no"
     )
     assert dispatch_policy_cache_string(DEFAULT_CONFIG) == (
-        "ulp=0:wg=own:deadline=no:cooperative=no:speculation=auto:persistent=auto"
+        "ulp_budget=none:deadline=no:workgroup_override=none:speculation=none:persistent_thread=none:cooperative=no"
     )
 
 
@@ -174,14 +216,14 @@ def test_text_digest_options_and_the_config_for_the_compiler_agree_on_4096_confi
             options,
             dispatch_policy_cache_digest(config),
         )
-        compiled = options.config()
+        compiled = options.config
         assert LoweringOptions.of(compiled) == options
         assert (compiled.label, compiled.max_output_bytes, compiled.output_elements) == (None, None, None)
     assert len({digest for _, digest in texts.values()}) == len(texts) > 100
 
 
 def test_the_default_options_compile_with_the_default_config():
-    assert LoweringOptions().config() == DEFAULT_CONFIG
+    assert LoweringOptions().config == LoweringOptions.of(DEFAULT_CONFIG).config == DEFAULT_CONFIG
 
 
 # ---- devices and toolchains -----------------------------------------------------------------------------------------
@@ -196,6 +238,7 @@ def test_the_default_options_compile_with_the_default_config():
         (Device(f16=True), {"device", "feature_flags"}),
         (Device(exactness={"f32.div": "exact"}), {"device"}),
         (Device(extras={"driver": "1.2"}), {"device"}),
+        (Device(api="Signals"), {"device"}),
         (Device(extras={"push_constants": True}), {"device", "feature_flags"}),
     ],
 )
@@ -250,7 +293,7 @@ def test_a_flag_says_that_the_device_has_it_and_the_config_allows_it():
     device = Device(speculation=True, persistent_threads=True, subgroup_ops=True)
     flags = PipelineFeatureFlags
     assert flags.of(device, LoweringOptions()) == flags.SPECULATIVE | flags.PERSISTENT_THREAD | flags.SUBGROUP_OPS
-    forbidden = LoweringOptions(speculation="disable", persistent_thread="disable")
+    forbidden = LoweringOptions(DispatchConfig(speculation="disable", persistent_thread="disable"))
     assert flags.of(device, forbidden) == flags.SUBGROUP_OPS
     assert flags.of(Device(), LoweringOptions()) == flags.empty()
 
@@ -342,9 +385,9 @@ def test_identities_give_the_same_reasons(cached, reason):
 
 
 def test_the_nearest_earlier_key_is_the_one_with_the_fewest_differences_and_the_latest_of_equals():
-    wanted = key(storing(7), DispatchConfig(ulp_budget=2))
-    far = key(storing(8), DispatchConfig(timeout=1.0))
-    near_old, near_new = key(storing(7)), key(storing(7), DispatchConfig(ulp_budget=9))
+    wanted = willing(DispatchConfig(ulp_budget=2))
+    far = willing(DispatchConfig(timeout=1.0), storing(8))
+    near_old, near_new = willing(), willing(DispatchConfig(ulp_budget=9))
     evidence = PipelineCacheMissEvidence.from_keys([near_old, far, near_new], wanted)
     assert evidence.nearest == near_new
     assert evidence.differing == ("ulp_budget",)

@@ -246,7 +246,7 @@ def test_no_overlap_is_claimed_where_all_threads_share_a_context(backend, api, s
     info = dict(backend.adapter.info) | {"backend_type": api, "adapter_type": "DiscreteGPU"}
     found = SimpleNamespace(info=info, limits=backend.adapter.limits, features=backend.adapter.features)
     claimed = capability(found, backend.record)
-    assert (claimed.async_compute, claimed.extras["api"]) == (starts, api)
+    assert (claimed.async_compute, claimed.api) == (starts, api)
 
 
 def test_a_device_is_found_by_index_or_part_of_its_name(monkeypatch):
@@ -279,10 +279,10 @@ def test_the_capability_names_what_code_depends_on(backend):
     found = backend.capability
     assert found.types == {"u64", "i64", "f16", "bf16"}
     assert (found.deadline, found.subgroup_ops, found.f16) == ("host", False, False)
-    assert found.async_compute == (found.extras["api"] != "OpenGL")
+    assert found.async_compute == (found.api != "OpenGL")
     assert found.max_workgroups_per_dimension == 0xFFFFFFFF
     assert found.extras["adapter"] == backend.device
-    assert set(found.extras) >= {"api", "driver", "wgpu", "immediates", "emulated"}
+    assert set(found.extras) >= {"driver", "wgpu", "immediates", "emulated"}
     assert found.exactness["f32"] == "canonical"
     assert set(found.exactness) >= {"fences", "soft_flush", "native_divide", "loop_limit", "shared_is_zeroed"}
     other = type(backend)(immediates=False)

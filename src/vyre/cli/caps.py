@@ -12,52 +12,8 @@ from .output import others_on_stderr, print_json, print_table
 
 if TYPE_CHECKING:
     from ..driver.contract.backend import VyreBackend
-
-EMULATED = {
-    "subgroup_ops": ("subgroup", "subgroup operations run as ordinary code: slower, with the same bytes"),
-    "f16": ("float16", "f16 is computed in f32 and rounded once: slower, with the same bytes"),
-    "bf16": ("bfloat16", "bf16 is computed in f32 and rounded once: slower, with the same bytes"),
-    "indirect_dispatch": ("indirect", "a grid that a buffer holds is read by the host before the launch"),
-    "grid_sync": (
-        "grid_sync",
-        "a program with grid_sync() is split into several launches; cooperative=True is refused",
-    ),
-    "distributed_collectives": ("collectives", "collectives run over the one process that there is"),
-}
-"""Field of the capability record -> what programs may then contain, and what it means that this is emulated."""
-
-NO_MEANS = {
-    "dispatches": "it emits programs and runs none",
-    "subgroup_ops": "a program with subgroup operations is refused",
-    "f16": "a program with f16 values is refused",
-    "bf16": "a program with bf16 values is refused",
-    "tensor_cores": "matrix products use ordinary instructions",
-    "async_compute": "dispatch_async() runs the program before it returns",
-    "indirect_dispatch": "a program whose grid a buffer holds is refused",
-    "grid_sync": "a program with grid_sync() is refused, and so is cooperative=True",
-    "speculation": 'DispatchConfig(speculation="force") is refused',
-    "persistent_threads": 'each dispatch is a launch of its own; persistent_thread="force" is refused',
-    "distributed": "it runs on this machine alone",
-    "distributed_collectives": "a program with collectives is refused",
-    "host_grid_sync_split": "no program is split at grid_sync(): it needs a device that synchronises its grid",
-}
-"""Field of the capability record -> what it means for a user that it is no."""
-
-DEADLINES = {
-    "none": "it keeps none: the driver leaves a call that takes too long, and the backend with it",
-    "cooperative": "the program stops itself, and the backend goes on",
-    "host": "the call returns in time, and the device then counts as lost",
-}
-
-LIMITS = {
-    "max_workgroup_size": "lanes of a workgroup along x, y, z",
-    "max_invocations_per_workgroup": "lanes of a workgroup",
-    "max_workgroups_per_dimension": "workgroups along each axis",
-    "max_shared_bytes": "shared memory of a workgroup, bytes",
-    "max_storage_buffer_bytes": "bytes of a buffer; 0: not told",
-    "max_steps": "steps of a program, by program.stats; 0: any number",
-    "subgroup_size": "lanes of a subgroup",
-}
+    from ..driver.contract.capability import Fact
+    from ..foundation.ir.report import Capabilities
 
 
 class Answer(TypedDict):
@@ -73,8 +29,7 @@ class Document(TypedDict):
     answers: list[Answer]
     limits: dict[str, int | list[int] | None]
     types: list[str]
-    deadline: str
-    memory_model: str
+    facts: dict[str, str]
     timing: str
     operations: list[str]
     exactness: dict[str, Any]
@@ -103,24 +58,24 @@ def caps(
 
 def collect(backend: VyreBackend) -> Document:
     from ..driver.admission.program import capabilities_of
+    from ..driver.contract.capability import FACTS
 
     capability, offered = backend.capability, capabilities_of(backend)
     profile = backend.device_profile()
-    answers = []
-    for field in fields(capability):
-        if field.type == "bool":
-            bit, emulation = EMULATED.get(field.name, (None, ""))
-            if getattr(capability, field.name):
-                answers.append(Answer(name=field.name, answer="yes", meaning=None))
-            elif bit is not None and getattr(offered, bit):
-                answers.append(Answer(name=field.name, answer="emulated", meaning=emulation))
-            else:
-                meaning = NO_MEANS.get(field.name, "it is not offered")
-                answers.append(Answer(name=field.name, answer="no", meaning=meaning))
+    answers: list[Answer] = []
     limits: dict[str, int | list[int] | None] = {}
-    for limit in LIMITS:
-        value = getattr(backend if hasattr(backend, limit) else capability, limit)
-        limits[limit] = list(value) if isinstance(value, tuple) else value
+    texts: dict[str, str] = {}
+    for field in fields(capability):
+        value = getattr(backend if hasattr(backend, field.name) else capability, field.name)
+        match field.type:
+            case "bool":
+                answers.append(_answer(field.name, FACTS[field.name], value, offered))
+            case "int" | "int | None":
+                limits[field.name] = value
+            case "Dims":
+                limits[field.name] = list(value)
+            case "str":
+                texts[field.name] = value
     return Document(
         backend=backend.id,
         device=backend.device or profile.device,
@@ -128,8 +83,7 @@ def collect(backend: VyreBackend) -> Document:
         answers=answers,
         limits=limits,
         types=["bool", "f32", "i16", "i32", "i8", "u16", "u32", "u8", *sorted(capability.types)],
-        deadline=capability.deadline,
-        memory_model=capability.memory_model,
+        facts=texts,
         timing=str(profile.timing_quality),
         operations=sorted(backend.supported_ops()),
         exactness=dict(capability.exactness),
@@ -137,18 +91,30 @@ def collect(backend: VyreBackend) -> Document:
     )
 
 
+def _answer(name: str, fact: Fact, yes: bool, offered: Capabilities) -> Answer:
+    if yes:
+        return Answer(name=name, answer="yes", meaning=None)
+    if fact.offered and getattr(offered, fact.offered):
+        return Answer(name=name, answer="emulated", meaning=fact.emulated)
+    return Answer(name=name, answer="no", meaning=fact.no)
+
+
 def show(document: Document) -> None:
+    from ..driver.contract.capability import FACTS
+
     device = f" on {document['device']}" if document["device"] else ""
     print(f"{document['backend']} {document['version']}{device}\n")
     rows = [(a["name"], a["answer"], a["meaning"] or "") for a in document["answers"]]
     print_table(("capability", "answer", "what that means"), rows, ["dim" if row[1] == "no" else "" for row in rows])
     print()
-    told = [(name, _text(document["limits"][name]), what) for name, what in LIMITS.items()]
+    told = [(name, _text(value), FACTS[name].doc) for name, value in document["limits"].items()]
     told += [
         ("types", " ".join(document["types"]), "of values and elements"),
         ("operations", str(len(document["operations"])), "that programs may use; --json names them"),
-        ("deadline", document["deadline"], DEADLINES[document["deadline"]]),
-        ("memory model", document["memory_model"], "of atomics"),
+        *(
+            (name, value or "-", FACTS[name].choices.get(value, FACTS[name].doc))
+            for name, value in document["facts"].items()
+        ),
         ("timing", document["timing"].replace("_", " "), "how the time of a dispatch is known"),
     ]
     told += [(f"exactness: {key}", _text(value), "") for key, value in document["exactness"].items()]

@@ -100,6 +100,7 @@ def capability(adapter: Any, record: Record, immediates: bool = True) -> Backend
     limits, info = adapter.limits, adapter.info
     return BackendCapability(
         ops=OPS,
+        api=info["backend_type"],
         types=frozenset(("u64", "i64", "f16", "bf16")),
         async_compute=not is_opengl(adapter),
         max_workgroup_size=(
@@ -118,7 +119,6 @@ def capability(adapter: Any, record: Record, immediates: bool = True) -> Backend
             "adapter": name_of(adapter),
             "adapter_type": info["adapter_type"],
             "emulated": is_emulated(adapter),
-            "api": info["backend_type"],
             "driver": info["description"],
             "vendor": info["vendor"],
             "wgpu": native.version(),

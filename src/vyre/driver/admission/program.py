@@ -21,7 +21,7 @@ from ...foundation.ir.ops import EXPR_IDS, LITERAL_IDS, NODE_IDS
 from ...foundation.ir.report import CAPABILITY_BITS, Capabilities
 from ..contract.backend import VyreBackend
 from ..contract.capability import core_supported_ops
-from ..contract.values import DEFAULT_CONFIG, Dims, DispatchConfig, PersistentThreadMode, SpeculationMode
+from ..contract.values import DEFAULT_CONFIG, OPTIONS, Dims, DispatchConfig
 from ..plan.launch import resolve_fixpoint_iterations, resolve_workgroup
 from ..settings.knobs import MAX_STEPS
 
@@ -242,12 +242,13 @@ def settle_config(config: DispatchConfig, backend: VyreBackend) -> DispatchConfi
     resolve_fixpoint_iterations(config, backend.id)
     for name in ("workgroup_override", "grid_override"):
         _no_zero(getattr(config, name), name, config, backend)
-    if config.cooperative and not backend.supports_grid_sync:
-        raise _lacking("grid-wide synchronisation", "cooperative=True", config, backend)
-    if config.speculation is SpeculationMode.FORCE and not backend.supports_speculation:
-        raise _lacking("speculation", 'speculation="force"', config, backend)
-    if config.persistent_thread is PersistentThreadMode.FORCE and not backend.supports_persistent_threads:
-        raise _lacking("persistent threads", 'persistent_thread="force"', config, backend)
+    for name, option in OPTIONS.items():
+        if option.lacks and option.code is not None and not getattr(backend.capability, option.code.needs):
+            asked = getattr(config, name)
+            if asked is True:
+                raise _lacking(option.lacks, f"{name}=True", config, backend)
+            if asked == "force":
+                raise _lacking(option.lacks, f'{name}="force"', config, backend)
     return config
 
 

@@ -12,10 +12,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar, Self, final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeVar, overload
 
 from ...errors import UnsupportedFeature
-from .capability import BackendCapability, core_supported_ops
+from .capability import FACTS, BackendCapability, core_supported_ops
 from .pending import PendingDispatch, ReadyPending
 from .pipeline import CompiledPipeline
 from .values import (
@@ -39,27 +39,39 @@ if TYPE_CHECKING:
 
 CONTRACT_VERSION = 1
 
-QUERIES = {
-    "supports_subgroup_ops": "subgroup_ops",
-    "supports_f16": "f16",
-    "supports_bf16": "bf16",
-    "supports_tensor_cores": "tensor_cores",
-    "supports_async_compute": "async_compute",
-    "supports_indirect_dispatch": "indirect_dispatch",
-    "supports_grid_sync": "grid_sync",
-    "supports_speculation": "speculation",
-    "supports_persistent_threads": "persistent_threads",
-    "supports_distributed_collectives": "distributed_collectives",
-    "is_distributed": "distributed",
-    "allows_host_grid_sync_split": "host_grid_sync_split",
-    "subgroup_size": "subgroup_size",
-    "max_workgroup_size": "max_workgroup_size",
-    "max_storage_buffer_bytes": "max_storage_buffer_bytes",
-    "max_workgroups_per_dimension": "max_workgroups_per_dimension",
-    "max_invocations_per_workgroup": "max_invocations_per_workgroup",
-    "deadline": "deadline",
-}
-"""Query of the contract -> field of the capability record."""
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Query(property, Generic[T_co]):
+    """A question that a field of the capability record answers: final, typed, and documented by the field.
+
+    `unknown` answers where the record has None.
+    """
+
+    def __init__(self, fact: str, unknown: Callable[[BackendCapability], T_co] | None = None) -> None:
+        self.fact = fact
+
+        def ask(self: VyreBackend) -> Any:
+            return getattr(self.capability, fact)
+
+        def ask_or_derive(self: VyreBackend) -> Any:
+            stated = getattr(self.capability, fact)
+            return stated if stated is not None or unknown is None else unknown(self.capability)
+
+        answer = ask if unknown is None else ask_or_derive
+        kind = str(BackendCapability.__dataclass_fields__[fact].type)
+        answer.__annotations__ = {"return": kind if unknown is None else kind.removesuffix(" | None")}
+        doc = FACTS[fact].doc
+        answer.__doc__ = f"{doc[0].upper()}{doc[1:]}."
+        super().__init__(answer)
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __get__(self, instance: None, owner: type | None = None, /) -> Self: ...
+        @overload
+        def __get__(self, instance: VyreBackend, owner: type | None = None, /) -> T_co: ...
+        def __get__(self, instance: VyreBackend | None, owner: type | None = None, /) -> Self | T_co: ...
 
 
 PIPELINE_CACHE_ATTRIBUTE = "_vyre_pipeline_cache"
@@ -270,107 +282,26 @@ class VyreBackend(ABC):
         """Hits and misses, where there is a cache that counts them."""
         return None
 
-    @final
-    @property
-    def supports_subgroup_ops(self) -> bool:
-        """Whether subgroup operations are native instructions here."""
-        return self.capability.subgroup_ops
-
-    @final
-    @property
-    def supports_f16(self) -> bool:
-        """Whether f16 arithmetic is native here."""
-        return self.capability.f16
-
-    @final
-    @property
-    def supports_bf16(self) -> bool:
-        """Whether bf16 arithmetic is native here."""
-        return self.capability.bf16
-
-    @final
-    @property
-    def supports_tensor_cores(self) -> bool:
-        return self.capability.tensor_cores
-
-    @final
-    @property
-    def supports_async_compute(self) -> bool:
-        """Whether started dispatches overlap with the caller."""
-        return self.capability.async_compute
-
-    @final
-    @property
-    def supports_indirect_dispatch(self) -> bool:
-        return self.capability.indirect_dispatch
-
-    @final
-    @property
-    def supports_grid_sync(self) -> bool:
-        """Whether a grid-wide barrier runs in one launch here; else the driver splits programs at it."""
-        return self.capability.grid_sync
-
-    @final
-    @property
-    def supports_speculation(self) -> bool:
-        return self.capability.speculation
-
-    @final
-    @property
-    def supports_persistent_threads(self) -> bool:
-        return self.capability.persistent_threads
-
-    @final
-    @property
-    def supports_distributed_collectives(self) -> bool:
-        return self.capability.distributed_collectives
-
-    @final
-    @property
-    def is_distributed(self) -> bool:
-        return self.capability.distributed
-
-    @final
-    @property
-    def allows_host_grid_sync_split(self) -> bool:
-        return self.capability.host_grid_sync_split
-
-    @final
-    @property
-    def subgroup_size(self) -> int | None:
-        """Lanes of a native subgroup; None where there is none. A program always sees 32."""
-        return self.capability.subgroup_size
-
-    @final
-    @property
-    def max_workgroup_size(self) -> Dims:
-        """Most invocations of a workgroup along each axis."""
-        return self.capability.max_workgroup_size
-
-    @final
-    @property
-    def max_storage_buffer_bytes(self) -> int:
-        """0 means unreported, not unlimited."""
-        return self.capability.max_storage_buffer_bytes
-
-    @final
-    @property
-    def max_workgroups_per_dimension(self) -> int:
-        """Most workgroups along an axis of one launch; the driver splits longer grids."""
-        return self.capability.max_workgroups_per_dimension
-
-    @final
-    @property
-    def max_invocations_per_workgroup(self) -> int:
-        """Most invocations of a workgroup in all."""
-        stated = self.capability.max_invocations_per_workgroup
-        return prod(self.capability.max_workgroup_size) if stated is None else stated
-
-    @final
-    @property
-    def deadline(self) -> str:
-        """How a timeout is kept: `none`, `cooperative` or `host`."""
-        return self.capability.deadline
+    supports_subgroup_ops: Final = Query[bool]("subgroup_ops")
+    supports_f16: Final = Query[bool]("f16")
+    supports_bf16: Final = Query[bool]("bf16")
+    supports_tensor_cores: Final = Query[bool]("tensor_cores")
+    supports_async_compute: Final = Query[bool]("async_compute")
+    supports_indirect_dispatch: Final = Query[bool]("indirect_dispatch")
+    supports_grid_sync: Final = Query[bool]("grid_sync")
+    supports_speculation: Final = Query[bool]("speculation")
+    supports_persistent_threads: Final = Query[bool]("persistent_threads")
+    supports_distributed_collectives: Final = Query[bool]("distributed_collectives")
+    is_distributed: Final = Query[bool]("distributed")
+    allows_host_grid_sync_split: Final = Query[bool]("host_grid_sync_split")
+    subgroup_size: Final = Query["int | None"]("subgroup_size")
+    max_workgroup_size: Final = Query[Dims]("max_workgroup_size")
+    max_storage_buffer_bytes: Final = Query[int]("max_storage_buffer_bytes")
+    max_workgroups_per_dimension: Final = Query[int]("max_workgroups_per_dimension")
+    max_invocations_per_workgroup: Final = Query[int](
+        "max_invocations_per_workgroup", lambda facts: prod(facts.max_workgroup_size)
+    )
+    deadline: Final = Query[str]("deadline")
 
     def __enter__(self) -> Self:
         self.prepare()
@@ -389,3 +320,7 @@ class VyreBackend(ABC):
             name=name,
             backend=self.id,
         )
+
+
+QUERIES = {name: member.fact for name, member in vars(VyreBackend).items() if isinstance(member, Query)}
+"""Query of the contract -> field of the capability record."""

@@ -5,13 +5,36 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import Any
 
 from ...errors import ArgumentTypeError, ArgumentValueError, shown
-from .values import Dims, FrozenDict, dims, whole
+from .values import Dims, FrozenDict, dims, listed_fields, whole
 
-DEADLINES = ("none", "cooperative", "host")
+_DEADLINES = {
+    "none": "it keeps none: the driver leaves a call that takes too long, and the backend with it",
+    "cooperative": "the program stops itself, and the backend goes on",
+    "host": "the call returns in time, and the device then counts as lost",
+}
+DEADLINES = tuple(_DEADLINES)
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """What there is to say about a field of the record.
+
+    `no` is what it means for a program that the answer is no. Where `emulated` by other means, `offered` names what
+    programs may then contain, by the field of `Capabilities`. `flag` is the flag of compiled code that it sets, and
+    `choices` are all texts that it may be, each with its meaning.
+    """
+
+    doc: str
+    _: KW_ONLY
+    no: str = ""
+    offered: str = ""
+    emulated: str = ""
+    flag: str = ""
+    choices: Mapping[str, str] = field(default_factory=dict)
 
 
 def core_supported_ops() -> frozenset[str]:
@@ -23,41 +46,209 @@ def core_supported_ops() -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendCapability:
-    """What a backend does on this device. Every field defaults to no, or to the least.
+    """What a backend does on this device. Every field defaults to no, or to the least."""
 
-    `types` are the value types beyond u32 i32 f32 bool and the narrow storage types. `deadline` is how a timeout is
-    kept: `none`, `cooperative` (the program stops itself) or `host` (the call returns, the device counts as lost).
-    `max_steps` is how large a program it compiles, by `program.stats.steps`, so that none takes minutes; 0 is no limit.
-    `exactness` is what a probe of the device found; it is part of every cache key. `extras` are facts this version
-    does not know; they must survive JSON.
-    """
-
-    ops: frozenset[str] | None = None
-    dispatches: bool = True
-    memory_model: str = "relaxed"
-    types: frozenset[str] = frozenset()
-    subgroup_ops: bool = False
-    subgroup_size: int | None = None
-    f16: bool = False
-    bf16: bool = False
-    tensor_cores: bool = False
-    async_compute: bool = False
-    indirect_dispatch: bool = False
-    grid_sync: bool = False
-    speculation: bool = False
-    persistent_threads: bool = False
-    distributed: bool = False
-    distributed_collectives: bool = False
-    host_grid_sync_split: bool = True
-    max_workgroup_size: Dims = (1, 1, 1)
-    max_workgroups_per_dimension: int = 1
-    max_invocations_per_workgroup: int | None = None
-    max_shared_bytes: int = 0
-    max_storage_buffer_bytes: int = 0
-    max_steps: int = 0
-    deadline: str = "none"
-    exactness: Mapping[str, Any] = field(default_factory=dict)
-    extras: Mapping[str, Any] = field(default_factory=dict)
+    ops: frozenset[str] | None = field(
+        default=None,
+        metadata={"about": Fact("ids of the operations that it admits; None: those that every backend runs")},
+    )
+    dispatches: bool = field(
+        default=True,
+        metadata={
+            "about": Fact(
+                "whether it runs programs",
+                no="it emits programs and runs none",
+            )
+        },
+    )
+    api: str = field(
+        default="",
+        metadata={
+            "about": Fact(
+                "the interface that reaches the device, such as Vulkan, where the backend has several of them"
+            )
+        },
+    )
+    memory_model: str = field(default="relaxed", metadata={"about": Fact("of atomics")})
+    types: frozenset[str] = field(
+        default=frozenset(),
+        metadata={"about": Fact("value types beyond u32 i32 f32 bool and the narrow storage types")},
+    )
+    subgroup_ops: bool = field(
+        default=False,
+        metadata={
+            "about": Fact(
+                "whether subgroup operations are native instructions here",
+                no="a program with subgroup operations is refused",
+                offered="subgroup",
+                emulated="subgroup operations run as ordinary code: slower, with the same bytes",
+                flag="SUBGROUP_OPS",
+            )
+        },
+    )
+    subgroup_size: int | None = field(
+        default=None,
+        metadata={"about": Fact("lanes of a native subgroup; None where there is none; a program always sees 32")},
+    )
+    f16: bool = field(
+        default=False,
+        metadata={
+            "about": Fact(
+                "whether f16 arithmetic is native here",
+                no="a program with f16 values is refused",
+                offered="float16",
+                emulated="f16 is computed in f32 and rounded once: slower, with the same bytes",
+                flag="F16",
+            )
+        },
+    )
+    bf16: bool = field(
+        default=False,
+        metadata={
+            "about": Fact(
+                "whether bf16 arithmetic is native here",
+                no="a program with bf16 values is refused",
+                offered="bfloat16",
+                emulated="bf16 is computed in f32 and rounded once: slower, with the same bytes",
+                flag="BF16",
+            )
+        },
+    )
+    tensor_cores: bool = field(
+        default=False,
+        metadata={
+            "about": Fact(
+                "whether matrix products use instructions of their own",
+                no="matrix products use ordinary instructions",
+                flag="TENSOR_CORES",
+            )
+        },
+    )
+    async_compute: bool = field(
+        default=False,
+        metadata={
+            "about": Fact(
+                "whether started dispatches overlap with the caller",
+                no="dispatch_async() runs the program before it returns",
+                flag="ASYNC_COMPUTE",
+            )
+        },
+    )
+    indirect_dispatch: bool = field(
+        default=False,
+        metadata={
+            "about": Fact(
+                "whether the device itself reads a grid that a buffer holds",
+                no="a program whose grid a buffer holds is refused",
+                offered="indirect",
+                emulated="a grid that a buffer holds is read by the host before the launch",
+                flag="INDIRECT_DISPATCH",
+            )
+        },
+    )
+    grid_sync: bool = field(
+        default=False,
+        metadata={
+            "about": Fact(
+                "whether a grid-wide barrier runs in one launch here; else the driver splits programs at it",
+                no="a program with grid_sync() is refused, and so is cooperative=True",
+                offered="grid_sync",
+                emulated="a program with grid_sync() is split into several launches; cooperative=True is refused",
+            )
+        },
+    )
+    speculation: bool = field(
+        default=False,
+        metadata={
+            "about": Fact(
+                "whether it races speculative variants of a program",
+                no='DispatchConfig(speculation="force") is refused',
+                flag="SPECULATIVE",
+            )
+        },
+    )
+    persistent_threads: bool = field(
+        default=False,
+        metadata={
+            "about": Fact(
+                "whether threads outlive a dispatch and take the next one",
+                no='each dispatch is a launch of its own; persistent_thread="force" is refused',
+                flag="PERSISTENT_THREAD",
+            )
+        },
+    )
+    distributed: bool = field(
+        default=False,
+        metadata={
+            "about": Fact(
+                "whether it runs on several machines or processes",
+                no="it runs on this machine alone",
+            )
+        },
+    )
+    distributed_collectives: bool = field(
+        default=False,
+        metadata={
+            "about": Fact(
+                "whether collectives reach other processes",
+                no="a program with collectives is refused",
+                offered="collectives",
+                emulated="collectives run over the one process that there is",
+            )
+        },
+    )
+    host_grid_sync_split: bool = field(
+        default=True,
+        metadata={
+            "about": Fact(
+                "whether the driver may split a program at grid_sync()",
+                no="no program is split at grid_sync(): it needs a device that synchronises its grid",
+            )
+        },
+    )
+    max_workgroup_size: Dims = field(
+        default=(1, 1, 1), metadata={"about": Fact("most lanes of a workgroup along x, y, z")}
+    )
+    max_workgroups_per_dimension: int = field(
+        default=1,
+        metadata={"about": Fact("most workgroups along an axis of one launch; the driver splits longer grids")},
+    )
+    max_invocations_per_workgroup: int | None = field(
+        default=None, metadata={"about": Fact("most lanes of a workgroup in all; None: as many as its axes allow")}
+    )
+    max_shared_bytes: int = field(default=0, metadata={"about": Fact("shared memory of a workgroup, bytes")})
+    max_storage_buffer_bytes: int = field(
+        default=0, metadata={"about": Fact("bytes of a buffer; 0 means unreported, not unlimited")}
+    )
+    max_steps: int = field(
+        default=0,
+        metadata={
+            "about": Fact(
+                "how large a program it compiles, by program.stats.steps, so that none takes minutes; 0: any number"
+            )
+        },
+    )
+    deadline: str = field(
+        default="none",
+        metadata={
+            "about": Fact(
+                "how a timeout is kept: `none`, `cooperative` or `host`",
+                choices=_DEADLINES,
+            )
+        },
+    )
+    exactness: Mapping[str, Any] = field(
+        default_factory=dict,
+        metadata={
+            "about": Fact(
+                "what a probe of the device found; `native`: functions of the device that an ulp_budget permits, each "
+                "with its distance in ulps"
+            )
+        },
+    )
+    extras: Mapping[str, Any] = field(
+        default_factory=dict, metadata={"about": Fact("facts this version does not know; they must survive JSON")}
+    )
 
     def __post_init__(self) -> None:
         def settle(name: str, value: object) -> None:
@@ -71,19 +262,16 @@ class BackendCapability:
                 if value is None and f.type == "int":
                     raise ArgumentTypeError(f"{f.name} is None", fix=f"pass {f.name}=0 where it is unknown")
                 settle(f.name, whole(f.name, value, (1 << 64) - 1))
+            elif f.type == "Mapping[str, Any]":
+                settle(f.name, _facts(f.name, value))
+            elif f.type == "str":
+                _check_text(f.name, value, FACTS[f.name].choices)
         settle("ops", None if self.ops is None else _names("ops", self.ops))
         settle("types", _names("types", self.types))
         size = dims("max_workgroup_size", self.max_workgroup_size)
         if size is None:
             raise ArgumentTypeError("max_workgroup_size is None", fix="pass max_workgroup_size=(x, y, z)")
         settle("max_workgroup_size", size)
-        deadline: object = self.deadline
-        if not isinstance(deadline, str) or deadline not in DEADLINES:
-            raise ArgumentValueError(
-                f"deadline={shown(deadline)} is no way to keep one", fix=f"use one of: {', '.join(DEADLINES)}"
-            )
-        for name in ("exactness", "extras"):
-            settle(name, _facts(name, getattr(self, name)))
 
     def __eq__(self, other: object) -> bool:
         return self.digest() == other.digest() if isinstance(other, BackendCapability) else NotImplemented
@@ -99,10 +287,21 @@ class BackendCapability:
         more = [html.code(name, json.dumps(facts, indent=2)) for name, facts in (("extras", self.extras),) if facts]
         return html.page("capability", html.facts([("ops", ops), *rows]), *more)
 
+    def native_within(self, budget: int) -> list[str]:
+        """Functions of the device itself that an ulp_budget permits."""
+        apart = self.exactness.get("native")
+        known = apart.items() if isinstance(apart, Mapping) else ()
+        return sorted(name for name, ulps in known if isinstance(ulps, int | float) and ulps <= budget)
+
     def digest(self) -> str:
         """A text that changes when any fact does."""
         facts = {f.name: getattr(self, f.name) for f in fields(self)}
         return json.dumps(facts, sort_keys=True, default=sorted)  # of sets
+
+
+FACTS: Mapping[str, Fact] = {f.name: f.metadata["about"] for f in fields(BackendCapability)}
+"""Field of the record -> what there is to say about it."""
+BackendCapability.__doc__ = f"{BackendCapability.__doc__}\n\n{listed_fields(BackendCapability)}"
 
 
 def _fact_text(value: object) -> object:
@@ -121,6 +320,15 @@ def _flag(name: str, given: Any) -> bool:
         return bool(given)
     except Exception as e:  # an array, say
         raise ArgumentTypeError(f"{name} is a {type(given).__name__}", fix=f"pass {name}=True or False") from e
+
+
+def _check_text(name: str, given: Any, choices: Mapping[str, str]) -> None:
+    if choices and given not in tuple(choices):
+        raise ArgumentValueError(
+            f"{name}={shown(given)} is not one of its texts", fix=f"use one of: {', '.join(choices)}"
+        )
+    if not isinstance(given, str):
+        raise ArgumentTypeError(f"{name}={shown(given)} is not text", fix=f"pass {name}='...'")
 
 
 def _names(name: str, given: Any) -> frozenset[str]:

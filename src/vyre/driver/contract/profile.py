@@ -74,22 +74,17 @@ class DeviceProfile:
     @classmethod
     def from_backend(cls, backend: VyreBackend) -> DeviceProfile:
         """What the backend's own answers say."""
+        from .backend import QUERIES
+
         width = backend.subgroup_size or 0
         subgroups = SubgroupCaps.from_feature_range(backend.supports_subgroup_ops, False, width, width)
-        return cls(
-            backend=backend.id,
-            supports_subgroup_ops=backend.supports_subgroup_ops,
-            supports_indirect_dispatch=backend.supports_indirect_dispatch,
-            supports_distributed_collectives=backend.supports_distributed_collectives,
-            supports_f16=backend.supports_f16,
-            supports_bf16=backend.supports_bf16,
-            supports_tensor_cores=backend.supports_tensor_cores,
-            has_subgroup_shuffle=subgroups.is_usable(),
-            max_workgroup_size=backend.max_workgroup_size,
-            max_invocations_per_workgroup=backend.max_invocations_per_workgroup,
-            max_storage_buffer_binding_size=backend.max_storage_buffer_bytes,
-            subgroup_size=width,
-        )
+        told = {f.name: getattr(backend, f.name) for f in fields(cls) if f.name in QUERIES}
+        told |= {
+            "subgroup_size": width,
+            "has_subgroup_shuffle": subgroups.is_usable(),
+            "max_storage_buffer_binding_size": backend.max_storage_buffer_bytes,
+        }
+        return cls(backend=backend.id, **told)
 
 
 @dataclass(frozen=True, slots=True)

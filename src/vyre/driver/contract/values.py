@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from datetime import timedelta
 from enum import StrEnum
 from operator import index
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from ...foundation.ir.program import Program
+    from .capability import BackendCapability
 
 Dims: TypeAlias = tuple[int, int, int]
 OutputBuffers: TypeAlias = list["Buffer"]
@@ -52,48 +53,252 @@ class PersistentThreadMode(StrEnum):
     DISABLE = "disable"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DispatchConfig:
-    """How to run one dispatch. Every field has a default that means: no opinion.
+# ---- one field of a config -----------------------------------------------------------------------------------------
 
-    `timeout` is in seconds: for running, and as much before that where the program must be compiled. `ulp_budget` 0 and
-    None both mean exact. `grid_override` counts workgroups. `output_elements` gives the length of outputs whose size is
-    not fixed by the program, by buffer name. `profile` names a set of defaults for the other fields.
+
+def _same(value: Any) -> Any:
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InCode:
+    """How a field of a config reaches compiled code.
+
+    A backend uses it where its capability has the fact `needs`, or where `used(value, facts, program)` says so; for any
+    other the field is left out of the cache key, and of what the backend compiles with. Values that `compiled` makes
+    equal give equal code. The key has it as `name`, with the value that `told` gives.
     """
 
-    profile: str | None = None
-    ulp_budget: int | None = None
-    timeout: float | None = None
-    label: str | None = None
-    max_output_bytes: int | None = None
-    workgroup_override: Dims | None = None
-    grid_override: Dims | None = None
-    fixpoint_iterations: int | None = None
-    speculation: SpeculationMode | None = None
-    persistent_thread: PersistentThreadMode | None = None
-    cooperative: bool = False
-    output_elements: Mapping[str, int] | None = None
+    needs: str = ""
+    used: Callable[[Any, BackendCapability, Program], bool] | None = None
+    compiled: Callable[[Any], Any] = _same
+    name: str = ""
+    told: Callable[[Any], Any] = _same
+
+    def is_used(self, value: Any, facts: BackendCapability, program: Program) -> bool:
+        return bool(getattr(facts, self.needs)) if self.used is None else self.used(value, facts, program)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What the driver knows of a field of a config.
+
+    `check` gives the value to keep, or raises. `result`: which result is right depends on it, so that a reference needs
+    it too. `whole`: it is about a whole dispatch, and each of several launches goes without. `code` is how it reaches
+    compiled code, if it does. `lacks` is what a backend has not that lacks what the code needs.
+    """
+
+    doc: str
+    check: Callable[[str, Any], Any]
+    _: KW_ONLY
+    result: bool
+    whole: bool
+    code: InCode | None
+    lacks: str = ""
+
+
+def listed_fields(cls: Any) -> str:
+    """The fields of a record, one line each, from what they say about themselves."""
+    return "\n".join(f"    {f.name}: {f.metadata['about'].doc}" for f in fields(cls))
+
+
+def _up_to(most: int) -> Callable[[str, Any], int | None]:
+    return lambda name, value: whole(name, value, most)
+
+
+def _mode_of(kind: type[StrEnum]) -> Callable[[str, Any], StrEnum | None]:
+    return lambda name, value: _mode(name, value, kind)
+
+
+def _text(name: str, value: Any) -> str | None:
+    if not isinstance(value, str | None):
+        raise ArgumentTypeError(f"{name} is not text", fix=f"pass {name}='...'", given=value)
+    return value
+
+
+def _yes_or_no(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ArgumentTypeError(f"{name}={shown(value)} is not a bool", fix=f"pass {name}=True, or nothing")
+    return value
+
+
+def _approximates(budget: int, facts: BackendCapability, program: Program) -> bool:
+    """Whether the device has functions of its own within the budget, and the program uses functions at all."""
+    from ...foundation.check.requirements import may_approximate  # building a config does without it
+
+    native = facts.native_within(budget)
+    return bool(native) and may_approximate(program) and not program.requirements.float64
+
+
+def _unless_auto(mode: StrEnum | None) -> StrEnum | None:
+    return None if mode is None or mode.value == "auto" else mode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatchConfig:
+    """How to run one dispatch. Every field has a default that means: no opinion."""
+
+    profile: str | None = field(
+        default=None,
+        metadata={
+            "about": Option(
+                "the name of a set of defaults for the other fields",
+                _text,
+                result=False,
+                whole=True,
+                code=None,
+            )
+        },
+    )
+    ulp_budget: int | None = field(
+        default=None,
+        metadata={
+            "about": Option(
+                "by how many units in the last place functions such as `sin` may differ; 0 and None both mean exact",
+                _up_to(255),
+                result=False,
+                whole=False,
+                code=InCode(used=_approximates, compiled=lambda budget: budget or None),
+            )
+        },
+    )
+    timeout: float | None = field(
+        default=None,
+        metadata={
+            "about": Option(
+                "seconds for running, and as much before that where the program must be compiled",
+                lambda _, value: seconds(value),
+                result=False,
+                whole=True,
+                code=InCode(
+                    used=lambda _, facts, __: (
+                        facts.deadline == "cooperative"
+                    ),  # the code looks; each dispatch says how long
+                    compiled=lambda value: None if value is None else math.inf,
+                    name="deadline",
+                    told=bool,
+                ),
+            )
+        },
+    )
+    label: str | None = field(
+        default=None,
+        metadata={
+            "about": Option(
+                "names the dispatch in errors and counters",
+                _text,
+                result=False,
+                whole=False,
+                code=None,
+            )
+        },
+    )
+    max_output_bytes: int | None = field(
+        default=None,
+        metadata={
+            "about": Option(
+                "refuse a dispatch whose outputs are longer in all",
+                _up_to((1 << 64) - 1),
+                result=False,
+                whole=True,
+                code=None,
+            )
+        },
+    )
+    workgroup_override: Dims | None = field(
+        default=None,
+        metadata={
+            "about": Option(
+                "another workgroup than the program declares, where it cannot tell the difference",
+                lambda name, value: dims(name, value),
+                result=True,
+                whole=False,
+                code=InCode(used=lambda size, _, program: bool(size != program.workgroup_size)),
+            )
+        },
+    )
+    grid_override: Dims | None = field(
+        default=None,
+        metadata={
+            "about": Option(
+                "the grid, counted in workgroups",
+                lambda name, value: dims(name, value),
+                result=True,
+                whole=False,
+                code=None,
+            )
+        },
+    )
+    fixpoint_iterations: int | None = field(
+        default=None,
+        metadata={
+            "about": Option(
+                "how many launches over the same memory, unless nothing changes any more",
+                _up_to(U32_MAX),
+                result=True,
+                whole=True,
+                code=None,
+            )
+        },
+    )
+    speculation: SpeculationMode | None = field(
+        default=None,
+        metadata={
+            "about": Option(
+                "whether the dispatch may race a speculative variant",
+                _mode_of(SpeculationMode),
+                result=False,
+                whole=False,
+                code=InCode(needs="speculation", compiled=_unless_auto),
+                lacks="speculation",
+            )
+        },
+    )
+    persistent_thread: PersistentThreadMode | None = field(
+        default=None,
+        metadata={
+            "about": Option(
+                "whether the dispatch may run on threads that outlive it",
+                _mode_of(PersistentThreadMode),
+                result=False,
+                whole=False,
+                code=InCode(needs="persistent_threads", compiled=_unless_auto),
+                lacks="persistent threads",
+            )
+        },
+    )
+    cooperative: bool = field(
+        default=False,
+        metadata={
+            "about": Option(
+                "all workgroups run at once, in one launch",
+                _yes_or_no,
+                result=False,
+                whole=False,
+                code=InCode(needs="grid_sync"),
+                lacks="grid-wide synchronisation",
+            )
+        },
+    )
+    output_elements: Mapping[str, int] | None = field(
+        default=None,
+        metadata={
+            "about": Option(
+                "by buffer name, the length of outputs whose size is not fixed by the program",
+                lambda _, value: None if value is None else _element_counts(value),
+                result=True,
+                whole=True,
+                code=None,
+            )
+        },
+    )
 
     def __post_init__(self) -> None:
-        def settle(name: str, value: object) -> None:
-            object.__setattr__(self, name, value)
-
-        settle("timeout", seconds(self.timeout))
-        for name, most in _MOST.items():
-            settle(name, whole(name, getattr(self, name), most))
-        for name in ("workgroup_override", "grid_override"):
-            settle(name, dims(name, getattr(self, name)))
-        for name, kind in (("speculation", SpeculationMode), ("persistent_thread", PersistentThreadMode)):
-            settle(name, _mode(name, getattr(self, name), kind))
-        for name in ("profile", "label"):
-            if not isinstance(getattr(self, name), str | None):
-                raise ArgumentTypeError(f"{name} is not text", fix=f"pass {name}='...'", given=getattr(self, name))
-        if not isinstance(self.cooperative, bool):
-            raise ArgumentTypeError(
-                f"cooperative={shown(self.cooperative)} is not a bool", fix="pass cooperative=True, or nothing"
-            )
-        if self.output_elements is not None:
-            settle("output_elements", _element_counts(self.output_elements))
+        for name, option in OPTIONS.items():
+            given = getattr(self, name)
+            kept = option.check(name, given)
+            if kept is not given:
+                object.__setattr__(self, name, kept)
 
     def with_(self, **changes: Any) -> DispatchConfig:
         """The same config with some fields changed."""
@@ -104,12 +309,23 @@ class DispatchConfig:
         """The label as context of an error, where there is one."""
         return {} if self.label is None else {"label": self.label}
 
+    def for_one_launch(self) -> DispatchConfig:
+        """The config without what is about the whole dispatch."""
+        return self.with_(**{name: getattr(DEFAULT_CONFIG, name) for name, option in OPTIONS.items() if option.whole})
+
+    def for_reference(self) -> DispatchConfig:
+        """What of the config says which result is right. A reference is exact, and takes the time that it takes."""
+        kept = {name: getattr(self, name) for name, option in OPTIONS.items() if option.result}
+        return DispatchConfig(label=self.label, **kept)
+
     def __hash__(self) -> int:
         sizes = None if self.output_elements is None else tuple(sorted(self.output_elements.items()))
         return hash((*(getattr(self, f.name) for f in fields(self) if f.name != "output_elements"), sizes))
 
 
-_MOST = {"ulp_budget": 255, "max_output_bytes": (1 << 64) - 1, "fixpoint_iterations": U32_MAX}
+OPTIONS: Mapping[str, Option] = {f.name: f.metadata["about"] for f in fields(DispatchConfig)}
+"""Field of a config -> what is known of it."""
+DispatchConfig.__doc__ = f"{DispatchConfig.__doc__}\n\n{listed_fields(DispatchConfig)}"
 
 
 def seconds(value: float | timedelta | None, least: float = 0.0) -> float | None:

@@ -65,7 +65,7 @@ def compile_on(
         found = find(guard, program, key, settled.timeout if in_time else None)
 
     def code_for(other: DispatchConfig) -> Entry:
-        if LoweringOptions.of(other) == key.options:
+        if LoweringOptions.of(other, guard, program) == key.options:
             return found.entry  # also when the cache has thrown it out
         return find(guard, program, key_of(guard, program, other), other.timeout).entry
 

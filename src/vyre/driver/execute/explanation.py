@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import ArgumentTypeError
 from ...foundation import html
 from ...foundation.check.gridsync import contains_grid_sync
+from ...foundation.check.requirements import may_approximate
 from ...foundation.ir.program import Program
 from ..admission.program import admit, settle_config
 from ..contract.backend import VyreBackend
@@ -18,7 +19,7 @@ from ..contract.values import DEFAULT_CONFIG, DispatchConfig, named
 from ..pipeline.compiler import PassthroughPipeline, key_of, pipelines_of
 from ..pipeline.sequence import SequencePipeline, launch_count, launch_limits, segments_needed
 from ..pipeline.watched import WatchedBackend
-from ..plan.claims import may_approximate, proof_of
+from ..plan.claims import proof_of
 from ..plan.launch import PlannedDispatch, plan_dispatch
 from ..settings.knobs import DEFAULT, SHADOW
 from .pipeline import DriverPipeline
@@ -162,7 +163,7 @@ def explain_dispatch(
             Decision("grid", _dims(plan.launch.grid), plan.launch.why_grid),
             _launch_decision(program, backend, plan, settled, code, memory),
             _deadline_decision(backend, settled),
-            _floats_decision(program, backend, settled),
+            _floats_decision(program, backend, settled, key),
             _determinism_decision(program, plan),
             _shadow_decision(),
         ),
@@ -236,17 +237,15 @@ def _deadline_decision(backend: VyreBackend, config: DispatchConfig) -> Decision
     return Decision("deadline", f"{config.timeout:g} s", how)
 
 
-def _floats_decision(program: Program, backend: VyreBackend, config: DispatchConfig) -> Decision:
-    budget = config.ulp_budget or 0
-    if not budget:
+def _floats_decision(program: Program, backend: VyreBackend, config: DispatchConfig, key: PipelineCacheKey) -> Decision:
+    if not config.ulp_budget:
         return Decision("floats", "exact", "no ulp_budget is set")
     if not may_approximate(program):
         return Decision("floats", "exact", "the program has no function that a budget is for")
-    apart = backend.capability.exactness.get("native", {})
-    native = sorted(name for name, ulps in apart.items() if ulps <= budget)
-    if not native or program.requirements.float64:
+    budget = key.options.config.ulp_budget
+    if budget is None:
         return Decision("floats", "exact", f"backend {backend.id} computes exactly, which is within any budget")
-    what = f"the device's own {', '.join(native)} may be used"
+    what = f"the device's own {', '.join(backend.capability.native_within(budget))} may be used"
     return Decision("floats", f"each operation within {budget} ulp", f"ulp_budget; {what}")
 
 

@@ -68,7 +68,7 @@ class LoadsPipelines(Protocol):
 
 
 def _make(guard: WatchedBackend, program: Program, key: PipelineCacheKey, cache: PipelineCache, epoch: int) -> Entry:
-    config, backend = key.options.config(), guard.inner
+    config, backend = key.options.config, guard.inner
     program_bytes = len(program.to_wire())
     if segments_needed(program, guard):
         return Entry(SequencePipeline(guard, program, config, code_for), program_bytes, "compiled", epoch)

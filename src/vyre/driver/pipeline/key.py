@@ -6,7 +6,6 @@ code without reaching the key.
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
@@ -15,14 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import ArgumentValueError
 from ...foundation.formats.blake3 import blake3
-from ..contract.values import U32_MAX, Dims, DispatchConfig, PersistentThreadMode, SpeculationMode
+from ..contract.capability import FACTS
+from ..contract.values import DEFAULT_CONFIG, OPTIONS, U32_MAX, DispatchConfig
 
 if TYPE_CHECKING:
     from ...foundation.ir.program import Program
     from ..contract.backend import VyreBackend
     from ..plan.specialize import SpecMap
 
-CURRENT_PIPELINE_CACHE_KEY_VERSION = 1
+CURRENT_PIPELINE_CACHE_KEY_VERSION = 2
 NO_SPECS = 0
 """Hash of a program without specialization constants."""
 
@@ -55,53 +55,52 @@ def digest_of(domain: str, *parts: object) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class LoweringOptions:
-    """The fields of a config that change code. `deadline`: the code looks at the clock; a dispatch says how long."""
+    """What of a config changes code. `config` is what a backend compiles with, and has nothing else in it.
 
-    ulp_budget: int = 0
-    workgroup_override: Dims | None = None
-    deadline: bool = False
-    cooperative: bool = False
-    speculation: str = SpeculationMode.AUTO.value
-    persistent_thread: str = PersistentThreadMode.AUTO.value
+    A deadline is open-ended there: the code looks at the clock, and each dispatch says how long.
+    """
+
+    config: DispatchConfig = DEFAULT_CONFIG
 
     @classmethod
-    def of(cls, config: DispatchConfig) -> LoweringOptions:
-        return cls(
-            config.ulp_budget or 0,
-            config.workgroup_override,
-            config.timeout is not None,
-            config.cooperative,
-            (config.speculation or SpeculationMode.AUTO).value,
-            (config.persistent_thread or PersistentThreadMode.AUTO).value,
-        )
+    def of(
+        cls, config: DispatchConfig, backend: VyreBackend | None = None, program: Program | None = None
+    ) -> LoweringOptions:
+        """Of a settled config; with a backend and a program, what that backend uses for it and nothing else."""
+        kept = {}
+        for name, code in CODE.items():
+            value = code.compiled(getattr(config, name))
+            if value == getattr(DEFAULT_CONFIG, name):
+                continue
+            if backend is None or program is None or code.is_used(value, backend.capability, program):
+                kept[name] = value
+        return cls(DispatchConfig(**kept))
 
-    def config(self) -> DispatchConfig:
-        """The config a backend compiles with: these fields and no others. A deadline is open-ended."""
-        return DispatchConfig(
-            ulp_budget=self.ulp_budget or None,
-            workgroup_override=self.workgroup_override,
-            timeout=math.inf if self.deadline else None,
-            cooperative=self.cooperative,
-            speculation=None if self.speculation == SpeculationMode.AUTO else SpeculationMode(self.speculation),
-            persistent_thread=None
-            if self.persistent_thread == PersistentThreadMode.AUTO
-            else PersistentThreadMode(self.persistent_thread),
-        )
+    def facts(self) -> dict[str, Any]:
+        """Each as the key names it -> plain value."""
+        return {code.name or name: code.told(getattr(self.config, name)) for name, code in CODE.items()}
 
     def __str__(self) -> str:
         """
-        >>> str(LoweringOptions(ulp_budget=1, workgroup_override=(64, 1, 1)))
-        'ulp=1:wg=64x1x1:deadline=no:cooperative=no:speculation=auto:persistent=auto'
+        >>> str(LoweringOptions.of(DispatchConfig(timeout=5, workgroup_override=(64, 1, 1))))
+        'ulp_budget=none:deadline=yes:workgroup_override=64x1x1:speculation=none:persistent_thread=none:cooperative=no'
         """
-        workgroup = "own" if self.workgroup_override is None else "x".join(map(str, self.workgroup_override))
-        return (
-            f"ulp={self.ulp_budget}:wg={workgroup}:deadline={_yes(self.deadline)}:"
-            f"cooperative={_yes(self.cooperative)}:speculation={self.speculation}:persistent={self.persistent_thread}"
-        )
+        return ":".join(f"{name}={_text(value)}" for name, value in self.facts().items())
 
 
-def _yes(flag: bool) -> str:
-    return "yes" if flag else "no"
+CODE = {name: option.code for name, option in OPTIONS.items() if option.code is not None}
+"""Field of a config that changes code -> how."""
+
+
+def _text(value: object) -> str:
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return "yes" if value else "no"
+        case tuple():
+            return "x".join(map(str, value))
+    return str(value)
 
 
 def dispatch_policy_cache_string(config: DispatchConfig) -> str:
@@ -133,22 +132,12 @@ class PipelineFeatureFlags(IntFlag):
     @classmethod
     def of(cls, backend: VyreBackend, options: LoweringOptions) -> PipelineFeatureFlags:
         """What the device has and the config does not forbid."""
-        has = {
-            cls.SUBGROUP_OPS: backend.supports_subgroup_ops,
-            cls.F16: backend.supports_f16,
-            cls.BF16: backend.supports_bf16,
-            cls.TENSOR_CORES: backend.supports_tensor_cores,
-            cls.ASYNC_COMPUTE: backend.supports_async_compute,
-            cls.PUSH_CONSTANTS: bool(backend.capability.extras.get("push_constants")),
-            cls.INDIRECT_DISPATCH: backend.supports_indirect_dispatch,
-            cls.SPECULATIVE: backend.supports_speculation and options.speculation != SpeculationMode.DISABLE,
-            cls.PERSISTENT_THREAD: backend.supports_persistent_threads
-            and options.persistent_thread != PersistentThreadMode.DISABLE,
-        }
-        flags = cls(0)
-        for flag, present in has.items():
-            if present:
-                flags |= flag
+        facts = backend.capability
+        forbidden = {code.needs for name, code in CODE.items() if getattr(options.config, name) == "disable"}
+        flags = cls.PUSH_CONSTANTS if facts.extras.get("push_constants") else cls(0)
+        for name, fact in FACTS.items():
+            if fact.flag and getattr(facts, name) and name not in forbidden:
+                flags |= cls[fact.flag]
         return flags
 
     def contains(self, other: PipelineFeatureFlags) -> bool:
@@ -232,7 +221,7 @@ class PipelineCacheKey:
         specs: SpecMap | None = None,
     ) -> PipelineCacheKey:
         """`device` spares asking the backend again; `specs` are constants that are compiled in."""
-        options = LoweringOptions.of(config)
+        options = LoweringOptions.of(config, backend, program)
         return cls(
             version=CURRENT_PIPELINE_CACHE_KEY_VERSION,
             backend_id=backend.id,
@@ -249,7 +238,7 @@ class PipelineCacheKey:
         flat = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "options"}
         flat["device"] = hex_encode(self.device.digest())
         flat["feature_flags"] = int(self.feature_flags)
-        return flat | {f.name: getattr(self.options, f.name) for f in fields(self.options)}
+        return flat | self.options.facts()
 
     def digest(self) -> bytes:
         return digest_of("vyre.pipeline.key", *(part for pair in self.facts().items() for part in pair))

@@ -305,10 +305,7 @@ class _Run:
         self.given = dict(self.memory)
         self.launches = 0
         self.deadline = None if config.timeout is None else begun + config.timeout
-        # the caller's limits and lengths are about the whole; the profile is filled in already
-        self._config = config.with_(
-            profile=None, max_output_bytes=None, fixpoint_iterations=None, output_elements=None, timeout=None
-        )
+        self._config = config.for_one_launch()
         self._configs: dict[Grid, DispatchConfig] = {}
         self._written: set[str] = set()
         self._times: list[int | None] = [0, 0, 0]

@@ -174,17 +174,6 @@ def copied(buffers: Iterable[Buffer | OutputSlot]) -> tuple[bytes, ...]:
     return tuple(memoryview(b.view if isinstance(b, OutputSlot) else b).tobytes() for b in buffers)
 
 
-def reference_config(config: DispatchConfig) -> DispatchConfig:
-    """What of a config changes the result. The reference is exact, and takes the time that it takes."""
-    return DispatchConfig(
-        label=config.label,
-        workgroup_override=config.workgroup_override,
-        grid_override=config.grid_override,
-        fixpoint_iterations=config.fixpoint_iterations,
-        output_elements=config.output_elements,
-    )
-
-
 def require_comparable(program: Program, compare: Compare = "bytes") -> None:
     """Raise where schedules may change the program's results over any grid, and the comparison would show it."""
     _require(program, proof_of(program), compare)
@@ -313,7 +302,7 @@ def _check_case(
         raise claim.rejected_by_backend(e, case=case.label) from e
     try:
         require_dispatch_comparable(claim.program, claim.compare, inputs, config)
-        expected = copied(reference(claim.program, inputs, reference_config(config)))
+        expected = copied(reference(claim.program, inputs, config.for_reference()))
     except NotComparable:
         raise
     except Exception as e:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ...errors import ArgumentValueError
+from ...foundation.check.requirements import may_approximate
 from ...foundation.ir.dtypes import DataType
 from ...foundation.ir.program import Program
 from ..plan.binding import Binding, BindingPlan
-from ..plan.claims import may_approximate
 
 if TYPE_CHECKING:
     import numpy as np

@@ -65,7 +65,6 @@ from .cases import (
     copied,
     in_words,
     not_comparable,
-    reference_config,
     unproved,
 )
 from .compare import Compare, arrangement
@@ -392,7 +391,7 @@ class Shadow:
 
 def _wanted(config: DispatchConfig) -> DispatchConfig:
     """What the reference is asked for. Dispatches are counted by label, and its own are not the caller's."""
-    return reference_config(config).with_(label=None)
+    return config.for_reference().with_(label=None)
 
 
 def _sized(config: DispatchConfig, bindings: BindingPlan) -> DispatchConfig:

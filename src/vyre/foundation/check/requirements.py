@@ -162,3 +162,14 @@ def requirements(program: Program) -> Requirements:
         workgroup_bytes=sum(b.nbytes or 0 for b in program.buffers if b.is_workgroup),
         static_bytes=sum(b.nbytes or 0 for b in program.buffers if not b.is_workgroup),
     )
+
+
+def may_approximate(program: Program) -> bool:
+    """Whether some operation of the program may be computed otherwise under a budget; all others are exact."""
+    return program._cached(
+        "may_approximate",
+        lambda: any(
+            isinstance(item, UnOp) and isinstance(item.op, UnaryOp) and item.op.transcendental
+            for item in distinct(program.entry)
+        ),
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...errors import DiagCode
+from .facts import Requirements
 from .nodes import Span
 from .value import Value
 
@@ -105,10 +106,7 @@ class Capabilities(Value):
         return cls().replace(**dict.fromkeys(CAPABILITY_BITS, True))
 
 
-CAPABILITY_BITS = (
-    "subgroup", "workgroup_atomics", "int64", "float16", "bfloat16", "float64", "trap", "indirect", "collectives",
-    "async_copy", "grid_sync",
-)  # fmt: skip
+CAPABILITY_BITS = tuple(name for name, kind in Requirements.__annotations__.items() if kind == "bool")
 """The yes-or-no fields that a program's requirements are compared with."""
 
 
