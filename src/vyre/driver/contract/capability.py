@@ -44,211 +44,135 @@ def core_supported_ops() -> frozenset[str]:
     return CORE_IDS
 
 
+def _fact(default: Any, doc: str, **more: Any) -> Any:
+    """A field of the record, with what there is to say about it."""
+    metadata = {"about": Fact(doc, **more)}
+    if isinstance(default, dict):
+        return field(default_factory=default.copy, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendCapability:
     """What a backend does on this device. Every field defaults to no, or to the least."""
 
-    ops: frozenset[str] | None = field(
-        default=None,
-        metadata={"about": Fact("ids of the operations that it admits; None: those that every backend runs")},
+    ops: frozenset[str] | None = _fact(
+        None, "ids of the operations that it admits; None: those that every backend runs"
     )
-    dispatches: bool = field(
-        default=True,
-        metadata={
-            "about": Fact(
-                "whether it runs programs",
-                no="it emits programs and runs none",
-            )
-        },
+    dispatches: bool = _fact(
+        True,
+        "whether it runs programs",
+        no="it emits programs and runs none",
     )
-    api: str = field(
-        default="",
-        metadata={
-            "about": Fact(
-                "the interface that reaches the device, such as Vulkan, where the backend has several of them"
-            )
-        },
+    api: str = _fact("", "the interface that reaches the device, such as Vulkan, where the backend has several of them")
+    memory_model: str = _fact("relaxed", "of atomics")
+    types: frozenset[str] = _fact(frozenset(), "value types beyond u32 i32 f32 bool and the narrow storage types")
+    subgroup_ops: bool = _fact(
+        False,
+        "whether subgroup operations are native instructions here",
+        no="a program with subgroup operations is refused",
+        offered="subgroup",
+        emulated="subgroup operations run as ordinary code: slower, with the same bytes",
+        flag="SUBGROUP_OPS",
     )
-    memory_model: str = field(default="relaxed", metadata={"about": Fact("of atomics")})
-    types: frozenset[str] = field(
-        default=frozenset(),
-        metadata={"about": Fact("value types beyond u32 i32 f32 bool and the narrow storage types")},
+    subgroup_size: int | None = _fact(
+        None, "lanes of a native subgroup; None where there is none; a program always sees 32"
     )
-    subgroup_ops: bool = field(
-        default=False,
-        metadata={
-            "about": Fact(
-                "whether subgroup operations are native instructions here",
-                no="a program with subgroup operations is refused",
-                offered="subgroup",
-                emulated="subgroup operations run as ordinary code: slower, with the same bytes",
-                flag="SUBGROUP_OPS",
-            )
-        },
+    f16: bool = _fact(
+        False,
+        "whether f16 arithmetic is native here",
+        no="a program with f16 values is refused",
+        offered="float16",
+        emulated="f16 is computed in f32 and rounded once: slower, with the same bytes",
+        flag="F16",
     )
-    subgroup_size: int | None = field(
-        default=None,
-        metadata={"about": Fact("lanes of a native subgroup; None where there is none; a program always sees 32")},
+    bf16: bool = _fact(
+        False,
+        "whether bf16 arithmetic is native here",
+        no="a program with bf16 values is refused",
+        offered="bfloat16",
+        emulated="bf16 is computed in f32 and rounded once: slower, with the same bytes",
+        flag="BF16",
     )
-    f16: bool = field(
-        default=False,
-        metadata={
-            "about": Fact(
-                "whether f16 arithmetic is native here",
-                no="a program with f16 values is refused",
-                offered="float16",
-                emulated="f16 is computed in f32 and rounded once: slower, with the same bytes",
-                flag="F16",
-            )
-        },
+    tensor_cores: bool = _fact(
+        False,
+        "whether matrix products use instructions of their own",
+        no="matrix products use ordinary instructions",
+        flag="TENSOR_CORES",
     )
-    bf16: bool = field(
-        default=False,
-        metadata={
-            "about": Fact(
-                "whether bf16 arithmetic is native here",
-                no="a program with bf16 values is refused",
-                offered="bfloat16",
-                emulated="bf16 is computed in f32 and rounded once: slower, with the same bytes",
-                flag="BF16",
-            )
-        },
+    async_compute: bool = _fact(
+        False,
+        "whether started dispatches overlap with the caller",
+        no="dispatch_async() runs the program before it returns",
+        flag="ASYNC_COMPUTE",
     )
-    tensor_cores: bool = field(
-        default=False,
-        metadata={
-            "about": Fact(
-                "whether matrix products use instructions of their own",
-                no="matrix products use ordinary instructions",
-                flag="TENSOR_CORES",
-            )
-        },
+    indirect_dispatch: bool = _fact(
+        False,
+        "whether the device itself reads a grid that a buffer holds",
+        no="a program whose grid a buffer holds is refused",
+        offered="indirect",
+        emulated="a grid that a buffer holds is read by the host before the launch",
+        flag="INDIRECT_DISPATCH",
     )
-    async_compute: bool = field(
-        default=False,
-        metadata={
-            "about": Fact(
-                "whether started dispatches overlap with the caller",
-                no="dispatch_async() runs the program before it returns",
-                flag="ASYNC_COMPUTE",
-            )
-        },
+    grid_sync: bool = _fact(
+        False,
+        "whether a grid-wide barrier runs in one launch here; else the driver splits programs at it",
+        no="a program with grid_sync() is refused, and so is cooperative=True",
+        offered="grid_sync",
+        emulated="a program with grid_sync() is split into several launches; cooperative=True is refused",
     )
-    indirect_dispatch: bool = field(
-        default=False,
-        metadata={
-            "about": Fact(
-                "whether the device itself reads a grid that a buffer holds",
-                no="a program whose grid a buffer holds is refused",
-                offered="indirect",
-                emulated="a grid that a buffer holds is read by the host before the launch",
-                flag="INDIRECT_DISPATCH",
-            )
-        },
+    speculation: bool = _fact(
+        False,
+        "whether it races speculative variants of a program",
+        no='DispatchConfig(speculation="force") is refused',
+        flag="SPECULATIVE",
     )
-    grid_sync: bool = field(
-        default=False,
-        metadata={
-            "about": Fact(
-                "whether a grid-wide barrier runs in one launch here; else the driver splits programs at it",
-                no="a program with grid_sync() is refused, and so is cooperative=True",
-                offered="grid_sync",
-                emulated="a program with grid_sync() is split into several launches; cooperative=True is refused",
-            )
-        },
+    persistent_threads: bool = _fact(
+        False,
+        "whether threads outlive a dispatch and take the next one",
+        no='each dispatch is a launch of its own; persistent_thread="force" is refused',
+        flag="PERSISTENT_THREAD",
     )
-    speculation: bool = field(
-        default=False,
-        metadata={
-            "about": Fact(
-                "whether it races speculative variants of a program",
-                no='DispatchConfig(speculation="force") is refused',
-                flag="SPECULATIVE",
-            )
-        },
+    distributed: bool = _fact(
+        False,
+        "whether it runs on several machines or processes",
+        no="it runs on this machine alone",
     )
-    persistent_threads: bool = field(
-        default=False,
-        metadata={
-            "about": Fact(
-                "whether threads outlive a dispatch and take the next one",
-                no='each dispatch is a launch of its own; persistent_thread="force" is refused',
-                flag="PERSISTENT_THREAD",
-            )
-        },
+    distributed_collectives: bool = _fact(
+        False,
+        "whether collectives reach other processes",
+        no="a program with collectives is refused",
+        offered="collectives",
+        emulated="collectives run over the one process that there is",
     )
-    distributed: bool = field(
-        default=False,
-        metadata={
-            "about": Fact(
-                "whether it runs on several machines or processes",
-                no="it runs on this machine alone",
-            )
-        },
+    host_grid_sync_split: bool = _fact(
+        True,
+        "whether the driver may split a program at grid_sync()",
+        no="no program is split at grid_sync(): it needs a device that synchronises its grid",
     )
-    distributed_collectives: bool = field(
-        default=False,
-        metadata={
-            "about": Fact(
-                "whether collectives reach other processes",
-                no="a program with collectives is refused",
-                offered="collectives",
-                emulated="collectives run over the one process that there is",
-            )
-        },
+    max_workgroup_size: Dims = _fact((1, 1, 1), "most lanes of a workgroup along x, y, z")  # noqa: RUF009
+    max_workgroups_per_dimension: int = _fact(
+        1, "most workgroups along an axis of one launch; the driver splits longer grids"
     )
-    host_grid_sync_split: bool = field(
-        default=True,
-        metadata={
-            "about": Fact(
-                "whether the driver may split a program at grid_sync()",
-                no="no program is split at grid_sync(): it needs a device that synchronises its grid",
-            )
-        },
+    max_invocations_per_workgroup: int | None = _fact(
+        None, "most lanes of a workgroup in all; None: as many as its axes allow"
     )
-    max_workgroup_size: Dims = field(
-        default=(1, 1, 1), metadata={"about": Fact("most lanes of a workgroup along x, y, z")}
+    max_shared_bytes: int = _fact(0, "shared memory of a workgroup, bytes")
+    max_storage_buffer_bytes: int = _fact(0, "bytes of a buffer; 0 means unreported, not unlimited")
+    max_steps: int = _fact(
+        0, "how large a program it compiles, by program.stats.steps, so that none takes minutes; 0: any number"
     )
-    max_workgroups_per_dimension: int = field(
-        default=1,
-        metadata={"about": Fact("most workgroups along an axis of one launch; the driver splits longer grids")},
+    deadline: str = _fact(
+        "none",
+        "how a timeout is kept: `none`, `cooperative` or `host`",
+        choices=_DEADLINES,
     )
-    max_invocations_per_workgroup: int | None = field(
-        default=None, metadata={"about": Fact("most lanes of a workgroup in all; None: as many as its axes allow")}
+    exactness: Mapping[str, Any] = _fact(
+        {},
+        "what a probe of the device found; `native`: functions of the device that an ulp_budget "
+        "permits, each with its distance in ulps",
     )
-    max_shared_bytes: int = field(default=0, metadata={"about": Fact("shared memory of a workgroup, bytes")})
-    max_storage_buffer_bytes: int = field(
-        default=0, metadata={"about": Fact("bytes of a buffer; 0 means unreported, not unlimited")}
-    )
-    max_steps: int = field(
-        default=0,
-        metadata={
-            "about": Fact(
-                "how large a program it compiles, by program.stats.steps, so that none takes minutes; 0: any number"
-            )
-        },
-    )
-    deadline: str = field(
-        default="none",
-        metadata={
-            "about": Fact(
-                "how a timeout is kept: `none`, `cooperative` or `host`",
-                choices=_DEADLINES,
-            )
-        },
-    )
-    exactness: Mapping[str, Any] = field(
-        default_factory=dict,
-        metadata={
-            "about": Fact(
-                "what a probe of the device found; `native`: functions of the device that an ulp_budget permits, each "
-                "with its distance in ulps"
-            )
-        },
-    )
-    extras: Mapping[str, Any] = field(
-        default_factory=dict, metadata={"about": Fact("facts this version does not know; they must survive JSON")}
-    )
+    extras: Mapping[str, Any] = _fact({}, "facts this version does not know; they must survive JSON")
 
     def __post_init__(self) -> None:
         def settle(name: str, value: object) -> None:
