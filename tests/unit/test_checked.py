@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vyre.driver.plan.bounds import U32_MAX, U64_MAX, Checked, Counter, ceil_div, reserve_bytes
+from vyre.driver.contract.values import U32_MAX
+from vyre.driver.plan.bounds import U64_MAX, Checked, Counter, ceil_div, reserve_bytes
 from vyre.errors import DeviceOutOfMemory, InvalidProgram
 
 SIZES = Checked("resident bytes", fix="split the transfer")

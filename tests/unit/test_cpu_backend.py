@@ -244,7 +244,7 @@ def test_a_grid_that_the_buffer_cannot_hold_is_refused(backend):
         if elements == 4:
             assert unwords(backend.dispatch(program, [words(5)], config)[1]) == [5]  # zeros: nothing runs
         else:
-            with pytest.raises(InvalidProgram, match=r"no grid in buffer 'grid' .*Fix: bind at least 16 bytes"):
+            with pytest.raises(InvalidProgram, match=r"no grid in buffer 'grid'.*Fix: bind at least 16 bytes"):
                 backend.dispatch(program, [words(5)], config)
 
 

@@ -23,6 +23,7 @@ from vyre.driver.contract.values import (
 from vyre.driver.guard import compile as pipelines
 from vyre.driver.guard.backend import guarded
 from vyre.driver.pipeline import attach_store
+from vyre.driver.plan.grid import boxes
 from vyre.driver.plan.outputs import OutputSlot
 from vyre.errors import (
     ArgumentTypeError,
@@ -42,7 +43,7 @@ from vyre.foundation.ir.program import Program, read, read_write, write_only
 from vyre.runtime import device
 from vyre.runtime.device import Built, Facts
 from vyre.runtime.memory_pool import Pool, size_class
-from vyre.runtime.work import boxes, part
+from vyre.runtime.work import part
 
 from .cpu_kernels import arange, bump, halves, histogram, stirred
 
@@ -364,7 +365,7 @@ def test_a_grid_that_the_buffer_cannot_hold_is_refused(backend):
         config = DispatchConfig(output_elements={"grid": 4}, fixpoint_iterations=iterations)
         assert unwords(backend.dispatch(program, [words(5)], config)[1]) == [5]  # zeros: nothing runs
     config = DispatchConfig(output_elements={"grid": 3}, fixpoint_iterations=2)
-    with pytest.raises(InvalidProgram, match=r"no grid in buffer 'grid' .*Fix: bind at least 16 bytes"):
+    with pytest.raises(InvalidProgram, match=r"no grid in buffer 'grid'.*Fix: bind at least 16 bytes"):
         backend.dispatch(program, [words(5)], config)
 
 

@@ -12,13 +12,13 @@ from vyre.driver.contract.values import DispatchConfig, ResidentHandle, Resident
 from vyre.driver.execute.prepared_resident import Repeats
 from vyre.driver.guard import compile as pipelines
 from vyre.driver.guard.backend import guarded
+from vyre.driver.plan.grid import box_count, boxes
 from vyre.errors import ArgumentTypeError, DeadlineExceeded, DeviceLost, DispatchFailed, InvalidProgram, Trap
 from vyre.foundation.ir.dtypes import u32
 from vyre.foundation.ir.nodes import IndirectDispatch, Store, lit
 from vyre.foundation.ir.nodes import Trap as TrapNode
 from vyre.foundation.ir.program import Program, read_write
 from vyre.runtime.memory_pool import LEAST_BYTES, Pool
-from vyre.runtime.work import box_count, boxes
 
 from .cpu_kernels import arange
 from .test_offload import CountingDevice, backend, own, uploaded  # noqa: F401 - fixtures

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 
+from ..driver.contract.values import U32_MAX
 from ..foundation.ir.dtypes import (
     QUANTIZED_STORAGE,
     SCALES,
@@ -81,7 +82,6 @@ from .generate import Case, random_program
 __all__ = ["Case", "arbitrary_programs", "valid_programs"]
 
 T = TypeVar("T")
-U32_MAX = (1 << 32) - 1
 words = st.one_of(st.integers(0, 9), st.sampled_from((U32_MAX, 1 << 31)), st.integers(0, U32_MAX))
 names = st.one_of(
     st.sampled_from(("a", "b", "out", "x", "i", "let", "gid", "u32", "a b", "", "0", 'q"\\\n', "длина", "\u2028")),

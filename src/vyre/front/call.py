@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from .compile import backend_for, losers_for
 from .device_array import is_on_device
 
 if TYPE_CHECKING:
+    from ..driver.contract.backend import VyreBackend
     from ..driver.contract.values import DispatchConfig
     from ..driver.execute.explanation import Explanation
     from ..driver.execute.pipeline import DriverPipeline
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from .device_call import DeviceCall
     from .kernel import Kernel
 
+K = TypeVar("K")
+V = TypeVar("V")
 MAX_PLANS = 256
 """Plans kept per kernel. A caller with more shapes than this pays for planning again, and nothing else."""
 NO_OPTIONS = Options(None, None, None, None)
@@ -87,10 +90,7 @@ class Call:
         plan = kernel._plans.get(key)
         if plan is None:
             arrays = {p.name: check_array(p, values[at]) for at, p in form.buffers if values[at] is not None}
-            plan = CallPlan(kernel, form, program, arrays, options)
-            if len(kernel._plans) >= MAX_PLANS:
-                kernel._plans.clear()
-            kernel._plans[key] = plan
+            plan = kept(kernel._plans, key, CallPlan(kernel, form, program, arrays, options))
         self.plan = plan
         if plan.targets:
             self._check_targets()
@@ -138,14 +138,7 @@ class Call:
         known = kernel._pipelines.get(key)
         if known is not None and known[1].epoch == known[2]:
             return known[0]
-        backend = backend_for(name, plan.program)
-        cache = pipelines_of(backend)
-        epoch = cache.epoch  # before compiling: what ends meanwhile is compiled again by the next call
-        found = compile(backend, plan.program, plan.request, in_time=True)
-        if len(kernel._pipelines) >= MAX_PLANS:
-            kernel._pipelines.clear()
-        kernel._pipelines[key] = found, cache, epoch
-        return found
+        return compiled_now(kernel, key, backend_for(name, plan.program), plan)
 
     def run(self) -> Any:
         plan, compiled = self.plan, self.pipeline()
@@ -200,6 +193,22 @@ class Call:
                     data = target
             handed.append(data)
         return handed[0] if len(handed) == 1 else tuple(handed) or None
+
+
+def compiled_now(kernel: Kernel, key: tuple[object, ...], backend: VyreBackend, plan: CallPlan) -> DriverPipeline:
+    """The program of a plan, compiled, and kept with the epoch in which it can be used."""
+    cache = pipelines_of(backend)
+    epoch = cache.epoch  # before compiling: what ends meanwhile is compiled again by the next call
+    found = compile(backend, plan.program, plan.request, in_time=True)
+    return kept(kernel._pipelines, key, (found, cache, epoch))[0]
+
+
+def kept(table: dict[K, V], key: K, value: V) -> V:
+    """The value, which the table of a kernel has from now on."""
+    if len(table) >= MAX_PLANS:
+        table.clear()
+    table[key] = value
+    return value
 
 
 def check_target(o: OutputPlan, target: Array, other: OutputPlan, another: Array) -> None:

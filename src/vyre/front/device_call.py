@@ -15,14 +15,12 @@ import numpy as np
 
 from ..driver.contract.pending import PendingDispatch
 from ..driver.contract.values import HostResource, ResidentHandle, ResidentReadRange, Resource
-from ..driver.guard.compile import compile
-from ..driver.pipeline.compiler import pipelines_of
 from ..driver.plan.binding import BindingPlan, BindingRole
 from ..errors import ArgumentTypeError, ArgumentValueError, CooperativeResidencyExceeded, UnsupportedFeature
 from ..foundation.language.kernel import Param
 from .arrays import ARRAY_DTYPES, Array, check_dtype, from_bytes, to_input
 from .bind import CallPlan, Form, Options, OutputPlan, check_array
-from .call import MAX_PLANS, NO_OPTIONS, Call, as_called, check_target
+from .call import NO_OPTIONS, Call, as_called, check_target, compiled_now, kept
 from .device_array import DeviceBuffer, adopt, device_of, duplicate
 from .device_home import Home, Memory, place_of, settle
 
@@ -124,10 +122,7 @@ class DeviceCall(Call):
         plan = kernel._plans.get(key)
         if plan is None:
             arrays = {p.name: _checked(p, values[at]) for at, p in form.buffers if values[at] is not None}
-            plan = DevicePlan(kernel, form, program, arrays, options)
-            if len(kernel._plans) >= MAX_PLANS:
-                kernel._plans.clear()
-            kernel._plans[key] = plan
+            plan = kept(kernel._plans, key, DevicePlan(kernel, form, program, arrays, options))
         assert isinstance(plan, DevicePlan)
         self.plan = plan
         self._keep_apart(form)
@@ -143,9 +138,7 @@ class DeviceCall(Call):
         changes = self.home.changes
         resources = self._resources([None] * len(results))
         if all(type(r) is ResidentHandle for r in resources) and not any(map(_is_foreign, self.values)):
-            if len(kernel._ready) >= MAX_PLANS:
-                kernel._ready.clear()
-            kernel._ready[numbers] = plan, self.home, resources, changes
+            kept(kernel._ready, numbers, (plan, self.home, resources, changes))
 
     def _keep_apart(self, form: Form) -> None:
         """What is written does not overlap, and what is read is copied first if it overlaps that."""
@@ -184,13 +177,7 @@ class DeviceCall(Call):
         known = kernel._pipelines.get(key)
         if known is not None and known[1].epoch == known[2]:
             return known[0]
-        cache = pipelines_of(home.backend)
-        epoch = cache.epoch  # before compiling: what ends meanwhile is compiled again by the next call
-        found = compile(home.backend, plan.program, plan.request, in_time=True)
-        if len(kernel._pipelines) >= MAX_PLANS:
-            kernel._pipelines.clear()
-        kernel._pipelines[key] = found, cache, epoch
-        return found
+        return compiled_now(kernel, key, home.backend, plan)
 
     # -- what a call does
 

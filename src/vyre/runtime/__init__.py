@@ -1,21 +1,14 @@
-"""Backends whose target has memory of its own and a queue: what they share."""
+"""What compiled backends share: the processor's, and those of devices with memory of their own and a queue."""
 
 from __future__ import annotations
 
-from .backend import OPS, OffloadBackend, Session
-from .device import TRAP_BYTES, TRAP_WORDS, Batch, Built, Device, Facts, Ticket
-from .pipeline import OffloadPipeline
+from ..foundation.lazy import lazily, where
 
-__all__ = [
-    "OPS",
-    "TRAP_BYTES",
-    "TRAP_WORDS",
-    "Batch",
-    "Built",
-    "Device",
-    "Facts",
-    "OffloadBackend",
-    "OffloadPipeline",
-    "Session",
-    "Ticket",
-]
+_OFFERS = {
+    ".backend": "OffloadBackend Session",
+    ".compiled": "OPS CompiledBackend",
+    ".device": "TRAP_BYTES TRAP_WORDS Batch Built Device Facts Ticket",
+    ".pipeline": "OffloadPipeline",
+}
+__all__ = sorted(where(_OFFERS))
+__getattr__ = lazily(__name__, _OFFERS)

@@ -6,50 +6,30 @@ pooled and resident memory, loaded code) is one session; recovery ends a session
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
 
-from .. import __version__
-from ..driver.admission.program import validate_program_for_backend
-from ..driver.contract.backend import VyreBackend
-from ..driver.contract.pending import FuturePending, PendingDispatch
 from ..driver.contract.profile import DeviceProfile, DeviceTimingQuality
 from ..driver.contract.values import (
-    DEFAULT_CONFIG,
     Dims,
     DispatchConfig,
     OutputBuffers,
     ResidentDispatchStep,
-    ResidentHandle,
     ResidentReadRange,
     ResidentSequenceTiming,
-    TimedDispatchResult,
-    named,
 )
-from ..driver.guard.compile import code_for
-from ..driver.plan.bounds import Counter
-from ..driver.plan.launch import resolve_workgroup
-from ..errors import DeviceLost, DispatchFailed, VyreError
-from ..foundation.ir.ops import CORE_IDS, EXPR_IDS, LITERAL_IDS, NODE_IDS
+from ..errors import BackendUnavailable, DeviceLost, VyreError
 from ..foundation.ir.program import Program
+from .compiled import CompiledBackend
 from .device import Built, Device, Facts, Ticket
 from .memory_pool import Pool
 from .pipeline import OffloadPipeline, WorkPending
 from .resident import Residents, run_steps
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
-
-    from typing_extensions import Buffer
-
-_ABSENT = frozenset(NODE_IDS[name] for name in ("AsyncLoad", "AsyncStore", "AsyncWait", "AllGather", "ReduceScatter"))
-OPS = (CORE_IDS | {*NODE_IDS.values(), *EXPR_IDS.values(), *LITERAL_IDS.values()}) - _ABSENT
-"""What the lowering makes kernels of; the value types that a target lacks are told by `BackendCapability.types`."""
 
 MAX_ROUNDS = 64
 """That a device keeps; who loses one may get another."""
@@ -97,26 +77,20 @@ class Session:
             self.pool.clear()  # pipelines from before may keep this alive for a while
 
 
-class OffloadBackend(VyreBackend):
+class OffloadBackend(CompiledBackend):
     """Kernels on a device of its own.
 
     A subclass sets `id` and `capability`, and gives the three abstract members. `capability.ops` is `OPS`, unless the
     target lacks some of it.
     """
 
-    version = __version__
+    not_in_a_child = "its device is"
+    after_fork = "use the spawn start method"
 
     def __init__(self) -> None:
-        self.open = True
-        self._forked = False
+        super().__init__()
         self._session: Session | None = None
-        self._lock = threading.RLock()
         self._pending: weakref.WeakSet[WorkPending] = weakref.WeakSet()
-        self._futures: set[Future[OutputBuffers]] = set()
-        self._compiled = Counter("compiled_programs", mode="pinning")
-        self._loaded = Counter("loaded_programs", mode="pinning")
-        self._started = Counter("async_dispatches", mode="pinning")
-        _backends.add(self)
 
     # -- what a target gives
 
@@ -131,10 +105,6 @@ class OffloadBackend(VyreBackend):
         `ulp_budget` is a permission: code that is exact is within any.
         """
 
-    @abstractmethod
-    def number(self, share: Any, lengths: Sequence[int]) -> int:
-        """The value of plain data in `Facts` for buffers of these lengths by slot (see `lower.shares`)."""
-
     def check_launch(
         self,
         facts: Facts,
@@ -147,41 +117,6 @@ class OffloadBackend(VyreBackend):
         `grid` is None where it lies in memory. A refusal is asked for again with `word`, which gives an element of an
         input by slot and index, where the host knows it.
         """
-
-    # -- dispatch
-
-    def dispatch(
-        self,
-        program: Program,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig = DEFAULT_CONFIG,
-        *,
-        out: Sequence[Buffer] | None = None,
-    ) -> OutputBuffers:
-        pipeline, settled = self.pipeline(program, config)
-        return pipeline.dispatch(inputs, settled, out=out)
-
-    def dispatch_timed(
-        self,
-        program: Program,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig = DEFAULT_CONFIG,
-        *,
-        out: Sequence[Buffer] | None = None,
-    ) -> TimedDispatchResult:
-        pipeline, settled = self.pipeline(program, config)
-        return pipeline.dispatch_timed(inputs, settled, out=out)
-
-    def dispatch_async(
-        self,
-        program: Program,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig = DEFAULT_CONFIG,
-        *,
-        out: Sequence[Buffer] | None = None,
-    ) -> PendingDispatch:
-        pipeline, settled = self.pipeline(program, config)
-        return pipeline.dispatch_async(inputs, settled, out=out)
 
     def compile_native(self, program: Program, config: DispatchConfig) -> OffloadPipeline:
         session = self.session()
@@ -201,19 +136,9 @@ class OffloadBackend(VyreBackend):
 
     # -- residency
 
-    def allocate_resident(self, nbytes: int) -> ResidentHandle:
-        return self.session().residents.allocate(nbytes)
-
-    def upload_resident(self, ranges: Sequence[tuple[ResidentHandle, int, Buffer]]) -> None:
-        self.session().residents.upload(ranges)
-
-    def download_resident(
-        self, ranges: Sequence[ResidentReadRange], *, out: Sequence[Buffer] | None = None
-    ) -> OutputBuffers:
-        return self.session().residents.download(ranges, out)
-
-    def free_resident(self, resource: ResidentHandle) -> None:
-        self.session().residents.free(resource)
+    @property
+    def residents(self) -> Residents:
+        return self.session().residents
 
     def dispatch_resident(
         self,
@@ -233,11 +158,9 @@ class OffloadBackend(VyreBackend):
     def flush(self) -> None:
         if self._forked:
             return  # nothing that the other process started ever ends here
+        super().flush()
         with self._lock:
-            session, futures = self._session, tuple(self._futures)
-            pending = tuple(self._pending) if self._pending else ()
-        for future in futures:
-            future.exception()  # the failure belongs to whoever holds the handle
+            session, pending = self._session, tuple(self._pending) if self._pending else ()
         for started in pending:
             started.settle()
         if session is not None and not session.lost:
@@ -269,27 +192,16 @@ class OffloadBackend(VyreBackend):
     # -- facts
 
     def device_profile(self) -> DeviceProfile:
-        facts = self.capability
-        return DeviceProfile(
-            backend=self.id,
-            device=self.device,
-            supports_trap_propagation=True,
-            has_mul_high=True,
-            has_shared_memory=True,
-            max_native_int_width=64,
-            max_workgroup_size=self.max_workgroup_size,
-            max_invocations_per_workgroup=self.max_invocations_per_workgroup,
-            max_shared_memory_bytes=facts.max_shared_bytes,
-            max_storage_buffer_binding_size=self.max_storage_buffer_bytes,
+        return replace(
+            super().device_profile(),
             timing_quality=DeviceTimingQuality.DEVICE_TIMESTAMPS,
             supports_device_timestamps=True,
         )
 
     def metrics(self) -> Mapping[str, int]:
-        counted = {c.name: c.value for c in (self._compiled, self._loaded, self._started)}
         session = self._session
         return (
-            counted
+            dict(super().metrics())
             | (session.device.counts() if session is not None else {})
             | {
                 "pooled_pieces_reused": 0 if session is None else session.pool.reused,
@@ -328,16 +240,6 @@ class OffloadBackend(VyreBackend):
             backend=self.id,
         )
 
-    def require_open(self) -> None:
-        if self._forked:
-            raise DispatchFailed(
-                "the backend was opened by the process that this one was forked from, and its device is not here",
-                fix="use the spawn start method",
-                backend=self.id,
-            )
-        if not self.open:
-            raise DispatchFailed("the backend was shut down", fix="acquire it again", backend=self.id)
-
     def watch(self, pending: WorkPending) -> WorkPending:
         """A dispatch was started; whoever flushes waits for it."""
         with self._lock:
@@ -345,61 +247,33 @@ class OffloadBackend(VyreBackend):
         self._started.add()
         return pending
 
-    def start(self, work: Callable[[], OutputBuffers]) -> PendingDispatch:
-        """Let a thread of its own run a dispatch in which the host takes part."""
-        from concurrent.futures import Future  # 10 ms that only these pay
-
-        future: Future[OutputBuffers] = Future()
-
-        def run() -> None:
-            try:
-                future.set_result(work())
-            except BaseException as e:
-                future.set_exception(e)
-            with self._lock:
-                self._futures.discard(future)
-
-        with self._lock:
-            self._futures.add(future)
-        try:
-            threading.Thread(target=run, name=f"vyre-{self.id}", daemon=True).start()
-        except BaseException:
-            with self._lock:
-                self._futures.discard(future)
-            raise
-        self._started.add()
-        return FuturePending(future)
-
-    def pipeline(self, program: Program, config: DispatchConfig) -> tuple[OffloadPipeline, DispatchConfig]:
-        """The compiled program, and the settled config."""
-        self.require_open()
-        with named(getattr(config, "label", None)):
-            settled = validate_program_for_backend(self, program, config)
-            native = code_for(self, program, settled).native
-        assert isinstance(native, OffloadPipeline)
-        return native, settled
-
-    def _admitted(self, program: Program, config: DispatchConfig) -> Program:
-        """The program with the workgroup that it is launched with."""
-        validate_program_for_backend(self, program, config)
-        size = resolve_workgroup(program, config)
-        if size == program.workgroup_size:
-            return program
-        return program._cached(("workgroup", size), lambda: program.replace(workgroup_size=size))
+    def let_go(self) -> None:
+        if self._session is not None:
+            _left.append(self._session)  # whose release is up to the process that it belongs to
+            self._session = None
 
 
-_backends: weakref.WeakSet[OffloadBackend] = weakref.WeakSet()
 _left: list[Session] = []
 
 
-def _mark_forked() -> None:
-    for backend in list(_backends):
-        backend._lock = threading.RLock()  # whoever held it is not here
-        backend.open, backend._forked = False, True
-        if backend._session is not None:
-            _left.append(backend._session)  # whose release is up to the process that it belongs to
-            backend._session = None
+class Named(Protocol):
+    """A device that was found."""
+
+    @property
+    def name(self) -> str: ...
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_mark_forked)
+F = TypeVar("F", bound=Named)
+
+
+def chosen_device(known: Sequence[F], device: object, kind: str, backend: str) -> F:
+    """The device with this index, or the first."""
+    index = 0 if device is None else device
+    if type(index) is int and 0 <= index < len(known):
+        return known[index]
+    listed = ", ".join(f"{k} ({f.name})" for k, f in enumerate(known))
+    raise BackendUnavailable(
+        f"there is no {kind} device {index!r}",
+        fix=f"use one of: {listed}" if known else "install a driver",
+        backend=backend,
+    )

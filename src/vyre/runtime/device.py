@@ -16,6 +16,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from ..driver.contract.values import Dims
 from ..errors import KernelCompileFailed
+from ..lower.form import Kernel
+from ..lower.shares import plain
 
 Memory: TypeAlias = Any
 """A piece of device memory, as the target's library has it."""
@@ -39,6 +41,13 @@ class Facts:
     polls: bool = False
     whole: bool = False
     extra: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, kernel: Kernel, *, turns: list[Any] | None = None, **extra: Any) -> Facts:
+        """Those that follow from the lowered program."""
+        slots = {b.name: b.slot for b in kernel.buffers}
+        stored = {slots[name]: plain(share) for name, share in kernel.stored.items()}
+        return cls(kernel.workgroup, kernel.traps, stored, turns, kernel.poll, kernel.whole, extra)
 
 
 @dataclass(frozen=True, slots=True)

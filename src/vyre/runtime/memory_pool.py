@@ -97,13 +97,13 @@ class Pool:
         return bool(pieces)
 
 
-def size_class(nbytes: int) -> int:
-    """Four sizes for each power of two, so that buffers of similar lengths share pieces.
+def size_class(nbytes: int, step: int = 1) -> int:
+    """Four sizes for each power of two, so that buffers of similar lengths share pieces; all multiples of `step`.
 
     >>> [size_class(n) for n in (0, 256, 257, 320, 1 << 20, (1 << 20) + 1)]
     [256, 256, 320, 320, 1048576, 1310720]
     """
     if nbytes <= LEAST_BYTES:
         return LEAST_BYTES
-    step = 1 << ((nbytes - 1).bit_length() - 3)
+    step = max(1 << ((nbytes - 1).bit_length() - 3), step)
     return -(-nbytes // step) * step

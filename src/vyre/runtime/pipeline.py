@@ -32,7 +32,7 @@ from ..errors import DeviceLost, DispatchFailed, VyreError
 from ..foundation.ir.program import Program
 from .device import TRAP_BYTES, Built, Code, Device, Memory, Round, Slot, Ticket
 from .resident import dispatch_over, why_anew
-from .work import Shape, Work, plain, require_no_trap, settle
+from .work import Shape, Work, plain, require_no_trap, settle, trap_words
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -308,7 +308,7 @@ class OffloadPipeline(CompiledPipeline):
             if not session.residents.holds(r):
                 self.repeats.forget(r)  # another thread freed it just now
 
-    def forget_ready(self, handle: ResidentHandle) -> None:
+    def forget_resident(self, handle: ResidentHandle) -> None:
         """Memory was freed; what was ready may hold it."""
         self.repeats.forget(handle)
 
@@ -354,7 +354,7 @@ class OffloadPipeline(CompiledPipeline):
             settle(self.session, repeat.round.go())
             ended = True
             if repeat.traps is not None:
-                require_no_trap(planned.shape.facts, repeat.traps)
+                require_no_trap(planned.shape.facts.traps, trap_words(repeat.traps))
             if out is None:
                 return [bytearray(view) for view in repeat.outputs]
             for view, target in zip(repeat.outputs, out, strict=True):

@@ -1,43 +1,26 @@
-"""What stays on the device: memory that is allocated, filled, computed on and read back by handles.
-
-Buffers of a resident dispatch go by slot order: either one resource for each bound buffer, or one for each input, and
-then the outputs are allocated and belong to the caller. Bytes of the host are copied to the device at each dispatch.
-"""
+"""Resident memory of a device, and dispatches over it."""
 
 from __future__ import annotations
 
-import threading
 import time
-import weakref
 from collections.abc import Callable, Sequence, Set
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 from ..driver.contract.values import (
     DispatchConfig,
     HostResource,
     ResidentDispatchStep,
     ResidentHandle,
-    ResidentOwner,
     ResidentReadRange,
     ResidentSequenceTiming,
     Resource,
     whole,
 )
-from ..driver.plan.binding import Binding, BindingPlan, BindingRole, byte_lengths
 from ..driver.plan.launch import LaunchPlan, resolve_fixpoint_iterations
-from ..driver.resident.memory import (
-    MOST_BYTES,
-    by_slot,
-    byte_range,
-    check_targets,
-    nbytes_of,
-    refuse_host_outputs,
-    refuse_shared,
-    unknown,
-)
-from ..errors import ArgumentTypeError, ArgumentValueError, DeviceOutOfMemory
+from ..errors import DeviceOutOfMemory
 from .device import Batch, Command, Device, Launch, Memory, Ticket, Zero
 from .memory_pool import Piece, Pool
+from .resident_memory import ResidentMemory, Resources, Upload
 from .work import Shape, Work, plain, settle
 
 if TYPE_CHECKING:
@@ -59,92 +42,103 @@ _PARTS_AHEAD = 4
 """So many of such parts may wait in its queue."""
 
 
-class Residents:
-    """The resident memory of one device. Ids are never used again."""
+class Residents(ResidentMemory[Piece]):
+    """The resident memory of one device."""
 
     def __init__(self, device: Device, pool: Pool, backend: str) -> None:
-        self._device, self._pool, self._owner = device, pool, ResidentOwner(backend)
-        self._lock = threading.RLock()  # the collector may drop memory anywhere
-        self._pieces: dict[int, Piece] = {}
+        super().__init__(backend)
+        self._device, self._pool = device, pool
         self._adopted: set[int] = set()
-        self._last = 0
-        self._watching: weakref.WeakSet[OffloadPipeline] = weakref.WeakSet()
         self._repeats: dict[tuple[int, ...], _Kept] = {}
         self.nbytes = 0
 
-    def allocate(self, nbytes: int) -> ResidentHandle:
-        """Memory of zeros."""
-        asked = whole("nbytes", nbytes, MOST_BYTES)
-        if not asked:
-            raise ArgumentValueError(f"{nbytes!r} bytes cannot be resident", fix="allocate at least one byte")
+    def zeros(self, nbytes: int) -> Piece:
         parts, of = _SHARE
         with self._lock:
             most = self._device.memory_bytes * parts // of
-            if most and self.nbytes + asked > most:
+            if most and self.nbytes + nbytes > most:
                 raise DeviceOutOfMemory(
                     "no room for more resident memory",
                     fix="free some of it, or allocate less",
-                    requested=asked,
+                    requested=nbytes,
                     resident=self.nbytes,
                     limit=most,
                 )
-            self.nbytes += asked
+            self.nbytes += nbytes
         try:
-            piece = self._pool.take(asked)
+            piece = self._pool.take(nbytes)
             batch = self._device.batch()
-            batch.zero(piece.memory, 0, -(-asked // 4) * 4)
+            batch.zero(piece.memory, 0, -(-nbytes // 4) * 4)
             batch.submit()
         except BaseException:
             with self._lock:
-                self.nbytes -= asked
+                self.nbytes -= nbytes
             raise
-        with self._lock:
-            self._last += 1
-            self._pieces[self._last] = piece
-            return self._owner.handle(self._last, asked)
+        return piece
 
     def adopt(self, memory: Memory, nbytes: int) -> ResidentHandle:
-        """Memory of somebody else, which is not freed with its handle."""
+        """Memory of another library, which is not freed with its handle."""
         with self._lock:
-            self._last += 1
-            self._pieces[self._last] = Piece(memory, nbytes)
-            self._adopted.add(self._last)
-            return self._owner.handle(self._last, nbytes)
+            handle = self.keep(Piece(memory, nbytes), nbytes)
+            self._adopted.add(handle.id)
+            return handle
 
     def end(self, handle: ResidentHandle) -> int:
         """Where memory ends that must not be written. Behind our own there is room up to the next word."""
         return handle.nbytes + (handle.id in self._adopted)
 
-    def free(self, handle: ResidentHandle) -> None:
-        piece = self.find(handle, "free_resident")
+    def release(self, handle: ResidentHandle, memory: Piece) -> None:
         with self._lock:
-            if self._pieces.pop(handle.id, None) is None:
-                raise unknown(handle)
             own = handle.id not in self._adopted
             self._adopted.discard(handle.id)
             self.nbytes -= handle.nbytes if own else 0
-            watching = list(self._watching)
         self._forget_steps(handle)
-        for pipeline in watching:
-            pipeline.forget_ready(handle)
         if own:
-            self._pool.give_after(self._device.batch().submit(), [piece])  # nobody may have waited for its last use
+            self._pool.give_after(self._device.batch().submit(), [memory])  # its last use may not have been waited for
 
     def close(self) -> None:
         """Release everything."""
         with self._lock:
-            pieces, self._pieces, self.nbytes = self._pieces, {}, 0
+            pieces, self._kept, self.nbytes = self._kept, {}, 0
         for id, piece in pieces.items():
             if id not in self._adopted:
                 self._device.release(piece.memory)
 
-    def watch(self, pipeline: OffloadPipeline) -> None:
-        """Tell it when memory is freed."""
-        with self._lock:
-            self._watching.add(pipeline)
+    def write(self, uploads: Sequence[Upload]) -> None:
+        batch = self._device.batch()
+        for handle, piece, offset, data in uploads:
+            if data.nbytes:
+                batch = self.write_within(batch, piece.memory, offset, data, handle.nbytes)
+        batch.submit().wait(None)
 
-    def holds(self, handle: ResidentHandle) -> bool:
-        return handle.id in self._pieces
+    def read(self, reads: Sequence[tuple[Piece, int, int]], out: Sequence[Buffer] | None) -> OutputBuffers:
+        batch = self._device.batch()
+        for piece, offset, nbytes in reads:
+            if nbytes:
+                batch.read(piece.memory, offset, nbytes)
+        into = [None if out is None else plain(out[k]) for k, (_, _, nbytes) in enumerate(reads) if nbytes]
+        found = iter(batch.submit().take(into))
+        results: OutputBuffers = [next(found) if nbytes else bytearray() for _, _, nbytes in reads]
+        return results if out is None else list(out)
+
+    def write_within(self, batch: Batch, memory: Memory, offset: int, data: memoryview, end: int) -> Batch:
+        """Write bytes whose neighbours, up to `end`, stay as they are. The batch to go on with."""
+        stop = offset + data.nbytes
+        if not self._device.writes_words or (offset % 4 == 0 and (stop % 4 == 0 or stop == end)):
+            batch.lend(memory, offset, data)
+            return batch
+        first, last = offset - offset % 4, -(-stop // 4) * 4
+        batch.read(memory, first, 4)
+        batch.read(memory, last - 4, 4)
+        head, tail = batch.submit().take([None, None])  # after whatever was written to these words before
+        words = bytearray(last - first)
+        words[:4], words[-4:] = head, tail  # in this order: they may be the same word
+        words[offset - first : stop - first] = data
+        following = self._device.batch()
+        following.write(memory, first, memoryview(words))
+        return following
+
+    # -- steps
 
     def keep_steps(self, turns: int, steps: Sequence[ResidentDispatchStep], runs: Runs) -> None:
         """From now on, and until some of their memory is freed, exactly these steps so many times are these runs."""
@@ -167,69 +161,6 @@ class Residents:
             if handle.id in kept.handles:
                 self._repeats.pop(key, None)
 
-    def find(self, handle: ResidentHandle, context: str) -> Piece:
-        """The memory behind a handle, if it is one of ours and was not freed."""
-        if not isinstance(handle, ResidentHandle):
-            raise ArgumentTypeError(
-                f"{context} got {type(handle).__name__}, not resident memory",
-                fix="pass a handle that allocate_resident() gave",
-            )
-        piece = self._pieces.get(self._owner.resolve(handle, context))
-        if piece is None:
-            raise unknown(handle)
-        return piece
-
-    def upload(self, ranges: Sequence[tuple[ResidentHandle, int, Buffer]]) -> None:
-        given = []
-        for handle, offset, data in ranges:
-            piece = self.find(handle, "upload_resident")
-            (nbytes,) = byte_lengths([data])
-            given.append((piece, byte_range(handle, offset, nbytes, "upload"), plain(data), handle.nbytes))
-        batch = self._device.batch()
-        for piece, offset, view, end in given:
-            if view.nbytes:
-                batch = self.write(batch, piece.memory, offset, view, end)
-        batch.submit().wait(None)
-
-    def download(self, ranges: Sequence[ResidentReadRange], out: Sequence[Buffer] | None) -> OutputBuffers:
-        reads = self.readings(ranges)
-        if out is not None:
-            check_targets([nbytes for _, _, nbytes in reads], out)
-        batch = self._device.batch()
-        for memory, offset, nbytes in reads:
-            if nbytes:
-                batch.read(memory, offset, nbytes)
-        into = [None if out is None else plain(out[k]) for k, (_, _, nbytes) in enumerate(reads) if nbytes]
-        found = iter(batch.submit().take(into))
-        results: OutputBuffers = [next(found) if nbytes else bytearray() for _, _, nbytes in reads]
-        return results if out is None else list(out)
-
-    def readings(self, ranges: Sequence[ResidentReadRange]) -> list[tuple[Memory, int, int]]:
-        """What to read, as (memory, offset, bytes)."""
-        found = []
-        for r in ranges:
-            piece = self.find(r.resource, "download_resident")
-            nbytes = whole("byte_len", r.byte_len, MOST_BYTES) or 0
-            found.append((piece.memory, byte_range(r.resource, r.byte_offset, nbytes, "download"), nbytes))
-        return found
-
-    def write(self, batch: Batch, memory: Memory, offset: int, data: memoryview, end: int) -> Batch:
-        """Write bytes whose neighbours, up to `end`, stay as they are. The batch to go on with."""
-        stop = offset + data.nbytes
-        if not self._device.writes_words or (offset % 4 == 0 and (stop % 4 == 0 or stop == end)):
-            batch.lend(memory, offset, data)
-            return batch
-        first, last = offset - offset % 4, -(-stop // 4) * 4
-        batch.read(memory, first, 4)
-        batch.read(memory, last - 4, 4)
-        head, tail = batch.submit().take([None, None])  # after whatever was written to these words before
-        words = bytearray(last - first)
-        words[:4], words[-4:] = head, tail  # in this order: they may be the same word
-        words[offset - first : stop - first] = data
-        following = self._device.batch()
-        following.write(memory, first, memoryview(words))
-        return following
-
 
 class Bound:
     """A program over resources: its shape, its memory, and what to do before it is launched."""
@@ -246,40 +177,18 @@ class Bound:
         """`may_allocate`: outputs that the caller gives no memory for are allocated, else they are refused."""
         self.session = session = pipeline.session
         residents = session.residents
-        bindings = [b for b in BindingPlan.build(pipeline.program).bindings if b.role is not BindingRole.SHARED]
-        given = by_slot(bindings, resources)
-        refuse_host_outputs(bindings, given, may_allocate)
-        pieces = [
-            residents.find(r, f"buffer {b.name!r}") if isinstance(r, ResidentHandle) else None
-            for b, r in zip(bindings, given, strict=True)
-        ]
-        refuse_shared(bindings, given)
-        self.shape = self._planned(pipeline, config, bindings, given)
-        views = [plain(r.data) if isinstance(r, HostResource) else None for r in given]
+        self._resources = given = Resources(residents, pipeline.program, resources, may_allocate=may_allocate)
+        self.shape = self._planned(pipeline, config)
+        views = [plain(r.data) if isinstance(r, HostResource) else None for r in given.given]
         self.shape.require_possible(pipeline.backend, views)
-        self._all_resident = all(isinstance(r, ResidentHandle) for r in given)
-        self.fresh: list[ResidentHandle] = []
-        self.outputs: list[ResidentHandle] = []
         self.memories: list[Memory] = []
         self._uploads: list[tuple[int, memoryview]] = []
         self._ends: list[int] = []
+        placed = given.placed(self.shape.bound)
         try:
-            for slot, (b, r, piece) in enumerate(zip(self.shape.bound, given, pieces, strict=True)):
-                handle = r if isinstance(r, ResidentHandle) else None
-                if handle is not None and handle.nbytes < b.nbytes:
-                    raise ArgumentValueError(
-                        f"buffer {b.name!r} needs {b.nbytes} bytes and its resident memory has {handle.nbytes}",
-                        fix=f"allocate at least {b.nbytes} bytes for it",
-                        handle=handle.id,
-                    )
-                if piece is None and b.output_index is not None:
-                    handle = residents.allocate(max(b.nbytes, 1))
-                    self.fresh.append(handle)
-                    piece = residents.find(handle, "an output")
+            for slot, (b, r, handle, piece) in enumerate(placed):
                 if isinstance(r, HostResource) and b.input_index is not None and b.nbytes:
                     self._uploads.append((slot, plain(r.data)))
-                if handle is not None and b.output_index is not None:
-                    self.outputs.append(handle)
                 self.memories.append(work.take(b.nbytes) if piece is None else piece.memory)
                 self._ends.append(b.nbytes if handle is None else residents.end(handle))
         except BaseException:
@@ -291,30 +200,17 @@ class Bound:
             if b.input_index is None and b.nbytes and slot not in self.shape.proved
         ]
 
-    def _planned(
-        self,
-        pipeline: OffloadPipeline,
-        config: DispatchConfig,
-        bindings: Sequence[Binding],
-        given: Sequence[Resource | None],
-    ) -> Shape:
-        sizes = [nbytes_of(r) for r in given]
+    @property
+    def outputs(self) -> list[ResidentHandle]:
+        return self._resources.outputs
+
+    def _planned(self, pipeline: OffloadPipeline, config: DispatchConfig) -> Shape:
         code = pipeline.require_open()
-        key = config, tuple(sizes)
+        key = config, tuple(self._resources.sizes)
         known = pipeline.resident_shapes.get(key)
         if known is not None:
             return known
-        inputs = [0] * sum(b.input_index is not None for b in bindings)
-        outputs: list[int | None] = [None] * sum(b.output_index is not None for b in bindings)
-        for b, nbytes in zip(bindings, sizes, strict=True):
-            if b.input_index is not None:
-                inputs[b.input_index] = nbytes or 0
-            if b.output_index is not None:
-                outputs[b.output_index] = nbytes
-        program = pipeline.program
-        sized = BindingPlan.from_input_lengths(
-            program, inputs, config.output_elements, out_lengths=outputs, resident=True
-        )
+        program, sized = pipeline.program, self._resources.sized(config)
         indirect = (0, 0, 0) if program.indirect is not None else None
         launch = LaunchPlan.prepare(
             program, sized, config, pipeline.limits, indirect=indirect, backend=pipeline.backend_id
@@ -336,7 +232,7 @@ class Bound:
     def commands(self) -> list[Command]:
         """All of a dispatch over this memory, where the host has no part in it; else nothing."""
         shape = self.shape
-        if why_anew(shape, all_resident=self._all_resident) is not None:
+        if why_anew(shape, all_resident=self._resources.all_resident) is not None:
             return []
         assert shape.parts is not None
         found: list[Command] = []
@@ -361,15 +257,13 @@ class Bound:
             work.batch.zero(self.memories[slot], 0, -(-(nbytes - odd) // 4) * 4)
             if odd:
                 data = memoryview(bytes(odd))
-                work.batch = self.session.residents.write(
+                work.batch = self.session.residents.write_within(
                     work.batch, self.memories[slot], nbytes - odd, data, self._ends[slot]
                 )
 
     def undo(self) -> None:
         """Free the outputs of a dispatch that failed."""
-        for handle in self.fresh:
-            self.session.residents.free(handle)
-        self.fresh = []
+        self._resources.undo()
 
 
 def why_anew(shape: Shape, *, all_resident: bool) -> str | None:
@@ -418,7 +312,7 @@ def run_steps(
     """Run steps in order, all of it `repeat` times, with one wait at the end."""
     begun = time.monotonic()
     turns = whole("repeat", repeat, (1 << 32) - 1) or 0
-    ranges = session.residents.readings(reads)
+    ranges = [(piece.memory, offset, nbytes) for piece, offset, nbytes in session.residents.readings(reads)]
     runs = None if timed or session.left is not None else session.residents.kept_steps(turns, steps)
     if runs is not None:
         return _run_again(session, runs, ranges), None
@@ -428,7 +322,7 @@ def run_steps(
         for step in steps:
             config = DispatchConfig(grid_override=step.grid_override, workgroup_override=step.workgroup_override)
             pipeline, settled = backend.pipeline(step.program, config)
-            bounds.append(Bound(pipeline, step.resources, settled, work, may_allocate=False))
+            bounds.append(Bound(cast("OffloadPipeline", pipeline), step.resources, settled, work, may_allocate=False))
         if not timed and (runs := _runs(session.device, [bound.commands() for bound in bounds], turns)):
             session.residents.keep_steps(turns, steps, runs)
             return _run_again(session, runs, ranges), None

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import product
+from collections.abc import Callable, Iterable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ..driver.contract.values import Dims
 from ..driver.pipeline.deadline import expired
 from ..driver.plan.binding import BindingPlan, BindingRole
-from ..driver.plan.grid import check_grid
+from ..driver.plan.grid import INDIRECT_BYTES, box_count, boxes, check_grid, grid_words, require_grid_within
 from ..driver.plan.launch import LaunchPlan
-from ..errors import CooperativeResidencyExceeded, InvalidProgram, Trap, UnsupportedFeature, VyreError
+from ..errors import CooperativeResidencyExceeded, Trap, UnsupportedFeature, VyreError
+from ..lower.shares import number
 from .device import TRAP_BYTES, Batch, Code, Device, Facts, Memory, Ticket
 from .memory_pool import LEAST_BYTES, Piece
 
@@ -74,9 +74,7 @@ class Shape:
         if self.indirect is None and prod(launch.grid[1:]) * prod(launch.workgroup[1:]) == 1:
             line = launch.grid[0] * launch.workgroup[0]
         self.proved = frozenset(
-            slot
-            for slot, share in facts.stored.items()
-            if self.lengths[slot] <= line * backend.number(share, self.lengths)
+            slot for slot, share in facts.stored.items() if self.lengths[slot] <= line * number(share, self.lengths)
         )
         if self.indirect is None:
             self.require_whole(device, launch.grid)
@@ -145,20 +143,13 @@ class Shape:
 
     def grid_at(self, words: bytes) -> Dims:
         """The grid that lies in memory now: an iteration may change it for the next one."""
-        x, y, z = struct.unpack("<III", words)
-        return check_grid((x, y, z), self.facts.workgroup)
+        return check_grid(grid_words(words), self.facts.workgroup)
 
     def require_grid(self) -> tuple[int, int]:
         """The slot and byte of the grid, which must lie inside its buffer."""
         assert self.indirect is not None
         slot, offset = self.indirect
-        nbytes = self.bound[slot].nbytes
-        if offset + 12 > nbytes:
-            raise InvalidProgram(
-                f"no grid in buffer {self.bound[slot].name!r}",
-                fix=f"bind at least {offset + 12} bytes: three u32 words at byte {offset}",
-                nbytes=nbytes,
-            )
+        require_grid_within(self.bound[slot].name, offset, self.bound[slot].nbytes)
         return slot, offset
 
 
@@ -265,7 +256,7 @@ class Work:
     def _read_grid(self, shape: Shape, memories: Sequence[Memory]) -> Dims:
         slot, offset = shape.require_grid()
         self._read_traps()
-        self.batch.read(memories[slot], offset, 12)
+        self.batch.read(memories[slot], offset, INDIRECT_BYTES)
         self._submit_part()
         ticket = self._tickets[-1]
         self._await(ticket)
@@ -310,7 +301,7 @@ class Work:
     def _after_traps(self, found: list[Any]) -> list[Any]:
         """The readings that follow those of the traps, of which none was sprung."""
         for (facts, _), words in zip(self._traps, found, strict=False):
-            require_no_trap(facts, words)
+            require_no_trap(facts.traps, trap_words(words))
         return found[len(self._traps) :]
 
     def _submit_part(self) -> None:
@@ -371,10 +362,11 @@ def plain(data: Buffer) -> memoryview:
     return view.cast("B") if view.nbytes else memoryview(b"")
 
 
-def require_no_trap(facts: Facts, words: Any) -> None:
-    which, address, x, y, z = struct.unpack_from("<5I", words)
+def require_no_trap(tags: Sequence[str], words: Sequence[int]) -> None:
+    """Raise if the words of a launch's traps, as `TRAP_WORDS` has them, say that one was sprung."""
+    which, address, x, y, z = words
     if which:
-        tag = facts.traps[which - 1]
+        tag = tags[which - 1]
         raise Trap(
             f"the program trapped: {tag}",
             fix="correct the input or the condition that leads to this trap",
@@ -384,33 +376,11 @@ def require_no_trap(facts: Facts, words: Any) -> None:
         )
 
 
+def trap_words(data: Any) -> tuple[int, ...]:
+    return struct.unpack_from("<5I", data)
+
+
 # ---- grids -----------------------------------------------------------------------------------------------------------
-
-
-def boxes(grid: Dims, most: int | Dims) -> Iterator[tuple[Dims, Dims]]:
-    """A grid cut into (base, size), each at most so long along an axis. An empty grid has none.
-
-    >>> list(boxes((5, 2, 1), 4))
-    [((0, 0, 0), (4, 2, 1)), ((4, 0, 0), (1, 2, 1))]
-    """
-    axes = [
-        [(at, min(limit, n - at)) for at in range(0, n, limit)] for n, limit in zip(grid, _limits(most), strict=True)
-    ]
-    for z, y, x in product(*reversed(axes)):
-        yield (x[0], y[0], z[0]), (x[1], y[1], z[1])
-
-
-def box_count(grid: Dims, most: int | Dims) -> int:
-    """How many `boxes` gives.
-
-    >>> box_count((5, 2, 1), 4), box_count((5, 0, 1), 4)
-    (2, 0)
-    """
-    return prod(-(-n // limit) for n, limit in zip(grid, _limits(most), strict=True))
-
-
-def _limits(most: int | Dims) -> Dims:
-    return (most, most, most) if isinstance(most, int) else most
 
 
 def part(grid: Dims, position: int, groups: int) -> tuple[Dims, Dims]:

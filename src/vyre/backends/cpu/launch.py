@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ...driver.contract.values import Dims
 from ...driver.pipeline.deadline import expired
-from ...errors import Trap
+from ...runtime.work import require_no_trap
 from .build import Facts
 from .cost import work
 from .jit import Code, ffi
@@ -157,17 +157,8 @@ class Launch:
         finally:
             own.limit(_ALL_CHUNKS)
 
-    def require_no_trap(self, facts: Facts) -> None:
-        words = self.shared
-        if which := words[TRAP]:
-            tag = facts.traps[which - 1]
-            raise Trap(
-                f"the program trapped: {tag}",
-                fix="correct the input or the condition that leads to this trap",
-                address=words[TRAP_ADDRESS],
-                tag=tag,
-                invocation=tuple(words[TRAP_INVOCATION : TRAP_INVOCATION + 3]),
-            )
+    def require_no_trap(self, tags: Sequence[str]) -> None:
+        require_no_trap(tags, self.shared[TRAP : TRAP_INVOCATION + 3])
 
 
 class Worker:

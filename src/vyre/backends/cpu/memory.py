@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ...errors import DeviceOutOfMemory
+from ...runtime.memory_pool import size_class
 from .jit import ffi
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ POOLED_BYTES = 1 << 18
 """Results of this size and more are pooled. Below it the allocator's own reuse is as good."""
 KEPT_BYTES = 1 << 28
 """Idle pages that a pool keeps at most."""
+_PAGE_BYTES = 1 << 16
+"""Sizes of pooled results are multiples of it."""
 
 _PRIVATE: dict[str, int] = (
     {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
@@ -68,7 +71,7 @@ class Pages:
             except (MemoryError, OverflowError) as e:
                 raise _full(what, nbytes) from e
             return fresh, ffi.from_buffer(fresh)
-        size = _size_class(nbytes)
+        size = size_class(nbytes, _PAGE_BYTES)
         with self._lock:
             self._collect()
             shelf = self._idle.get(size)
@@ -121,12 +124,6 @@ def _fresh(size: int, what: str, nbytes: int) -> mmap.mmap:
         with suppress(OSError):  # a system without them
             block.madvise(mmap.MADV_HUGEPAGE)
     return block
-
-
-def _size_class(nbytes: int) -> int:
-    """Four sizes for each power of two, so that results of similar lengths share pages."""
-    step = 1 << max(nbytes.bit_length() - 3, 16)
-    return -(-nbytes // step) * step
 
 
 def _full(what: str, nbytes: int) -> DeviceOutOfMemory:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 import time
 from collections.abc import Sequence
 from math import prod
@@ -12,10 +11,10 @@ from ...driver.contract.pending import PendingDispatch
 from ...driver.contract.pipeline import CompiledPipeline
 from ...driver.contract.values import Dims, DispatchConfig, OutputBuffers, ResidentHandle, Resource, named
 from ...driver.plan.binding import Binding
-from ...driver.plan.grid import LaunchGeometryLimits, check_grid
+from ...driver.plan.grid import INDIRECT_BYTES, LaunchGeometryLimits, check_grid, grid_words, require_grid_within
 from ...driver.plan.launch import plan_dispatch
 from ...driver.plan.outputs import OutputSlot, check_outputs, replace_output_buffers_preserving_slots
-from ...errors import DispatchFailed, InvalidProgram
+from ...errors import DispatchFailed
 from ...foundation.ir.program import Program
 from .build import Built, kernel_text
 from .jit import Code, ffi, load
@@ -129,7 +128,7 @@ class CpuPipeline(CompiledPipeline):
                 self._resident.clear()  # another thread freed some of it just now
         return list(kept)
 
-    def forget_resident(self) -> None:
+    def forget_resident(self, handle: ResidentHandle) -> None:
         """Memory was freed; what is remembered may hold it."""
         self._resident.clear()
 
@@ -184,7 +183,7 @@ class CpuPipeline(CompiledPipeline):
                 merge = privatize(launch, facts, self._elements, shape.counts, invocations, plan.workers)
                 launch.hold = memory, merge  # the copies too, for workers that outlive this call
             launch.run(code, self.backend.pool, plan, until)
-            launch.require_no_trap(facts)
+            launch.require_no_trap(facts.traps)
             if merge is not None:
                 merge()
 
@@ -282,14 +281,9 @@ class _Memory:
         names = [b.name for b in self._program.bound_buffers]
         slot = names.index(name)
         nbytes = self._shape.counts[slot] * (self._program.bound_buffers[slot].element.size or 0)
-        if offset + 12 > nbytes:
-            raise InvalidProgram(
-                f"no grid in buffer {name!r}",
-                fix=f"bind at least {offset + 12} bytes: three u32 words at byte {offset}",
-                nbytes=nbytes,
-            )
-        x, y, z = struct.unpack("<III", ffi.buffer(ffi.cast("char *", self.pointers[slot]) + offset, 12)[:])
-        return check_grid((x, y, z), self._shape.plan.launch.workgroup)
+        require_grid_within(name, offset, nbytes)
+        words = ffi.buffer(ffi.cast("char *", self.pointers[slot]) + offset, INDIRECT_BYTES)
+        return check_grid(grid_words(words), self._shape.plan.launch.workgroup)
 
     def results(self) -> OutputBuffers:
         if self._direct:

@@ -6,24 +6,24 @@ streams are made by the first use.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import metadata
-from typing import Any
 
 from ...driver.contract.capability import BackendCapability
 from ...driver.contract.values import U32_MAX
-from ...errors import BackendUnavailable, DeviceLost
+from ...errors import DeviceLost
 from ...foundation.ir.program import Program
 from ...foundation.meaning.subgroup import SUBGROUP_WIDTH
-from ...lower import shares
-from ...runtime.backend import OPS, OffloadBackend
+from ...runtime.backend import OffloadBackend, chosen_device
+from ...runtime.compiled import OPS
 from ...runtime.device import Built, Device
+from ...runtime.exactness import Exactness
 from ...runtime.float_probe import differing, probe_program, run_probe
 from .build import build
 from .compile import compiler_version
 from .device import CudaDevice
 from .driver import Found, driver_version, found_devices
-from .exactness import Exactness, Mode, exactness_of
+from .exactness import Mode, exactness_of
 from .exchange import CudaExchange
 from .native import APART
 
@@ -40,15 +40,10 @@ class CudaBackend(OffloadBackend):
     def __init__(self, device: object = None) -> None:
         """`device` is an index of `driver.found_devices()`."""
         super().__init__()
-        self.found = chosen(device)
+        self.found = chosen_device(found_devices(), device, "CUDA", self.id)
         self.device = self.found.name
         self.exactness = exactness_of(self.found)
-        if self.exactness.mode is None:
-            raise BackendUnavailable(
-                f"{self.device} cannot be used: {self.exactness.why_not}",
-                fix="update its driver, or use another device or backend",
-                backend=self.id,
-            )
+        self.exactness.require(self.device, self.id)
         self.capability = capability(self.found, self.exactness)
         self._opened = False
 
@@ -75,9 +70,6 @@ class CudaBackend(OffloadBackend):
         soft = self.exactness.mode is Mode.SOFT
         return build(program, self.found.arch, poll=poll, soft=soft, ulp_budget=ulp_budget)
 
-    def number(self, share: Any, lengths: Sequence[int]) -> int:
-        return shares.number(share, lengths)
-
     def metrics(self) -> Mapping[str, int]:
         return dict.fromkeys(CudaDevice.COUNTS, 0) | dict(super().metrics())  # also before there is a device
 
@@ -85,20 +77,7 @@ class CudaBackend(OffloadBackend):
         return CudaExchange(self)
 
 
-def chosen(device: object) -> Found:
-    """The device with this index, or the first."""
-    known = found_devices()
-    index = 0 if device is None else device
-    if type(index) is int and 0 <= index < len(known):
-        return known[index]
-    raise BackendUnavailable(
-        f"there is no CUDA device {index!r}",
-        fix=f"use one of: {', '.join(f'{f.index} ({f.name})' for f in known)}",
-        backend=CudaBackend.id,
-    )
-
-
-def capability(found: Found, exactness: Exactness) -> BackendCapability:
+def capability(found: Found, exactness: Exactness[Mode]) -> BackendCapability:
     """What the emitter does on this device. f16 and bf16 are computed in f32, hence not claimed as native."""
     return BackendCapability(
         ops=OPS,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from ...foundation.ir.program import Program
 from ...lower import LowerOptions, lower
 from ...lower.form import Kernel
-from ...lower.shares import plain
 from ...runtime.device import Built, Facts
 from .compile import compile_text
 from .native import within
@@ -23,20 +22,13 @@ def build(program: Program, arch: str, *, poll: bool = False, soft: bool = False
     budget: NVIDIA's functions flush or not as the compiler is told.
     """
     kernel, code, options = kernel_code(program, poll=poll, soft=soft, ulp_budget=ulp_budget)
-    slots = {b.name: b.slot for b in kernel.buffers}
-    facts = Facts(
-        workgroup=kernel.workgroup,
-        traps=kernel.traps,
-        stored={slots[name]: plain(share) for name, share in kernel.stored.items()},
-        polls=kernel.poll,
-        whole=kernel.whole,
-        extra={
-            "buffers": sum(not b.shared for b in kernel.buffers),
-            "block": list(code.block),
-            "each": code.each,
-            "joined": code.joined,
-            "shared": dynamic_bytes(kernel),
-        },
+    facts = Facts.of(
+        kernel,
+        buffers=sum(not b.shared for b in kernel.buffers),
+        block=list(code.block),
+        each=code.each,
+        joined=code.joined,
+        shared=dynamic_bytes(kernel),
     )
     return Built(code.text, compile_text(code.text, arch, options), facts)
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 
 from ... import __version__
-from ...driver.contract.registration import DeviceInfo
-from ...driver.selection.remembered import Probe, recall, remember
 from ...runtime.device import Built
+from ...runtime.exactness import Exactness, known_or_learned
 from ...runtime.float_probe import probe_program, run_probe, why_wrong
 from .build import build
 from .compile import compiler_version
@@ -27,37 +24,9 @@ class Mode(StrEnum):
     """They do not, and the kernel does it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Exactness:
-    """The mode in which kernels are canonical, and whether those with f64 are; or why none is."""
-
-    mode: Mode | None
-    float64: bool = False
-    why_not: str | None = None
-
-
-def exactness_of(found: Found, run: Callable[[CudaDevice, Built], bytes] | None = None) -> Exactness:
+def exactness_of(found: Found, run: Callable[[CudaDevice, Built], bytes] | None = None) -> Exactness[Mode]:
     """What is known of a device, or learned by running kernels on it now."""
-    key = identity(found)
-    name = f"cuda-exactness-{hashlib.blake2b(key.encode(), digest_size=8).hexdigest()}"
-    recalled = recall(name, key)
-    known = None if recalled is None else _told(recalled)
-    if known is None:
-        known = probe(found, run or run_probe)
-        facts = (known.mode or "", "f64" if known.float64 else "")
-        remember(name, key, Probe(known.why_not, tuple(DeviceInfo(k, fact) for k, fact in enumerate(facts))))
-    return known
-
-
-def _told(known: Probe) -> Exactness | None:
-    """What a record says, if it is one of ours."""
-    if known.unavailable is not None:
-        return Exactness(None, why_not=known.unavailable)
-    try:
-        mode, float64 = (fact.name for fact in known.devices)
-        return Exactness(Mode(mode), float64 == "f64")
-    except ValueError:
-        return None
+    return known_or_learned("cuda", identity(found), Mode, lambda: probe(found, run or run_probe))
 
 
 def identity(found: Found) -> str:
@@ -66,7 +35,7 @@ def identity(found: Found) -> str:
     return "; ".join((__version__, found.name, found.arch, *versions))
 
 
-def probe(found: Found, run: Callable[[CudaDevice, Built], bytes]) -> Exactness:
+def probe(found: Found, run: Callable[[CudaDevice, Built], bytes]) -> Exactness[Mode]:
     """Try both modes; what the device does by itself is faster."""
     program, opened = probe_program(), CudaDevice(found)
     try:

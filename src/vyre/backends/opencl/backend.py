@@ -6,20 +6,18 @@ queues are made by the first use.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 from ...driver.contract.capability import BackendCapability
 from ...driver.contract.values import U32_MAX
-from ...errors import BackendUnavailable
 from ...foundation.ir.program import Program
-from ...lower import shares
-from ...runtime.backend import OPS, OffloadBackend
+from ...runtime.backend import OffloadBackend, chosen_device
+from ...runtime.compiled import OPS
 from ...runtime.device import Built, Device
+from ...runtime.exactness import Exactness
 from .build import build
 from .device import OpenCLDevice, polls
-from .exactness import Exactness, exactness_of
+from .exactness import exactness_of
 from .platforms import Found, found_devices, library
+from .text import Mode
 
 
 class OpenCLBackend(OffloadBackend):
@@ -30,15 +28,10 @@ class OpenCLBackend(OffloadBackend):
     def __init__(self, device: object = None) -> None:
         """`device` is an index of `platforms.found_devices()`."""
         super().__init__()
-        self.found = chosen(device)
+        self.found = chosen_device(found_devices(), device, "OpenCL", self.id)
         self.device = self.found.name
         self.exactness = exactness_of(self.found.device)
-        if self.exactness.mode is None:
-            raise BackendUnavailable(
-                f"{self.device} cannot be used: {self.exactness.why_not}",
-                fix="update its driver, or use another device or backend",
-                backend=self.id,
-            )
+        self.exactness.require(self.device, self.id)
         self.capability = capability(self.found, self.exactness)
 
     def open_device(self) -> OpenCLDevice:
@@ -49,24 +42,8 @@ class OpenCLBackend(OffloadBackend):
         assert self.exactness.mode is not None
         return build(program, self.exactness.mode, poll=poll)
 
-    def number(self, share: Any, lengths: Sequence[int]) -> int:
-        return shares.number(share, lengths)
 
-
-def chosen(device: object) -> Found:
-    """The device with this index, or the best."""
-    known = found_devices()
-    index = 0 if device is None else device
-    if type(index) is int and 0 <= index < len(known):
-        return known[index]
-    raise BackendUnavailable(
-        f"there is no OpenCL device {index!r}",
-        fix=f"use one of: {', '.join(f'{k} ({f.name})' for k, f in enumerate(known))}" if known else "install a driver",
-        backend=OpenCLBackend.id,
-    )
-
-
-def capability(found: Found, exactness: Exactness) -> BackendCapability:
+def capability(found: Found, exactness: Exactness[Mode]) -> BackendCapability:
     """What the emitter does on this device. Subgroups, f16 and bf16 are emulated, hence not claimed as native."""
     device = found.device
     platform = device.platform

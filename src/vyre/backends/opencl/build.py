@@ -5,7 +5,6 @@ from __future__ import annotations
 from ...foundation.ir.program import Program
 from ...lower import LowerOptions, lower
 from ...lower.form import Kernel
-from ...lower.shares import plain
 from ...runtime.device import Built, Facts
 from .text import Mode, build_options, keeps_subnormals, opencl_text
 
@@ -19,17 +18,11 @@ def build(program: Program, mode: Mode, *, poll: bool = False, soft: bool = Fals
     `soft` flushes subnormals in the kernel although the mode would not need it.
     """
     kernel, text, options = kernel_text(program, mode, poll=poll, soft=soft)
-    slots = {b.name: b.slot for b in kernel.buffers}
-    facts = Facts(
-        workgroup=kernel.workgroup,
-        traps=kernel.traps,
-        stored={slots[name]: plain(share) for name, share in kernel.stored.items()},
-        polls=kernel.poll,
-        extra={
-            "buffers": sum(not b.shared for b in kernel.buffers),
-            "clock": mode is Mode.PTX,
-            "options": options,
-        },
+    facts = Facts.of(
+        kernel,
+        buffers=sum(not b.shared for b in kernel.buffers),
+        clock=mode is Mode.PTX,
+        options=options,
     )
     return Built(text, b"", facts)
 

@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from ... import __version__
-from ...driver.contract.registration import DeviceInfo
-from ...driver.selection.remembered import Probe, recall, remember
 from ...runtime.device import Built
+from ...runtime.exactness import Exactness, known_or_learned
 from ...runtime.float_probe import probe_program, run_probe, why_wrong
 from .build import build
 from .device import OpenCLDevice
 from .platforms import library
 from .text import Mode
-
-
-@dataclass(frozen=True, slots=True)
-class Exactness:
-    """The mode in which kernels are canonical, and whether those with f64 are; or why none is."""
-
-    mode: Mode | None
-    float64: bool = False
-    why_not: str | None = None
 
 
 def candidates(device: Any) -> tuple[Mode, ...]:
@@ -34,31 +22,12 @@ def candidates(device: Any) -> tuple[Mode, ...]:
     return (Mode.NATIVE, Mode.SOFT)
 
 
-def exactness_of(device: Any, run: Callable[[OpenCLDevice, Built], bytes] | None = None) -> Exactness:
+def exactness_of(device: Any, run: Callable[[OpenCLDevice, Built], bytes] | None = None) -> Exactness[Mode]:
     """What is known of a device, or learned by running kernels on it now.
 
     A device without memory to spare, or one that is lost meanwhile, is not judged, and raises what it says.
     """
-    key = identity(device)
-    name = f"opencl-exactness-{hashlib.blake2b(key.encode(), digest_size=8).hexdigest()}"
-    recalled = recall(name, key)
-    known = None if recalled is None else _told(recalled)
-    if known is None:
-        known = probe(device, run or run_probe)
-        facts = (known.mode or "", "f64" if known.float64 else "")
-        remember(name, key, Probe(known.why_not, tuple(DeviceInfo(k, fact) for k, fact in enumerate(facts))))
-    return known
-
-
-def _told(known: Probe) -> Exactness | None:
-    """What a record says, if it is one of ours."""
-    if known.unavailable is not None:
-        return Exactness(None, why_not=known.unavailable)
-    try:
-        mode, float64 = (fact.name for fact in known.devices)
-        return Exactness(Mode(mode), float64 == "f64")
-    except ValueError:
-        return None
+    return known_or_learned("opencl", identity(device), Mode, lambda: probe(device, run or run_probe))
 
 
 def identity(device: Any) -> str:
@@ -68,7 +37,7 @@ def identity(device: Any) -> str:
     return "; ".join((*(part.strip() for part in parts), device.driver_version))
 
 
-def probe(device: Any, run: Callable[[OpenCLDevice, Built], bytes]) -> Exactness:
+def probe(device: Any, run: Callable[[OpenCLDevice, Built], bytes]) -> Exactness[Mode]:
     """Try the modes one after the other; the first that is canonical is used."""
     program, opened, reasons = probe_program(), OpenCLDevice(device), []
     try:

@@ -15,9 +15,9 @@ from ...driver.contract.profile import DeviceProfile, DeviceTimingQuality
 from ...driver.contract.values import U32_MAX, Dims
 from ...errors import BackendUnavailable, UnsupportedFeature
 from ...foundation.ir.program import Program
-from ...lower import shares
 from ...lower.trips import most_turns
-from ...runtime.backend import OPS, OffloadBackend
+from ...runtime.backend import OffloadBackend
+from ...runtime.compiled import OPS
 from ...runtime.device import Built, Device, Facts
 from . import native
 from .adapters import chosen, is_emulated, is_opengl, name_of
@@ -53,9 +53,6 @@ class WgpuBackend(OffloadBackend):
     def build(self, device: Device, program: Program, *, poll: bool, ulp_budget: int = 0) -> Built:
         assert isinstance(device, WgpuDevice)
         return build(program, self.record.traits, device.limits, immediate_bytes=device.immediate_bytes)
-
-    def number(self, share: Any, lengths: Sequence[int]) -> int:
-        return shares.number(share, lengths)
 
     def check_launch(
         self,

@@ -8,7 +8,6 @@ from ...errors import UnsupportedFeature
 from ...foundation.ir.program import Program
 from ...lower import LowerOptions, lower
 from ...lower.form import Kernel
-from ...lower.shares import plain
 from ...lower.trips import turns_of
 from ...runtime.device import Built, Facts
 from .text import helper_turns, param_words, shared_bytes, wgsl_text
@@ -31,19 +30,14 @@ def build(program: Program, traits: Traits, limits: Mapping[str, int], *, immedi
 
 
 def facts_of(kernel: Kernel, immediates: bool) -> Facts:
-    slots = {b.name: b.slot for b in kernel.buffers}
     writable = [b.writable for b in kernel.buffers if not b.shared] + [True] * bool(kernel.traps)
-    return Facts(
-        workgroup=kernel.workgroup,
-        traps=kernel.traps,
-        stored={slots[name]: plain(share) for name, share in kernel.stored.items()},
+    return Facts.of(
+        kernel,
         turns=turns_of(kernel),
-        extra={
-            "writable": writable,
-            "words": param_words(kernel),
-            "immediates": immediates,
-            "helper_turns": helper_turns(kernel),
-        },
+        writable=writable,
+        words=param_words(kernel),
+        immediates=immediates,
+        helper_turns=helper_turns(kernel),
     )
 
 

@@ -260,7 +260,7 @@ def _filled(config: DispatchConfig, name: str, backend: VyreBackend) -> Dispatch
             fix=f"use one of: {', '.join(sorted(known))}",
             name="profile",
             backend=backend.id,
-            **_labelled(config),
+            **config.labelled,
         )
     if wrong := sorted(known[name].keys() - _PROFILE_FIELDS):
         raise BackendError(
@@ -278,7 +278,7 @@ def _no_zero(dims: Dims | None, name: str, config: DispatchConfig, backend: Vyre
             f"{name} {dims} has zero-sized dimensions: axis {dims.index(0)} is 0",
             fix=f"make every axis of {name} at least 1, or leave it out",
             backend=backend.id,
-            **_labelled(config),
+            **config.labelled,
         )
 
 
@@ -288,9 +288,5 @@ def _lacking(feature: str, asked: str, config: DispatchConfig, backend: VyreBack
         fix=f"drop {asked}, or choose a backend that has it",
         name=feature,
         backend=backend.id,
-        **_labelled(config),
+        **config.labelled,
     )
-
-
-def _labelled(config: DispatchConfig) -> dict[str, Any]:
-    return {} if config.label is None else {"label": config.label}

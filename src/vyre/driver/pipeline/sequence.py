@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ...errors import DispatchFailed, VyreError
@@ -39,8 +38,8 @@ from ..contract.pipeline import CompiledPipeline
 from ..contract.values import DispatchConfig, OutputBuffers, TimedDispatchResult
 from ..counters import count_sequence
 from ..plan.binding import BindingRole
-from ..plan.bounds import ceil_div, reserve_bytes
-from ..plan.grid import Grid, LaunchGeometryLimits, check_grid, resolve_indirect_grid
+from ..plan.bounds import reserve_bytes
+from ..plan.grid import Grid, LaunchGeometryLimits, box_count, boxes, check_grid, resolve_indirect_grid
 from ..plan.launch import PlannedDispatch, plan_dispatch
 from ..plan.outputs import replace_output_buffers_preserving_slots
 from .deadline import expired
@@ -140,22 +139,9 @@ def based_program(stage: Program) -> tuple[Program, str]:
     return stage.replace(buffers=(*stage.buffers, uniform(name, slot, u32, 6)), entry=entry), name
 
 
-def pieces(grid: Grid, most: Grid) -> Iterator[tuple[Grid, Grid]]:
-    """(first workgroup, workgroups) of launches that together are the grid, x first.
-
-    >>> list(pieces((5, 1, 1), (2, 2, 2)))
-    [((0, 0, 0), (2, 1, 1)), ((2, 0, 0), (2, 1, 1)), ((4, 0, 0), (1, 1, 1))]
-    """
-    for z in range(0, grid[2], most[2]):
-        for y in range(0, grid[1], most[1]):
-            for x in range(0, grid[0], most[0]):
-                size = min(most[0], grid[0] - x), min(most[1], grid[1] - y), min(most[2], grid[2] - z)
-                yield (x, y, z), size
-
-
 def launch_count(program: Program, grid: Grid, most: int) -> int:
     """Launches of one pass over a grid, on a device that takes `most` workgroups along an axis."""
-    return sum(map(_acts, stage_programs(program))) * prod(ceil_div(n, most) for n in grid)
+    return sum(map(_acts, stage_programs(program))) * box_count(grid, most)
 
 
 # ---- running --------------------------------------------------------------------------------------------------------
@@ -251,7 +237,7 @@ class SequencePipeline(CompiledPipeline):
         oversized = any(n > limit for n, limit in zip(grid, most, strict=True))
         for k, stage in self._stages:
             code = self._code(k, stage, oversized, run)
-            for first, size in pieces(grid, most):
+            for first, size in boxes(grid, most):
                 where = f"segment {k} of {self.segment_count}"
                 if oversized:
                     where += f", workgroups {first} and on"

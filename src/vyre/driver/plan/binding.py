@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ...errors import ArgumentTypeError, ArgumentValueError, InvalidProgram
 from ...foundation.ir.dtypes import DataType, element_count, packed_size
 from ...foundation.ir.program import Access, BufferDecl, MemoryKind, Program
-from .bounds import U32_MAX
+from ..contract.values import U32_MAX
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

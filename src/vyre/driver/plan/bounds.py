@@ -16,7 +16,6 @@ from ...errors import DeviceOutOfMemory, InvalidProgram
 if TYPE_CHECKING:
     from typing import NoReturn
 
-U32_MAX = (1 << 32) - 1
 U64_MAX = (1 << 64) - 1
 MAX_STAGING_BYTES = 1 << 46
 """More than any machine of today holds in one piece: a request beyond it is a mistake, not a shortage."""

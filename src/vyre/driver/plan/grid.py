@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING
 
 from ...errors import ArgumentValueError, InvalidProgram
@@ -14,8 +15,9 @@ from ...foundation.ir import nodes as ir
 from ...foundation.ir.nodes import IndirectDispatch
 from ...foundation.ir.program import Program
 from ...foundation.ir.visit import distinct, walk_nodes
+from ..contract.values import U32_MAX
 from .binding import Binding, BindingPlan, BindingRole
-from .bounds import U32_MAX, Checked, ceil_div
+from .bounds import Checked, ceil_div
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 Grid = tuple[int, int, int]
 MAX_POW2 = 1 << 31
 _GRID = Checked("grid", fix="split the work into several dispatches")
-_INDIRECT_BYTES = 12
+INDIRECT_BYTES = 12
 
 
 # ---- element counts and parameter words -----------------------------------------------------------------------------
@@ -205,6 +207,32 @@ def coerce_to_pow2_with_tail_mask(count: int) -> TailMaskPolicy:
     return try_coerce_to_pow2_with_tail_mask(count)
 
 
+def boxes(grid: Grid, most: int | Grid) -> Iterator[tuple[Grid, Grid]]:
+    """A grid cut into (base, size), each at most so long along an axis. An empty grid has none.
+
+    >>> list(boxes((5, 2, 1), 4))
+    [((0, 0, 0), (4, 2, 1)), ((4, 0, 0), (1, 2, 1))]
+    """
+    axes = [
+        [(at, min(limit, n - at)) for at in range(0, n, limit)] for n, limit in zip(grid, _limits(most), strict=True)
+    ]
+    for z, y, x in product(*reversed(axes)):
+        yield (x[0], y[0], z[0]), (x[1], y[1], z[1])
+
+
+def box_count(grid: Grid, most: int | Grid) -> int:
+    """How many `boxes` gives.
+
+    >>> box_count((5, 2, 1), 4), box_count((5, 0, 1), 4)
+    (2, 0)
+    """
+    return math.prod(-(-n // limit) for n, limit in zip(grid, _limits(most), strict=True))
+
+
+def _limits(most: int | Grid) -> Grid:
+    return (most, most, most) if isinstance(most, int) else most
+
+
 # ---- indirect dispatch ----------------------------------------------------------------------------------------------
 
 
@@ -237,11 +265,19 @@ def resolve_indirect_grid(program: Program, inputs: Sequence[Buffer]) -> Grid | 
     if b.input_index is None:
         return 0, 0, 0
     data = memoryview(inputs[b.input_index])
-    least = where.count_offset + _INDIRECT_BYTES
-    fix = f"bind at least {least} bytes: three u32 words at byte {where.count_offset}"
-    Checked(f"no grid in buffer {b.name!r}", fix).range_end(where.count_offset, _INDIRECT_BYTES, data.nbytes, "grid")
-    raw = data.cast("B") if data.c_contiguous else data.tobytes()
-    x, y, z = struct.unpack_from("<III", raw, where.count_offset)
+    require_grid_within(b.name, where.count_offset, data.nbytes)
+    return grid_words(data.cast("B") if data.c_contiguous else data.tobytes(), where.count_offset)
+
+
+def require_grid_within(buffer: str, offset: int, nbytes: int) -> None:
+    """Raise unless a grid lies at this byte of a buffer with so many."""
+    fix = f"bind at least {offset + INDIRECT_BYTES} bytes: three u32 words at byte {offset}"
+    Checked(f"no grid in buffer {buffer!r}", fix).range_end(offset, INDIRECT_BYTES, nbytes, "grid")
+
+
+def grid_words(data: Buffer, offset: int = 0) -> Grid:
+    """The grid that lies in memory."""
+    x, y, z = struct.unpack_from("<III", data, offset)
     return x, y, z
 
 

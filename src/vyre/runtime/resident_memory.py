@@ -1,0 +1,228 @@
+"""What stays on the device: the rules of resident memory, wherever it lies.
+
+Memory is allocated, filled, computed on and read back by handles. Buffers of a resident dispatch go by slot order:
+either one resource for each bound buffer, or one for each input, and then the outputs are allocated and belong to the
+caller. Bytes of the host are copied at each dispatch.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+
+from ..driver.contract.values import (
+    DispatchConfig,
+    OutputBuffers,
+    ResidentHandle,
+    ResidentOwner,
+    ResidentReadRange,
+    Resource,
+    whole,
+)
+from ..driver.plan.binding import Binding, BindingPlan, BindingRole, byte_lengths
+from ..driver.resident.memory import (
+    MOST_BYTES,
+    by_slot,
+    byte_range,
+    check_targets,
+    nbytes_of,
+    refuse_host_outputs,
+    refuse_shared,
+    unknown,
+)
+from ..errors import ArgumentTypeError, ArgumentValueError
+from .work import plain
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from ..foundation.ir.program import Program
+
+M = TypeVar("M")
+
+
+class Watching(Protocol):
+    """What remembers handles, and lets go of one that was freed."""
+
+    def forget_resident(self, handle: ResidentHandle) -> None: ...
+
+
+class Upload(NamedTuple):
+    """Bytes of the host, and where they go in the memory of a handle."""
+
+    handle: ResidentHandle
+    memory: Any
+    offset: int
+    data: memoryview
+
+
+class ResidentMemory(ABC, Generic[M]):
+    """The resident memory of one backend. Ids are never used again."""
+
+    def __init__(self, backend: str) -> None:
+        self._owner = ResidentOwner(backend)
+        self._lock = threading.RLock()  # the collector may drop memory anywhere
+        self._kept: dict[int, M] = {}
+        self._last = 0
+        self._watching: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    @abstractmethod
+    def zeros(self, nbytes: int) -> M:
+        """New memory. Raises DeviceOutOfMemory."""
+
+    @abstractmethod
+    def release(self, handle: ResidentHandle, memory: M) -> None:
+        """The handle was freed, and no pipeline knows it any longer."""
+
+    @abstractmethod
+    def write(self, uploads: Sequence[Upload]) -> None:
+        """All of it, as one transfer."""
+
+    @abstractmethod
+    def read(self, reads: Sequence[tuple[M, int, int]], out: Sequence[Buffer] | None) -> OutputBuffers:
+        """Ranges of (memory, offset, bytes), as one transfer: new buffers, or into those of the caller."""
+
+    def allocate(self, nbytes: int) -> ResidentHandle:
+        """Memory of zeros."""
+        asked = whole("nbytes", nbytes, MOST_BYTES)
+        if not asked:
+            raise ArgumentValueError(f"{nbytes!r} bytes cannot be resident", fix="allocate at least one byte")
+        return self.keep(self.zeros(asked), asked)
+
+    def keep(self, memory: M, nbytes: int) -> ResidentHandle:
+        with self._lock:
+            self._last += 1
+            self._kept[self._last] = memory
+            return self._owner.handle(self._last, nbytes)
+
+    def find(self, handle: ResidentHandle, context: str) -> M:
+        """The memory behind a handle, if it is one of ours and was not freed."""
+        if not isinstance(handle, ResidentHandle):
+            raise ArgumentTypeError(
+                f"{context} got {type(handle).__name__}, not resident memory",
+                fix="pass a handle that allocate_resident() gave",
+            )
+        memory = self._kept.get(self._owner.resolve(handle, context))
+        if memory is None:
+            raise unknown(handle)
+        return memory
+
+    def holds(self, handle: ResidentHandle) -> bool:
+        return handle.id in self._kept
+
+    def watch(self, pipeline: Watching) -> None:
+        """Tell it when memory is freed."""
+        with self._lock:
+            self._watching.add(pipeline)
+
+    def free(self, handle: ResidentHandle) -> None:
+        self.find(handle, "free_resident")
+        with self._lock:
+            memory = self._kept.pop(handle.id, None)
+            if memory is None:
+                raise unknown(handle)
+            watching = list(self._watching)
+        for pipeline in watching:
+            pipeline.forget_resident(handle)
+        self.release(handle, memory)
+
+    def upload(self, ranges: Sequence[tuple[ResidentHandle, int, Buffer]]) -> None:
+        given = []
+        for handle, offset, data in ranges:
+            memory = self.find(handle, "upload_resident")
+            (nbytes,) = byte_lengths([data])
+            given.append(Upload(handle, memory, byte_range(handle, offset, nbytes, "upload"), plain(data)))
+        self.write(given)
+
+    def download(self, ranges: Sequence[ResidentReadRange], out: Sequence[Buffer] | None) -> OutputBuffers:
+        reads = self.readings(ranges)
+        if out is not None:
+            check_targets([nbytes for _, _, nbytes in reads], out)
+        return self.read(reads, out)
+
+    def readings(self, ranges: Sequence[ResidentReadRange]) -> list[tuple[M, int, int]]:
+        """What to read, as (memory, offset, bytes)."""
+        found = []
+        for r in ranges:
+            memory = self.find(r.resource, "download_resident")
+            nbytes = whole("byte_len", r.byte_len, MOST_BYTES) or 0
+            found.append((memory, byte_range(r.resource, r.byte_offset, nbytes, "download"), nbytes))
+        return found
+
+
+class Placed(NamedTuple, Generic[M]):
+    """A buffer of a program, what the caller gave for it, and its resident memory, if it has some."""
+
+    buffer: Binding
+    given: Resource | None
+    handle: ResidentHandle | None
+    memory: M | None
+
+
+class Resources(Generic[M]):
+    """What a caller gives a program to run over, by slot. `sizes` are the bytes of each, None where there is none."""
+
+    def __init__(
+        self, residents: ResidentMemory[M], program: Program, resources: Sequence[Resource], *, may_allocate: bool
+    ) -> None:
+        """`may_allocate`: outputs that the caller gives no memory for are allocated, else they are refused."""
+        self._residents, self._program = residents, program
+        self._bindings = [b for b in BindingPlan.build(program).bindings if b.role is not BindingRole.SHARED]
+        self.given = by_slot(self._bindings, resources)
+        refuse_host_outputs(self._bindings, self.given, may_allocate)
+        self._found = [
+            residents.find(r, f"buffer {b.name!r}") if isinstance(r, ResidentHandle) else None
+            for b, r in zip(self._bindings, self.given, strict=True)
+        ]
+        refuse_shared(self._bindings, self.given)
+        self.sizes = [nbytes_of(r) for r in self.given]
+        self.all_resident = all(isinstance(r, ResidentHandle) for r in self.given)
+        self.fresh: list[ResidentHandle] = []
+        self.outputs: list[ResidentHandle] = []
+        """The memory of the outputs, in their order, once they are `placed`."""
+
+    def sized(self, config: DispatchConfig) -> BindingPlan:
+        """The program's buffers, as long as this memory says."""
+        inputs = [0] * sum(b.input_index is not None for b in self._bindings)
+        outputs: list[int | None] = [None] * sum(b.output_index is not None for b in self._bindings)
+        for b, nbytes in zip(self._bindings, self.sizes, strict=True):
+            if b.input_index is not None:
+                inputs[b.input_index] = nbytes or 0
+            if b.output_index is not None:
+                outputs[b.output_index] = nbytes
+        return BindingPlan.from_input_lengths(
+            self._program, inputs, config.output_elements, out_lengths=outputs, resident=True
+        )
+
+    def placed(self, buffers: Sequence[Binding]) -> list[Placed[M]]:
+        """Every buffer with its memory, which is long enough; outputs without any get some."""
+        found: list[Placed[M]] = []
+        try:
+            for b, r, known in zip(buffers, self.given, self._found, strict=True):
+                handle, memory = r if isinstance(r, ResidentHandle) else None, known
+                if handle is not None and handle.nbytes < b.nbytes:
+                    raise ArgumentValueError(
+                        f"buffer {b.name!r} needs {b.nbytes} bytes and its resident memory has {handle.nbytes}",
+                        fix=f"allocate at least {b.nbytes} bytes for it",
+                        handle=handle.id,
+                    )
+                if memory is None and b.output_index is not None:
+                    handle = self._residents.allocate(max(b.nbytes, 1))
+                    self.fresh.append(handle)
+                    memory = self._residents.find(handle, "an output")
+                if handle is not None and b.output_index is not None:
+                    self.outputs.append(handle)
+                found.append(Placed(b, r, handle, memory))
+        except BaseException:
+            self.undo()
+            raise
+        return found
+
+    def undo(self) -> None:
+        """Free the outputs of a dispatch that failed."""
+        for handle in self.fresh:
+            self._residents.free(handle)
+        self.fresh = []
