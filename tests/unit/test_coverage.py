@@ -140,8 +140,8 @@ def test_an_import_an_annotation_and_a_namesake_are_none(text):
 
 
 def test_of_a_module_whatever_comes_from_it_is_a_use():
-    text = "from .foundation.formats.wire.read import one\nfrom .foundation.formats.wire import read\n"
-    text += "def f(x): return one, read.all"
+    wire = ".foundation.formats.wire"
+    text = f"from {wire}.read import one\nfrom {wire} import read\ndef f(x): return one, read.all"
     assert uses_of(text, "vyre.foundation.formats.wire") == ["one", "read"]
     assert uses_of(text, "vyre.foundation.formats.wire.read") == ["one", "read"]
     assert uses_of(text, "vyre.foundation.formats.wire.write") == []

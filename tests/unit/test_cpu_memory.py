@@ -57,7 +57,7 @@ def test_a_warm_small_dispatch_takes_the_short_path(backend, monkeypatch):
     x, target = arange(64), np.zeros(64, np.uint32)
     pipeline.dispatch([x])
     pipeline.dispatch([x], out=[target])
-    monkeypatch.setattr(type(pipeline.native), "_dispatch", None)
+    monkeypatch.setattr(type(pipeline.native), "finish", None)
     assert np.array_equal(np.frombuffer(pipeline.dispatch([x])[0], np.uint32), 2 * x + 1)
     target[:] = 0
     assert pipeline.dispatch([x], out=[target])[0] is target
@@ -103,7 +103,7 @@ def test_memory_that_is_not_aligned_is_copied(backend, monkeypatch, n):
         target = bytearray(4 * n + 1)
         pipeline.dispatch([arange(n)], out=[memoryview(target)[1:]])
         assert np.array_equal(np.frombuffer(target[1:], np.uint32), 2 * arange(n) + 1)
-    monkeypatch.setattr(type(pipeline.native), "_dispatch", lambda *_: 1 / 0)  # machine code must not see it
+    monkeypatch.setattr(type(pipeline.native), "finish", lambda *_: 1 / 0)  # machine code must not see it
     for call in (
         lambda: pipeline.native.dispatch([odd], pipeline.config),
         lambda: pipeline.native.dispatch([arange(n)], pipeline.config, out=[memoryview(target)[1:]]),

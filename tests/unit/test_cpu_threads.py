@@ -249,10 +249,10 @@ def test_workers_that_hear_nothing_are_left_behind_with_their_memory(pool, code)
 def test_a_trap_is_raised_with_its_tag_place_and_invocation(pool, code):
     launch = launch_of([bytearray(4)], 4)
     named = facts(traps=("first", "second"))
-    launch.require_no_trap(named)
+    launch.require_no_trap(named.traps)
     launch.run(code["TRAP"], pool, Schedule(2, 1, True), None)
     with pytest.raises(Trap, match=r"the program trapped: second .*Fix: ") as e:
-        launch.require_no_trap(named)
+        launch.require_no_trap(named.traps)
     assert e.value.context == {"address": 77, "tag": "second", "invocation": (3, 4, 5)}
 
 

@@ -37,7 +37,7 @@ def test_time_that_runs_out_while_work_is_sent_off_still_stops_it(own):  # noqa:
     if not device.polls:
         pytest.skip(f"{own.id}: its kernels cannot be stopped")
     config = DispatchConfig(timeout=0.2)
-    pipeline, _ = own.pipeline(LONG, config.with_(timeout=60))
+    pipeline = own.compile_native(LONG, config.with_(timeout=60))
     make = device.batch
 
     def slow(**options):
@@ -181,7 +181,7 @@ def test_what_was_ready_lets_go_of_freed_memory_at_once(backend):  # noqa: F811
     assert len(native.repeats) == before + 1
     backend.free_resident(a)
     assert len(native.repeats) == before
-    native.keep_ready(None, [a, a, out], lambda: None, [out])  # by a thread that had found the memory before
+    native.keep_launched(None, [a, a, out], lambda: None, [out])  # by a thread that had found the memory before
     assert len(native.repeats) == before
     with pytest.raises(InvalidProgram, match="freed"):
         native.dispatch_resident([a, a, out])

@@ -16,6 +16,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ..errors import ArgumentTypeError, DeviceLost
+from .contract.backend import VyreBackend
 from .contract.values import ResidentHandle
 
 if TYPE_CHECKING:
@@ -54,6 +55,12 @@ class Phase(Enum):
         " are here",
         "use the spawn start method, or acquire the backend in this process",
     )
+
+
+class Watched(VyreBackend):
+    """A backend behind the driver's guard, with the state of its device. What it admits is split where it must be."""
+
+    life: Life
 
 
 class Pipelines(Protocol):

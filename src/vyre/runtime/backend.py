@@ -23,6 +23,7 @@ from ..driver.contract.values import (
     ResidentReadRange,
     ResidentSequenceTiming,
 )
+from ..driver.plan.launch import as_launched
 from ..errors import BackendUnavailable, DeviceLost, VyreError
 from ..foundation.ir.program import Program
 from .compiled import CompiledBackend
@@ -120,7 +121,7 @@ class OffloadBackend(CompiledBackend):
 
     def compile_native(self, program: Program, config: DispatchConfig) -> OffloadPipeline:
         session = self.session()
-        program = self._admitted(program, config)
+        program = as_launched(program, config)
         polls = config.timeout is not None and session.device.polls
         built = self.build(session.device, program, poll=polls, ulp_budget=config.ulp_budget or 0)
         pipeline = OffloadPipeline(self, session, program, config, built)
@@ -129,8 +130,8 @@ class OffloadBackend(CompiledBackend):
 
     def load_native(self, program: Program, config: DispatchConfig, payload: bytes) -> OffloadPipeline:
         """The pipeline that `serialize` gave these bytes of. The driver's key says that they are for this device."""
-        session, program = self.session(), self._admitted(program, config)
-        loaded = OffloadPipeline(self, session, program, config, Built.from_bytes(payload))
+        program, built = as_launched(program, config), Built.from_bytes(payload)
+        loaded = OffloadPipeline(self, self.session(), program, config, built)
         self._loaded.add()
         return loaded
 

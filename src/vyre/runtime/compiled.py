@@ -22,14 +22,13 @@ from ..driver.contract.values import (
     DEFAULT_CONFIG,
     DispatchConfig,
     OutputBuffers,
+    ResidentDispatchStep,
     ResidentHandle,
     ResidentReadRange,
     TimedDispatchResult,
     named,
 )
-from ..driver.guard.compile import code_for
 from ..driver.plan.bounds import Counter
-from ..driver.plan.launch import resolve_workgroup
 from ..errors import DispatchFailed
 from ..foundation.ir.ops import CORE_IDS, EXPR_IDS, LITERAL_IDS, NODE_IDS
 from ..foundation.ir.program import Program
@@ -115,19 +114,22 @@ class CompiledBackend(VyreBackend):
         return pipeline.dispatch_async(inputs, settled, out=out)
 
     def pipeline(self, program: Program, config: DispatchConfig) -> tuple[CompiledPipeline, DispatchConfig]:
-        """The compiled program, and the settled config."""
+        """A program that came without the guard: admitted here, compiled, and with its config settled."""
         self.require_open()
         with named(getattr(config, "label", None)):
             settled = validate_program_for_backend(self, program, config)
-            return code_for(self, program, settled).native, settled
+            return self.compile_native(program, settled), settled
 
-    def _admitted(self, program: Program, config: DispatchConfig) -> Program:
-        """The program with the workgroup that it is launched with."""
-        validate_program_for_backend(self, program, config)
-        size = resolve_workgroup(program, config)
-        if size == program.workgroup_size:
-            return program
-        return program._cached(("workgroup", size), lambda: program.replace(workgroup_size=size))
+    def step_pipeline(self, step: ResidentDispatchStep) -> tuple[CompiledPipeline, DispatchConfig]:
+        """The compiled program of a step, and its config; a step that came without the guard is compiled here."""
+        if getattr(step.pipeline, "backend", None) is self:
+            assert step.pipeline is not None
+            return step.pipeline, step.config
+        return self.pipeline(step.program, step.config)
+
+    @abstractmethod
+    def compile_native(self, program: Program, config: DispatchConfig) -> CompiledPipeline:
+        """Compile a program that was admitted, with the workgroup that it is launched with."""
 
     # -- residency
 

@@ -14,7 +14,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..driver.contract.pending import PendingDispatch
-from ..driver.contract.pipeline import CompiledPipeline, DispatchPlan
+from ..driver.contract.pipeline import DispatchPlan
 from ..driver.contract.values import (
     Dims,
     DispatchConfig,
@@ -24,13 +24,11 @@ from ..driver.contract.values import (
     TimedDispatchResult,
     named,
 )
-from ..driver.execute.prepared_resident import Repeats
-from ..driver.plan.grid import LaunchGeometryLimits
-from ..driver.plan.launch import PlannedDispatch, plan_dispatch
 from ..driver.plan.outputs import OutputSlot, replace_output_buffers_preserving_slots
-from ..errors import DeviceLost, DispatchFailed, VyreError
+from ..errors import DeviceLost, VyreError
 from ..foundation.ir.program import Program
 from .device import TRAP_BYTES, Built, Code, Device, Memory, Round, Slot, Ticket
+from .native import NativePipeline
 from .resident import dispatch_over, why_anew
 from .work import Shape, Work, plain, require_no_trap, settle, trap_words
 
@@ -39,12 +37,8 @@ if TYPE_CHECKING:
 
     from .backend import OffloadBackend, Session
 
-_MAX_LANES = 64
-"""Configs that a pipeline remembers."""
 _MAX_SHAPES = 64
-"""Combinations of lengths that it remembers for each of them."""
-_MAX_READY = 256
-"""Dispatches over resident memory that it keeps ready."""
+"""Combinations of lengths of resident memory that a pipeline remembers."""
 WORTH_A_ROUND = 8
 """Runs of a dispatch over host memory before the device is asked for a faster way."""
 _NEVER = -sys.maxsize
@@ -58,7 +52,7 @@ class _Planned:
 
     __slots__ = ("__weakref__", "inputs", "outputs", "plan", "reads", "repeats", "round", "runs", "shape", "zeros")
 
-    def __init__(self, shape: Shape, plan: PlannedDispatch) -> None:
+    def __init__(self, shape: Shape, plan: DispatchPlan) -> None:
         self.shape, self.plan = shape, plan
         self.runs = 0
         self.repeats: list[_Repeat] = []
@@ -154,20 +148,17 @@ class _Repeat(NamedTuple):
     traps: memoryview | None
 
 
-class OffloadPipeline(CompiledPipeline):
-    """Code that a device has loaded. It ends with the device's session."""
+class OffloadPipeline(NativePipeline[_Planned]):
+    """A program that a device has loaded."""
 
     def __init__(
         self, backend: OffloadBackend, session: Session, program: Program, config: DispatchConfig, built: Built
     ) -> None:
-        self.backend_id = backend.id
-        self.id = f"{backend.id}:{program.fingerprint[:16]}"
-        self.backend, self.session, self.program, self.config, self.built = backend, session, program, config, built
+        super().__init__(backend, program, config)
+        self.backend, self.session, self.built = backend, session, built
         self.nbytes = len(built.image) + len(built.source)
-        self.limits = LaunchGeometryLimits.of(backend)
-        self._code: Code | None = session.device.load(built)
-        self._lanes: dict[int, tuple[DispatchConfig | None, dict[Any, _Planned]]] = {}
-        self.repeats = Repeats()
+        self._code = session.device.load(built)
+        self._bound: weakref.WeakSet[_Planned] = weakref.WeakSet()
         self.resident_shapes: dict[Any, Shape] = {}
 
     @property
@@ -179,18 +170,21 @@ class OffloadPipeline(CompiledPipeline):
         image = self.built.image or self.session.device.image(self.require_open())
         return replace(self.built, image=image).to_bytes()
 
-    def dispatch(
-        self,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig | None = None,
-        *,
-        out: Sequence[Buffer] | None = None,
+    def prepared(self, plan: DispatchPlan, config: DispatchConfig) -> _Planned:
+        code, indirect = self.require_open(), self.program.indirect if plan.indirect else None
+        made = plan.bindings, plan.launch, plan.iterations, indirect
+        planned = _Planned(Shape(self.backend, self.session.device, code, self.built.facts, *made), plan)
+        self._bound.add(planned)
+        return planned
+
+    def run(
+        self, prepared: _Planned, config: DispatchConfig, inputs: Sequence[Buffer], out: Sequence[Buffer] | None
     ) -> OutputBuffers:
         begun = time.monotonic()
-        with named((config or self.config).label):
-            planned = self._planned(inputs, config, out)
-            found = self._repeated(planned, inputs, config, out)
-            return self._run(planned, inputs, config, out, begun)[0] if found is None else found
+        with named(config.label):
+            self.require_possible(prepared, inputs)
+            found = self._repeated(prepared, inputs, out) if config.timeout is None else None
+            return self._finished(prepared, inputs, config, out, begun)[0] if found is None else found
 
     def dispatch_timed(
         self,
@@ -200,9 +194,11 @@ class OffloadPipeline(CompiledPipeline):
         out: Sequence[Buffer] | None = None,
     ) -> TimedDispatchResult:
         begun = time.monotonic()
-        with named((config or self.config).label):
-            planned = self._planned(inputs, config, out)
-            outputs, work = self._run(planned, inputs, config, out, begun, timed=True)
+        settled = self.config if config is None else config
+        planned = self.planned(inputs, settled, out)
+        with named(settled.label):
+            self.require_possible(planned, inputs)
+            outputs, work = self._finished(planned, inputs, settled, out, begun, timed=True)
         wall_ns = int((time.monotonic() - begun) * 1e9)
         return TimedDispatchResult(outputs, wall_ns, work.device_ns, work.enqueue_ns, work.wait_ns)
 
@@ -216,13 +212,14 @@ class OffloadPipeline(CompiledPipeline):
         begun = time.monotonic()
         targets = None if out is None else list(out)
         settled = self.config if config is None else config
+        planned = self.planned(inputs, settled, targets)  # says now what is wrong
         with named(settled.label):
-            planned = self._planned(inputs, config, targets)  # says now what is wrong
+            self.require_possible(planned, inputs)
             if settled.timeout is None and planned.shape.is_simple:
                 work = self._submitted(planned, inputs, settled, begun, ahead=True)
                 return self.backend.watch(WorkPending(planned, work, targets, settled.label))
             given: list[Buffer] = [b if type(b) is bytes else bytes(memoryview(b)) for b in inputs]
-            return self.backend.start(lambda: self._run(planned, given, config, targets, begun)[0])
+            return self.backend.start(lambda: self._started(planned, given, settled, targets, begun))
 
     def dispatch_resident(
         self, resources: Sequence[Resource], config: DispatchConfig | None = None
@@ -239,18 +236,14 @@ class OffloadPipeline(CompiledPipeline):
         code, device = self._code, self.session.device
         if code is None or not device.records(code):
             return None
-        indirect = self.program.indirect if plan.indirect else None
-        made = plan.bindings, plan.launch, plan.iterations, indirect
-        assert isinstance(plan, PlannedDispatch)
-        planned = _Planned(Shape(self.backend, device, code, self.built.facts, *made), plan)
+        planned = self.prepared(plan, config)
         on_host = memory == "host"
         why = planned.why_plain if on_host else why_anew(planned.shape, all_resident=memory == "resident")
         if config.timeout is not None or why is not None:
             return "plain", f"not recorded, as {why or 'it has a deadline'}"
         if not on_host:
             return _LATER, "after some runs over the same memory one call launches all of it"
-        alike = (p for _, shapes in self._lanes.values() for p in shapes.values() if p.plan == plan)
-        if any(p.is_recorded for p in alike):
+        if any(p.is_recorded and p.plan == plan for p in list(self._bound)):
             return "recorded", "one call copies its inputs, launches it and copies its results"
         return _LATER, f"from run {WORTH_A_ROUND} over buffers of these lengths, one call copies and launches"
 
@@ -261,20 +254,23 @@ class OffloadPipeline(CompiledPipeline):
         return prod(grid) <= self.session.device.most_together(code)
 
     def close(self) -> None:
-        """Calls in flight keep the code until they end."""
-        self._code = None
-        self.repeats.clear()
-        for table in (self._lanes, self.resident_shapes):
-            table.clear()
+        super().close()
+        self.resident_shapes.clear()
 
-    # -- for whoever dispatches it
+    # -- for dispatches
 
     def require_open(self) -> Code:
         self.backend.require(self.session)
-        code = self._code
-        if code is None:
-            raise DispatchFailed("the pipeline is closed", fix="compile the program again", pipeline=self.id)
-        return code
+        return super().require_open()
+
+    def require_possible(self, planned: _Planned, inputs: Sequence[Buffer]) -> None:
+        """Raise if the device is gone, or cannot run the dispatch to its end over these inputs."""
+        if self.backend._session is not self.session or self.session.left is not None or self._code is None:
+            self.require_open()  # which says what is wrong
+        shape = planned.shape
+        if shape.depends:
+            views = [None if b.input_index is None else plain(inputs[b.input_index]) for b in shape.bound]
+            shape.require_possible(self.backend, views)
 
     def remember_shape(self, key: Any, shape: Shape) -> None:
         """A resident dispatch of this config over memory of these lengths was planned."""
@@ -282,14 +278,14 @@ class OffloadPipeline(CompiledPipeline):
             self.resident_shapes.clear()
         self.resident_shapes[key] = shape
 
-    def keep_ready(
+    def keep_launched(
         self,
         config: DispatchConfig | None,
         given: Sequence[ResidentHandle],
         go: Callable[[], Ticket],
         kept: list[ResidentHandle],
     ) -> None:
-        """From now on, and until some of it is freed, a dispatch over exactly this memory is this work."""
+        """From now on a dispatch over exactly this memory is this work."""
         backend, session, waits = self.backend, self.session, not self.session.device.keeps_order
 
         def again() -> list[ResidentHandle] | None:
@@ -300,49 +296,44 @@ class OffloadPipeline(CompiledPipeline):
                 settle(session, ticket)
             return kept.copy()
 
-        if len(self.repeats) >= _MAX_READY:
-            self.repeats.clear()
-        session.residents.watch(self)
-        self.repeats.keep(config, given, again)
-        for r in given:
-            if not session.residents.holds(r):
-                self.repeats.forget(r)  # another thread freed it just now
-
-    def forget_resident(self, handle: ResidentHandle) -> None:
-        """Memory was freed; what was ready may hold it."""
-        self.repeats.forget(handle)
+        self.keep_ready(session.residents, config, given, again)
 
     # -- dispatches of host memory
 
-    def _run(
+    def _started(
         self,
         planned: _Planned,
         inputs: Sequence[Buffer],
-        config: DispatchConfig | None,
+        config: DispatchConfig,
+        out: Sequence[Buffer] | None,
+        begun: float,
+    ) -> OutputBuffers:
+        """On a thread of the backend, some time after it was checked."""
+        with named(config.label):
+            self.require_open()
+            return self._finished(planned, inputs, config, out, begun)[0]
+
+    def _finished(
+        self,
+        planned: _Planned,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig,
         out: Sequence[Buffer] | None,
         begun: float,
         *,
         timed: bool = False,
     ) -> tuple[OutputBuffers, Work]:
         """The dispatch after everything was checked, from any thread."""
-        settled = self.config if config is None else config
-        with named(settled.label):
-            work = self._submitted(planned, inputs, settled, begun, timed=timed)
-            try:
-                return collect(planned, work, out), work
-            finally:
-                work.release()
+        work = self._submitted(planned, inputs, config, begun, timed=timed)
+        try:
+            return collect(planned, work, out), work
+        finally:
+            work.release()
 
     def _repeated(
-        self,
-        planned: _Planned,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig | None,
-        out: Sequence[Buffer] | None,
+        self, planned: _Planned, inputs: Sequence[Buffer], out: Sequence[Buffer] | None
     ) -> OutputBuffers | None:
         """A dispatch that was made often, in the device's faster way. None where there is none, or it is in use."""
-        if (self.config if config is None else config).timeout is not None:
-            return None
         repeat = planned.take(self.session)
         if repeat is None:
             return None
@@ -376,7 +367,6 @@ class OffloadPipeline(CompiledPipeline):
         timed: bool = False,
         ahead: bool = False,
     ) -> Work:
-        self.require_open()
         shape = planned.shape
         work = Work(self.session, timeout=config.timeout, begun=begun, timed=timed, ahead=ahead)
         try:
@@ -393,60 +383,6 @@ class OffloadPipeline(CompiledPipeline):
             work.release()
             raise
         return work
-
-    def _planned(
-        self, inputs: Sequence[Buffer], config: DispatchConfig | None, out: Sequence[Buffer] | None
-    ) -> _Planned:
-        """The planned dispatch, remembered for equal lengths unless its grid lies in memory."""
-        code = self.require_open()
-        try:
-            key = _lengths(inputs, out)
-            known = self._lanes[id(config)][1][key]
-        except (LookupError, TypeError, ValueError, BufferError):
-            pass
-        else:
-            self._require_possible(known, inputs)
-            return known
-        settled = self.config if config is None else config
-        plan = plan_dispatch(self.program, inputs, settled, self.limits, self.backend_id, out=out)
-        indirect = self.program.indirect if plan.indirect else None
-        shape = Shape(
-            self.backend,
-            self.session.device,
-            code,
-            self.built.facts,
-            plan.bindings,
-            plan.launch,
-            plan.iterations,
-            indirect,
-        )
-        planned = _Planned(shape, plan)
-        self._require_possible(planned, inputs)
-        if not (plan.indirect or any(isinstance(o, OutputSlot) for o in out or ())):
-            if len(self._lanes) >= _MAX_LANES and id(config) not in self._lanes:
-                self._lanes.clear()
-            shapes = self._lanes.setdefault(id(config), (config, {}))[1]
-            if len(shapes) >= _MAX_SHAPES:
-                shapes.clear()
-            shapes[key] = planned
-        return planned
-
-    def _require_possible(self, planned: _Planned, inputs: Sequence[Buffer]) -> None:
-        if planned.shape.depends:
-            bound = planned.shape.bound
-            views = [None if b.input_index is None else plain(inputs[b.input_index]) for b in bound]
-            planned.shape.require_possible(self.backend, views)
-
-
-def _lengths(inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> tuple[int | None, ...]:
-    """What a dispatch is remembered under; -1, which none is, for memory of the caller that cannot be written."""
-    found: list[int | None] = [memoryview(b).nbytes for b in inputs]
-    if out is not None:
-        found.append(None)
-        for b in out:
-            view = memoryview(b)
-            found.append(view.nbytes if view.c_contiguous and not view.readonly else -1)
-    return tuple(found)
 
 
 def collect(planned: _Planned, work: Work, out: Sequence[Buffer] | None) -> OutputBuffers:

@@ -286,7 +286,9 @@ def dispatch_over(
             commands = [] if settled.timeout is not None else bound.commands()
             if commands:
                 go = _ready(pipeline.session.device, commands)
-                pipeline.keep_ready(config, [r for r in resources if isinstance(r, ResidentHandle)], go, bound.outputs)
+                pipeline.keep_launched(
+                    config, [r for r in resources if isinstance(r, ResidentHandle)], go, bound.outputs
+                )
             bound.upload(work)
             bound.zero(work)
             work.launch(shape, work.armed(shape, bound.memories))
@@ -320,8 +322,7 @@ def run_steps(
     work = Work(session, timed=timed)
     try:
         for step in steps:
-            config = DispatchConfig(grid_override=step.grid_override, workgroup_override=step.workgroup_override)
-            pipeline, settled = backend.pipeline(step.program, config)
+            pipeline, settled = backend.step_pipeline(step)
             bounds.append(Bound(cast("OffloadPipeline", pipeline), step.resources, settled, work, may_allocate=False))
         if not timed and (runs := _runs(session.device, [bound.commands() for bound in bounds], turns)):
             session.residents.keep_steps(turns, steps, runs)

@@ -270,7 +270,7 @@ class Work:
         self._read_traps()
         for memory, offset, nbytes in reads:
             self.batch.read(memory, offset, nbytes)
-        self._submit_part()
+        self._submit_part(last=True)
         self.ticket = self._tickets[-1]
         self.enqueue_ns = int((time.monotonic() - self.begun) * 1e9) - self.wait_ns
 
@@ -304,13 +304,14 @@ class Work:
             require_no_trap(facts.traps, trap_words(words))
         return found[len(self._traps) :]
 
-    def _submit_part(self) -> None:
+    def _submit_part(self, *, last: bool = False) -> None:
         ticket = self.batch.submit()
         if self._timed or not self._tickets:
             self._tickets.append(ticket)
         else:
-            self._tickets[-1] = ticket  # nobody asks the ones before for anything
-        self.batch = self._new_batch()
+            self._tickets[-1] = ticket  # the ones before are asked for nothing
+        if not last:
+            self.batch = self._new_batch()
 
     def _new_batch(self) -> Batch:
         """Also when the time is over: what was submitted just now has to be waited for, or stopped."""

@@ -10,7 +10,7 @@ import hashlib
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...driver.contract.capability import BackendCapability
 from ...driver.contract.profile import DeviceProfile
@@ -22,6 +22,7 @@ from ...driver.contract.values import (
     ResidentReadRange,
     ResidentSequenceTiming,
 )
+from ...driver.plan.launch import as_launched
 from ...foundation.ir.program import Program
 from ...runtime.compiled import OPS, CompiledBackend
 from .build import Built, Switches, build
@@ -59,7 +60,7 @@ class CpuBackend(CompiledBackend):
 
     def compile_native(self, program: Program, config: DispatchConfig) -> CpuPipeline:
         self.require_open()
-        program = self._admitted(program, config)
+        program = as_launched(program, config)
         built = build(program, self.host, self.switches, poll=config.timeout is not None)
         self._compiled.add()
         return CpuPipeline(self, program, config, built)
@@ -67,7 +68,7 @@ class CpuBackend(CompiledBackend):
     def load_native(self, program: Program, config: DispatchConfig, payload: bytes) -> CpuPipeline:
         """The pipeline that `serialize` gave these bytes of. The driver's key says that they are for this processor."""
         self.require_open()
-        loaded = CpuPipeline(self, self._admitted(program, config), config, Built.from_bytes(payload))
+        loaded = CpuPipeline(self, as_launched(program, config), config, Built.from_bytes(payload))
         self._loaded.add()
         return loaded
 
@@ -81,12 +82,8 @@ class CpuBackend(CompiledBackend):
         repeat: int = 1,
         timed: bool = False,
     ) -> tuple[OutputBuffers, ResidentSequenceTiming | None]:
-        def run_of(program: Program, config: DispatchConfig) -> tuple[Any, Program, DispatchConfig]:
-            pipeline, settled = self.pipeline(program, config)
-            assert isinstance(pipeline, CpuPipeline)
-            return pipeline.dispatch, pipeline.program, settled
-
-        return self.residents.run_steps(run_of, steps, reads, repeat, timed=timed)
+        residents, compiled = self.residents, [(step, *self.step_pipeline(step)) for step in steps]
+        return residents.run_steps(compiled, reads, repeat, timed=timed)
 
     def exchange(self) -> HostExchange:
         from .resident import HostExchange

@@ -8,19 +8,19 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ...driver.contract.pending import PendingDispatch
-from ...driver.contract.pipeline import CompiledPipeline
+from ...driver.contract.pipeline import DispatchPlan, Run
 from ...driver.contract.values import Dims, DispatchConfig, OutputBuffers, ResidentHandle, Resource, named
 from ...driver.plan.binding import Binding
-from ...driver.plan.grid import INDIRECT_BYTES, LaunchGeometryLimits, check_grid, grid_words, require_grid_within
-from ...driver.plan.launch import plan_dispatch
-from ...driver.plan.outputs import OutputSlot, check_outputs, replace_output_buffers_preserving_slots
-from ...errors import DispatchFailed
+from ...driver.plan.grid import INDIRECT_BYTES, check_grid, grid_words, require_grid_within
+from ...driver.plan.outputs import replace_output_buffers_preserving_slots
+from ...errors import ArgumentValueError
 from ...foundation.ir.program import Program
+from ...runtime.native import NativePipeline
 from .build import Built, kernel_text
 from .jit import Code, ffi, load
 from .launch import privatize
 from .memory import copy, fill_zero
-from .warm import Shape, Slow, warm, warm_into
+from .warm import Shape
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -29,28 +29,17 @@ if TYPE_CHECKING:
 
 _from_buffer = ffi.from_buffer
 _BYTES = ffi.typeof("char[]")
-_MAX_LANES = 64
-"""Configs that a pipeline remembers."""
-_MAX_SHAPES = 64
-"""Combinations of lengths that it remembers for each of them."""
 
 
-class CpuPipeline(CompiledPipeline):
+class CpuPipeline(NativePipeline[Shape]):
     """Machine code with its backend's threads and memory."""
 
     def __init__(self, backend: CpuBackend, program: Program, config: DispatchConfig, built: Built) -> None:
-        self.backend_id = backend.id
-        self.id = f"{backend.id}:{program.fingerprint[:16]}"
-        self.backend, self.program, self.config, self.built = backend, program, config, built
+        super().__init__(backend, program, config)
+        self.backend, self.built = backend, built
         self.nbytes = len(built.image)
-        self.misaligned = tuple((b.element.size or 1) - 1 for b in program.bound_buffers)
-        self._code: Code | None = load(built.image)
-        self._limits = LaunchGeometryLimits.of(backend)
+        self._code = load(built.image)
         self._elements = tuple(b.element.name for b in program.bound_buffers)
-        self._lanes: dict[int, tuple[DispatchConfig | None, dict[Any, Shape]]] = {}
-        self._warm: dict[int, dict[Any, Any]] = {}
-        self._into: dict[int, dict[Any, Any]] = {}
-        self._resident: dict[Any, Any] = {}
 
     @property
     def source(self) -> str:
@@ -61,30 +50,16 @@ class CpuPipeline(CompiledPipeline):
     def serialize(self) -> bytes:
         return self.built.to_bytes()
 
-    def dispatch(
-        self,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig | None = None,
-        *,
-        out: Sequence[Buffer] | None = None,
+    def prepared(self, plan: DispatchPlan, config: DispatchConfig) -> Shape:
+        return Shape(self, plan, config)
+
+    def bind(self, plan: DispatchPlan, config: DispatchConfig) -> Run:
+        return self.prepared(plan, config).run
+
+    def run(
+        self, prepared: Shape, config: DispatchConfig, inputs: Sequence[Buffer], out: Sequence[Buffer] | None
     ) -> OutputBuffers:
-        try:
-            pointers = list(map(_from_buffer, inputs))
-            if out is None:
-                run = self._warm[id(config)][tuple(map(len, pointers))]
-            else:
-                for b in out:
-                    pointers.append(_from_buffer(_BYTES, b, True))  # which must be writable
-                run = self._into[id(config)][tuple(map(len, pointers))]
-        except (LookupError, TypeError, ValueError, BufferError):
-            return self._dispatch(inputs, config, out, time.monotonic())  # new, or not of the plain kind
-        try:
-            if out is None:
-                return run(pointers)  # type: ignore[no-any-return]
-            run(pointers, len(out))
-            return list(out)
-        except Slow:
-            return self._dispatch(inputs, config, out, time.monotonic())
+        return prepared.run(inputs, out)
 
     def dispatch_async(
         self,
@@ -95,72 +70,49 @@ class CpuPipeline(CompiledPipeline):
     ) -> PendingDispatch:
         begun = time.monotonic()
         targets = None if out is None else list(out)
-        with named((config or self.config).label):
-            code = self._require_open()
-            given: list[Buffer] = [b if type(b) is bytes else bytes(memoryview(b)) for b in inputs]
-            shape = self._shape(given, config, targets)  # says now what is wrong
-            return self.backend.start(lambda: self._finish(code, shape, given, config, targets, begun))
+        settled = self.config if config is None else config
+        given: list[Buffer] = [b if type(b) is bytes else bytes(memoryview(b)) for b in inputs]
+        shape = self.planned(given, settled, targets)  # says now what is wrong
+        with named(settled.label):
+            code = self.require_open()
+            return self.backend.start(lambda: self.finish(code, shape, given, targets, begun))
 
     def dispatch_resident(
         self, resources: Sequence[Resource], config: DispatchConfig | None = None
     ) -> list[ResidentHandle]:
-        residents = self.backend.residents
-        key = id(config), *map(id, resources)
-        known = self._resident.get(key)
-        if known is not None:
-            self._require_open()
-            kept, sources, targets, _ = known
-            self.dispatch(sources, config, out=targets)
-            return list(kept)
-        settled = self.config if config is None else config
+        again = self.repeats.find(id(config), resources)
+        if again is not None:
+            return again()  # type: ignore[return-value]
+        residents, settled = self.backend.residents, self.config if config is None else config
         with named(settled.label):
-            self._require_open()
+            self.require_open()
             kept, sources, targets = residents.dispatch(
                 self.dispatch, self.program, resources, settled, may_allocate=True
             )
         handles = [r for r in resources if isinstance(r, ResidentHandle)]
         if len(handles) == len(resources) and all(any(h is r for r in handles) for h in kept):
-            if len(self._resident) >= _MAX_SHAPES:
-                self._resident.clear()
-            residents.watch(self)
-            self._resident[key] = kept, sources, targets, (config, handles)  # which keep their ids meanwhile
-            if not all(map(residents.holds, handles)):
-                self._resident.clear()  # another thread freed some of it just now
+            run = self.planned(sources, settled, targets).run
+
+            def once_more() -> list[ResidentHandle]:
+                run(sources, targets)
+                return kept.copy()
+
+            self.keep_ready(residents, config, handles, once_more)
         return list(kept)
 
-    def forget_resident(self, handle: ResidentHandle) -> None:
-        """Memory was freed; what is remembered may hold it."""
-        self._resident.clear()
+    def require_open(self) -> Code:
+        self.backend.require_open()
+        code: Code = super().require_open()
+        return code
 
-    def close(self) -> None:
-        """Calls in flight keep the code until they end."""
-        self._code = None
-        for table in (self._warm, self._into, self._lanes, self._resident):
-            table.clear()
+    # -- every path but the warm one
 
-    # -- every other path
-
-    def _dispatch(
-        self, inputs: Sequence[Buffer], config: DispatchConfig | None, out: Sequence[Buffer] | None, begun: float
-    ) -> OutputBuffers:
-        with named((config or self.config).label):
-            code = self._require_open()
-            shape = self._shape(inputs, config, out)
-            return self._finish(code, shape, inputs, config, out, begun)
-
-    def _finish(
-        self,
-        code: Code,
-        shape: Shape,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig | None,
-        out: Sequence[Buffer] | None,
-        begun: float,
+    def finish(
+        self, code: Code, shape: Shape, inputs: Sequence[Buffer], out: Sequence[Buffer] | None, begun: float
     ) -> OutputBuffers:
         """The dispatch after everything was checked, from any thread. It ends also after a shutdown."""
-        settled = self.config if config is None else config
-        facts, timeout = self.built.facts, settled.timeout
-        with named(settled.label):
+        facts, timeout = self.built.facts, shape.config.timeout
+        with named(shape.config.label):
             memory = _Memory(self, shape, inputs, out, owned=bool(facts.traps) or timeout is not None)
             self._launches(code, shape, memory, None if timeout is None else begun + timeout)
             return memory.results()
@@ -186,52 +138,6 @@ class CpuPipeline(CompiledPipeline):
             launch.require_no_trap(facts.traps)
             if merge is not None:
                 merge()
-
-    def _shape(self, inputs: Sequence[Buffer], config: DispatchConfig | None, out: Sequence[Buffer] | None) -> Shape:
-        """The planned dispatch, remembered for equal lengths unless its grid lies in memory."""
-        try:
-            key: Any = tuple(memoryview(b).nbytes for b in inputs)
-            if out is not None:
-                key = key, tuple(memoryview(b).nbytes for b in out)
-            known = self._lanes[id(config)][1][key]
-        except (LookupError, TypeError, ValueError, BufferError):
-            pass
-        else:
-            if out is not None:
-                check_outputs(out, known.plan.outputs)
-            return known
-        settled = self.config if config is None else config
-        plan = plan_dispatch(self.program, inputs, settled, self._limits, self.backend_id, out=out)
-        shape = Shape(self, plan)
-        if not (plan.indirect or any(isinstance(o, OutputSlot) for o in out or ())):
-            self._remember(shape, config, key, into=out is not None)
-        return shape
-
-    def _remember(self, shape: Shape, config: DispatchConfig | None, key: Any, *, into: bool) -> None:
-        if len(self._lanes) >= _MAX_LANES and id(config) not in self._lanes:
-            for table in (self._warm, self._into, self._lanes):
-                table.clear()
-        shapes = self._lanes.setdefault(id(config), (config, {}))[1]
-        if len(shapes) >= _MAX_SHAPES:
-            shapes.clear()
-            for table in (self._warm, self._into):
-                table.pop(id(config), None)
-        shapes[key] = shape
-        code = self._code
-        if code is None or (config or self.config).timeout is not None or not shape.is_plain:
-            return
-        calls = (self._into if into else self._warm).setdefault(id(config), {None: config})  # as long as that exists
-        if into:
-            calls[key[0] + key[1]] = warm_into(self, shape, code)
-        else:
-            calls[key] = warm(self, shape, code)
-
-    def _require_open(self) -> Code:
-        self.backend.require_open()
-        code = self._code
-        if code is None:
-            raise DispatchFailed("the pipeline is closed", fix="compile the program again", pipeline=self.id)
-        return code
 
 
 class _Memory:
@@ -311,11 +217,13 @@ def _readable(data: Buffer, b: Binding) -> Any:
     """A pointer to the caller's bytes, or to a copy where they are scattered or not aligned."""
     try:
         pointer = _from_buffer(data)
-        if not _span(pointer)[0] % b.element_size:
-            return pointer
+        if _span(pointer)[0] % b.element_size:
+            raise ValueError
     except (TypeError, ValueError, BufferError):
-        pass
-    return _from_buffer(bytearray(memoryview(data).tobytes()))
+        pointer = _from_buffer(bytearray(memoryview(data).tobytes()))
+    if len(pointer) < b.nbytes:
+        raise _shortened(b, len(pointer))
+    return pointer
 
 
 def _targets(out: Sequence[Buffer], bindings: Sequence[Binding], given: dict[str, Any]) -> list[Any] | None:
@@ -330,8 +238,11 @@ def _targets(out: Sequence[Buffer], bindings: Sequence[Binding], given: dict[str
     outputs = [b for b in bindings if b.output_index is not None]
     if any(b.output_byte_range is not None for b in outputs):
         return None
-    if any(_span(p)[0] % b.element_size for b, p in zip(outputs, pointers, strict=True)):
-        return None
+    for b, p in zip(outputs, pointers, strict=True):
+        if len(p) < b.nbytes:
+            raise _shortened(b, len(p))
+        if _span(p)[0] % b.element_size:
+            return None
     spans = [(b.name, *_span(pointer)) for b, pointer in zip(outputs, pointers, strict=True)]
     taken = [(name, *_span(pointer)) for name, pointer in given.items()]
     for k, (name, start, end) in enumerate(spans):
@@ -339,6 +250,13 @@ def _targets(out: Sequence[Buffer], bindings: Sequence[Binding], given: dict[str
             if start < stop and begin < end and not (other == name and begin == start):
                 return None
     return pointers
+
+
+def _shortened(b: Binding, nbytes: int) -> ArgumentValueError:
+    return ArgumentValueError(
+        f"buffer {b.name!r} has {nbytes} bytes by now, and had {b.nbytes} when the dispatch began",
+        fix="leave buffers as long as they are until the dispatch has ended",
+    )
 
 
 def _span(pointer: Any) -> tuple[int, int]:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from ...driver.contract.exchange import DeviceExchange
 from ...driver.contract.values import (
+    U32_MAX,
     DispatchConfig,
     HostResource,
     ResidentDispatchStep,
@@ -106,26 +107,17 @@ class HostResidents(ResidentMemory[Bytes]):
 
     def run_steps(
         self,
-        run_of: Callable[[Program, DispatchConfig], tuple[Run, Program, DispatchConfig]],
-        steps: Sequence[ResidentDispatchStep],
+        steps: Sequence[tuple[ResidentDispatchStep, Any, DispatchConfig]],
         reads: Sequence[ResidentReadRange],
         repeat: int,
         *,
         timed: bool,
     ) -> tuple[OutputBuffers, ResidentSequenceTiming | None]:
-        """Run steps in order, all of it `repeat` times.
-
-        `run_of` gives the `dispatch` of a program's pipeline, the program that it runs, and the settled config.
-        """
+        """Run steps in order, each with its pipeline and config, all of it `repeat` times."""
         begun = time.perf_counter_ns()
-        turns = whole("repeat", repeat, (1 << 32) - 1) or 0
-        runs = []
-        for step in steps:
-            config = DispatchConfig(grid_override=step.grid_override, workgroup_override=step.workgroup_override)
-            runs.append((step, *run_of(step.program, config)))
-        for _ in range(turns):
-            for step, run, program, config in runs:
-                self.dispatch(run, program, step.resources, config, may_allocate=False)
+        for _ in range(whole("repeat", repeat, U32_MAX) or 0):
+            for step, pipeline, config in steps:
+                self.dispatch(pipeline.dispatch, pipeline.program, step.resources, config, may_allocate=False)
         outputs = self.download(reads, None)
         return outputs, ResidentSequenceTiming(time.perf_counter_ns() - begun) if timed else None
 

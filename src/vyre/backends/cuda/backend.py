@@ -40,7 +40,7 @@ class CudaBackend(OffloadBackend):
     def __init__(self, device: object = None) -> None:
         """`device` is an index of `driver.found_devices()`."""
         super().__init__()
-        self.found = chosen_device(found_devices(), device, "CUDA", self.id)
+        self.found = chosen(device)
         self.device = self.found.name
         self.exactness = exactness_of(self.found)
         self.exactness.require(self.device, self.id)
@@ -75,6 +75,11 @@ class CudaBackend(OffloadBackend):
 
     def exchange(self) -> CudaExchange:
         return CudaExchange(self)
+
+
+def chosen(device: object) -> Found:
+    """The device with this index, or the first."""
+    return chosen_device(found_devices(), device, "CUDA", CudaBackend.id)
 
 
 def capability(found: Found, exactness: Exactness[Mode]) -> BackendCapability:

@@ -28,7 +28,7 @@ class OpenCLBackend(OffloadBackend):
     def __init__(self, device: object = None) -> None:
         """`device` is an index of `platforms.found_devices()`."""
         super().__init__()
-        self.found = chosen_device(found_devices(), device, "OpenCL", self.id)
+        self.found = chosen(device)
         self.device = self.found.name
         self.exactness = exactness_of(self.found.device)
         self.exactness.require(self.device, self.id)
@@ -41,6 +41,11 @@ class OpenCLBackend(OffloadBackend):
     def build(self, device: Device, program: Program, *, poll: bool, ulp_budget: int = 0) -> Built:
         assert self.exactness.mode is not None
         return build(program, self.exactness.mode, poll=poll)
+
+
+def chosen(device: object) -> Found:
+    """The device with this index, or the first."""
+    return chosen_device(found_devices(), device, "OpenCL", OpenCLBackend.id)
 
 
 def capability(found: Found, exactness: Exactness[Mode]) -> BackendCapability:

@@ -22,7 +22,7 @@ from ...driver.contract.pipeline import CompiledPipeline
 from ...driver.contract.values import DEFAULT_CONFIG, U32_MAX, DispatchConfig, OutputBuffers
 from ...driver.plan.bounds import Counter
 from ...driver.plan.grid import LaunchGeometryLimits, check_grid
-from ...driver.plan.launch import PlannedDispatch, plan_dispatch
+from ...driver.plan.launch import PlannedDispatch, as_launched, plan_dispatch
 from ...driver.plan.outputs import replace_output_buffers_preserving_slots
 from ...driver.verify.cases import Exploration
 from ...errors import (
@@ -100,7 +100,6 @@ class ReferenceBackend(VyreBackend):
 
     def compile_native(self, program: Program, config: DispatchConfig) -> ReferencePipeline:
         self._require_open()
-        validate_program_for_backend(self, program, config)
         return ReferencePipeline(self, program, config)
 
     def flush(self) -> None:
@@ -197,9 +196,7 @@ class ReferenceBackend(VyreBackend):
         try:
             config = validate_program_for_backend(self, program, config)
             plan = plan_dispatch(program, inputs, config, self._limits, self.id, out=out)
-            workgroup = plan.launch.workgroup  # the plan allows another one only where the program cannot tell
-            if workgroup != program.workgroup_size:
-                program = program._cached(("workgroup", workgroup), lambda: program.replace(workgroup_size=workgroup))
+            program = as_launched(program, config)
             return _Bound(program, plan, Memory.build(program, inputs, plan=plan.bindings))
         except VyreError as e:
             _label(e, config)

@@ -22,7 +22,8 @@ from ...foundation.ir.report import CAPABILITY_BITS, Capabilities
 from ..contract.backend import VyreBackend
 from ..contract.capability import core_supported_ops
 from ..contract.values import DEFAULT_CONFIG, OPTIONS, Dims, DispatchConfig
-from ..plan.launch import resolve_fixpoint_iterations, resolve_workgroup
+from ..device_state import Watched
+from ..plan.launch import as_launched, resolve_fixpoint_iterations
 from ..settings.knobs import MAX_STEPS
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ PROFILES: Mapping[str, Mapping[str, Any]] = {
 
 REMEMBERED = 8192
 _Key: TypeAlias = tuple[str, str, frozenset[str], bool]
-"""Program, capability, operations, and whether grid-wide barriers are split."""
+"""Program, capability, operations, and whether there are grid-wide barriers."""
 _PROFILE_FIELDS = frozenset(f.name for f in fields(DispatchConfig) if f.default is None) - {"profile", "label"}
 
 
@@ -77,15 +78,16 @@ def capabilities_of(backend: VyreBackend) -> Capabilities:
         indirect=runs(IndirectDispatch),
         collectives=runs(*COLLECTIVES),
         async_copy=runs(AsyncLoad, AsyncStore, AsyncWait),
-        grid_sync=facts.grid_sync or _splits(backend),
+        grid_sync=_has_grid_sync(backend),
         supported_ops=ops,
         max_workgroup_bytes=facts.max_shared_bytes,
         max_invocations=backend.max_invocations_per_workgroup,
     )
 
 
-def _splits(backend: VyreBackend) -> bool:
-    return backend._splits_grid_sync and backend.allows_host_grid_sync_split
+def _has_grid_sync(backend: VyreBackend) -> bool:
+    """Whether programs may wait for their whole grid: on the device, or because the guard splits them there."""
+    return backend.supports_grid_sync or (isinstance(backend, Watched) and backend.allows_host_grid_sync_split)
 
 
 # ---- programs -------------------------------------------------------------------------------------------------------
@@ -93,20 +95,18 @@ def _splits(backend: VyreBackend) -> bool:
 
 def admit(program: Program, backend: VyreBackend, config: DispatchConfig = DEFAULT_CONFIG) -> None:
     """Raise unless the backend runs the program with the config's workgroup size. Success is remembered."""
-    size = resolve_workgroup(program, config)
-    if size != program.workgroup_size:
-        _no_zero(size, "workgroup_override", config, backend)
-        program = program._cached(("workgroup", size), lambda: program.replace(workgroup_size=size))
-    facts, ops, splits = backend.capability, backend.supported_ops(), _splits(backend)
+    _no_zero(config.workgroup_override, "workgroup_override", config, backend)
+    program = as_launched(program, config)
+    facts, ops, whole = backend.capability, backend.supported_ops(), _has_grid_sync(backend)
     last = program._cache.get("admitted")
-    if last is not None and last[0] is facts and last[1] is ops and last[2] is splits:
+    if last is not None and last[0] is facts and last[1] is ops and last[2] is whole:
         return
     key = _key(program, backend)
     if key is None or not _admitted.holds(key):
         _check(program, backend)
         if key is not None:
             _admitted.add(key)
-    program._cache["admitted"] = facts, ops, splits
+    program._cache["admitted"] = facts, ops, whole
 
 
 def why_not(program: Program, backend: VyreBackend, config: DispatchConfig = DEFAULT_CONFIG) -> str | None:
@@ -170,7 +170,7 @@ if hasattr(os, "register_at_fork"):
 
 def _key(program: Program, backend: VyreBackend) -> _Key | None:
     try:
-        return program.fingerprint, backend.capability.digest(), backend.supported_ops(), _splits(backend)
+        return program.fingerprint, backend.capability.digest(), backend.supported_ops(), _has_grid_sync(backend)
     except WireError:
         return None  # the validator says what is wrong with it
 

@@ -105,8 +105,6 @@ class VyreBackend(ABC):
     contract: ClassVar[int] = CONTRACT_VERSION
     device: str = ""
     """Name or index of the device this instance was opened on; the registry fills it in. Part of every cache key."""
-    _splits_grid_sync: ClassVar[bool] = False
-    """Whether programs with grid-wide barriers are split on the way to the device; the driver's guard does it."""
 
     def __init_subclass__(cls, *, contract: int | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, TypeAlias
 
 from ...errors import ArgumentTypeError, DispatchFailed, UnsupportedFeature
 from .pending import PendingDispatch, ReadyPending
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
+Run: TypeAlias = "Callable[[Sequence[Buffer], Sequence[Buffer] | None], OutputBuffers]"
+"""(inputs, buffers for the outputs or None) -> outputs."""
+
+
 class DispatchPlan(Protocol):
     """One dispatch as the driver planned it, as far as a pipeline needs to know it."""
 
@@ -22,6 +26,8 @@ class DispatchPlan(Protocol):
     def bindings(self) -> Any: ...
     @property
     def launch(self) -> Any: ...
+    @property
+    def outputs(self) -> Any: ...
     @property
     def iterations(self) -> int: ...
     @property
@@ -69,6 +75,15 @@ class CompiledPipeline(ABC):
     ) -> PendingDispatch:
         """Start a dispatch; as `VyreBackend.dispatch_async`."""
         return ReadyPending(self.dispatch(inputs, config, out=out))
+
+    def bind(self, plan: DispatchPlan, config: DispatchConfig) -> Run:
+        """A dispatch that the driver has planned, to be made any number of times, from any thread.
+
+        What follows from the plan and the config is worked out here. Inputs, and buffers for the outputs, are those of
+        the call and have the lengths of the plan. A plan whose grid came from memory is for one call.
+        """
+        dispatch = self.dispatch
+        return lambda inputs, out: dispatch(inputs, config, out=out)
 
     def launching(self, plan: DispatchPlan, config: DispatchConfig, memory: str) -> tuple[str, str] | None:
         """For `explain`: how this dispatch is launched, and why; None where every one is launched anew, as it comes.

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from ...foundation.ir.program import Program
     from .capability import BackendCapability
+    from .pipeline import CompiledPipeline
 
 Dims: TypeAlias = tuple[int, int, int]
 OutputBuffers: TypeAlias = list["Buffer"]
@@ -465,12 +466,21 @@ Memory: TypeAlias = bytearray
 
 @dataclass(frozen=True, slots=True)
 class ResidentDispatchStep:
-    """One launch over resident memory; a grid sized for one workgroup goes with that workgroup."""
+    """One launch over resident memory; a grid sized for one workgroup goes with that workgroup.
+
+    `pipeline` is the driver's: the program of an admitted step, as this backend compiled it.
+    """
 
     program: Program
     resources: tuple[Resource, ...]
     grid_override: Dims | None = None
     workgroup_override: Dims | None = None
+    pipeline: CompiledPipeline | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def config(self) -> DispatchConfig:
+        """What the launch is asked for, as a config."""
+        return DispatchConfig(grid_override=self.grid_override, workgroup_override=self.workgroup_override)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from ...errors import ArgumentTypeError, DispatchFailed, VyreError
 from ..admission.program import admit, settle_config
 from ..contract.pending import PendingDispatch
-from ..contract.pipeline import CompiledPipeline
+from ..contract.pipeline import CompiledPipeline, Run
 from ..contract.values import (
     DEFAULT_CONFIG,
     DispatchConfig,
@@ -27,7 +27,7 @@ from ..counters import ASYNC, BATCHES, RECOMPILED, TALLY, TIMED
 from ..pipeline.watched import WatchedBackend
 from ..settings.knobs import SHADOW
 from .pending import RoutePending
-from .route import Route, Run, RunResident, counting_failures
+from .route import Route, RunResident, counting_failures
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -15,14 +15,14 @@ from ...errors import ArgumentTypeError, DeviceLost, DispatchFailed, VyreError
 from .. import above
 from ..contract.backend import VyreBackend
 from ..contract.pending import PendingDispatch
-from ..contract.pipeline import CompiledPipeline
+from ..contract.pipeline import CompiledPipeline, Run
 from ..contract.values import Dims, DispatchConfig, OutputBuffers, ResidentHandle, Resource, named
 from ..counters import FAILED, INPUT_BYTES, LANES, OUTPUT_BYTES, PLAIN, RESIDENT, SHAPES, TALLY
 from ..pipeline.compiler import code_for
 from ..pipeline.deadline import DeadlinePipeline
 from ..pipeline.sequence import SequencePipeline, launch_limits
 from ..pipeline.watched import WatchedBackend
-from ..plan.launch import plan_dispatch
+from ..plan.launch import lengths, plan_dispatch
 from ..plan.outputs import (
     check_outputs_apart,
     enforce_actual_output_budget,
@@ -37,12 +37,10 @@ if TYPE_CHECKING:
     from ...foundation.ir.program import Program
     from ..pipeline.cache import Entry, PipelineCache
 
-Run: TypeAlias = "Callable[[Sequence[Buffer], Sequence[Buffer] | None], OutputBuffers]"
 RunResident: TypeAlias = Callable[[Sequence[Resource]], list[ResidentHandle]]
-_Planned: TypeAlias = tuple[int, int, list[int], CompiledPipeline]
-"""Bytes taken, bytes made, the length of each output, and the code that serves the shape."""
+_Planned: TypeAlias = tuple[int, int, list[int], Run, CompiledPipeline]
+"""Bytes taken, bytes made, the length of each output, the dispatch, and the code that it is of."""
 T = TypeVar("T")
-_LISTS = (list, tuple)
 _MAX_SHAPES = 1024
 """Combinations of input lengths that a route remembers."""
 _RETURN_BUFFERS = "return a list of every output, each of exactly the planned length, or write into out and return it"
@@ -93,8 +91,7 @@ class Route:
     def _build_run(self) -> Run:
         """The warm path as one closure: nothing is built, formatted, locked or looked up by name."""
         cache, epoch, plans, plan = self._cache, self.entry.epoch, self._plans, self._plan
-        config = self.config
-        label, tally, accept = config.label, TALLY, self.accept
+        label, tally, accept = self.config.label, TALLY, self.accept
         enter, leave = self.life.inflight.append, self.life.inflight.pop
 
         def run(inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> OutputBuffers:
@@ -103,10 +100,10 @@ class Route:
                 if cache.epoch != epoch:  # not before entering: recovery changes it first, and then looks who is here
                     raise self.stale()
                 try:
-                    planned = plans.get(_lengths(inputs, out))
+                    planned = plans.get(lengths(inputs, out))
                 except (TypeError, ValueError, BufferError):
                     planned = None  # planning says what is wrong
-                taken, made, sizes, native = planned or plan(inputs, out)
+                taken, made, sizes, go, _ = planned or plan(inputs, out)
                 counts = tally.numbers
                 counts[PLAIN] += 1
                 counts[INPUT_BYTES] += taken
@@ -117,7 +114,7 @@ class Route:
                     except KeyError:
                         tally.counts.label(label)
                 try:
-                    outputs = native.dispatch(inputs, config, out=out)
+                    outputs = go(inputs, out)
                 except Exception as e:
                     counts[FAILED] += 1
                     error = self.failure(e)
@@ -193,10 +190,12 @@ class Route:
                 check_outputs_apart(out)
             sizes = [o.layout.read_size for o in plan.outputs]
             native = self.timed(self._code(plan.launch.grid), sizes)
-        planned = sum(memoryview(b).nbytes for b in inputs), plan.output_bytes, sizes, native
+            with typed_failures(self):
+                run = native.bind(plan, self.config)
+        planned = sum(memoryview(b).nbytes for b in inputs), plan.output_bytes, sizes, run, native
         TALLY.numbers[SHAPES] += 1
         if not plan.indirect and (out is None or all(_is_buffer(b) for b in out)):
-            key = _lengths(inputs, out)
+            key = lengths(inputs, out)
             if key is not None:
                 while len(self._plans) >= _MAX_SHAPES:
                     self._plans.pop(next(iter(self._plans)), None)
@@ -239,7 +238,11 @@ class Route:
         self, branch: int, inputs: Sequence[Buffer], out: Sequence[Buffer] | None
     ) -> tuple[list[int], CompiledPipeline]:
         """What `run` does before it dispatches, for the calls that are not hot: the outputs' lengths, and the code."""
-        taken, made, sizes, native = self._plan(inputs, out)
+        try:
+            planned = self._plans.get(lengths(inputs, out))
+        except (TypeError, ValueError, BufferError):
+            planned = None
+        taken, made, sizes, _, native = planned or self._plan(inputs, out)
         self.count(branch)
         TALLY.numbers[INPUT_BYTES] += taken
         TALLY.numbers[OUTPUT_BYTES] += made
@@ -302,28 +305,6 @@ def _shadow_of(backend: VyreBackend, program: Program) -> Shadow | None:
 def _is_resident(native: CompiledPipeline) -> bool:
     """Whether it runs over memory of the device at all."""
     return type(native).dispatch_resident is not CompiledPipeline.dispatch_resident
-
-
-def _lengths(inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> tuple[int | None, ...] | None:
-    """What a plan is kept under: the lengths of the inputs, then None and those of the caller's outputs.
-
-    None, which no plan is kept under, where one of the two is no list; looking at an iterator would use it up.
-    """
-    if type(inputs) not in _LISTS:
-        return None
-    found: list[int | None] = []  # in plain loops: a comprehension costs a warm call 0.1 us more
-    for b in inputs:
-        found.append(len(b) if type(b) is bytes else memoryview(b).nbytes)
-    if out is not None:
-        if type(out) not in _LISTS:
-            return None
-        if len(out) > 1:
-            check_outputs_apart(out)
-        found.append(None)
-        for b in out:
-            view = memoryview(b)
-            found.append(view.nbytes if view.c_contiguous and not view.readonly else -1)
-    return tuple(found)
 
 
 def _is_buffer(data: object) -> bool:

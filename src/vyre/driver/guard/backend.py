@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import wraps
 from inspect import getattr_static, isfunction, unwrap
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 from ...errors import (
     ArgumentTypeError,
@@ -27,6 +27,7 @@ from ...errors import (
     VyreError,
 )
 from ..admission.gates import gates
+from ..admission.program import validate_program_for_backend
 from ..contract.backend import PIPELINE_CACHE_ATTRIBUTE, QUERIES, VyreBackend
 from ..contract.capability import BackendCapability
 from ..contract.pending import PendingDispatch
@@ -45,6 +46,7 @@ from ..device_state import Life, Phase
 from ..execute.compile import compile_on
 from ..execute.pipeline import DriverPipeline
 from ..pipeline.cache import PipelineCache
+from ..pipeline.compiler import PassthroughPipeline, find, key_of
 from ..pipeline.watched import WatchedBackend
 
 if TYPE_CHECKING:
@@ -105,11 +107,19 @@ def _method(name: str, member: Callable[..., Any]) -> Callable[..., Any]:
     return fact if name in FACTS else call
 
 
+class _Ready(NamedTuple):
+    """What was given, a step or several, and in which epoch it became what the backend gets; with its code."""
+
+    given: object
+    epoch: int
+    steps: Any
+    code: object = None
+    """Held: code that no holder is left of is closed."""
+
+
 @_forwarding
 class GuardedBackend(WatchedBackend):
     """A backend and what became of its device. `inner` is the backend itself."""
-
-    _splits_grid_sync = True
 
     def __init__(self, inner: VyreBackend) -> None:
         facts: object = inner.capability
@@ -123,7 +133,7 @@ class GuardedBackend(WatchedBackend):
         self.pipelines: PipelineCache = vars(inner).setdefault(PIPELINE_CACHE_ATTRIBUTE, PipelineCache())
         self.life: Life = vars(inner).setdefault(LIFE_ATTRIBUTE, Life(inner.id, self.pipelines))
         self._handles: OrderedDict[object, DriverPipeline] = OrderedDict()
-        self._steps: dict[int, tuple[Sequence[ResidentDispatchStep], int]] = {}
+        self._steps: dict[int, _Ready] = {}
 
     @property
     def id(self) -> str:
@@ -221,16 +231,22 @@ class GuardedBackend(WatchedBackend):
         repeat: int = 1,
         timed: bool = False,
     ) -> tuple[OutputBuffers, ResidentSequenceTiming | None]:
-        self._require_current(steps)
+        ready = self._ready(steps)
         ranges = self._own(reads)
-        return self.on_device(lambda: self.inner.dispatch_resident(steps, reads=ranges, repeat=repeat, timed=timed))
+        return self.on_device(
+            lambda: self.inner.dispatch_resident(ready.steps, reads=ranges, repeat=repeat, timed=timed)
+        )
 
-    def _require_current(self, steps: Sequence[ResidentDispatchStep]) -> None:
-        """Raise for memory of a life that is over. A tuple of steps that was looked at is not looked at again."""
-        life = self.life
+    def _ready(self, steps: Sequence[ResidentDispatchStep]) -> _Ready:
+        """Steps over memory of this life, each with its program admitted and compiled.
+
+        A tuple of steps that was looked at is not looked at again, and equal ones stay the same objects: backends
+        remember steps by identity.
+        """
+        life, epoch = self.life, self.pipelines.epoch
         known = self._steps.get(id(steps))
-        if known is not None and known[0] is steps and known[1] == life.number:
-            return
+        if known is not None and known.given is steps and known.epoch == epoch:
+            return known
         for step in _listed("steps", steps):
             if not isinstance(step, ResidentDispatchStep):
                 raise ArgumentTypeError(
@@ -238,10 +254,33 @@ class GuardedBackend(WatchedBackend):
                 )
             for resource in _listed("resources of a step", step.resources):
                 life.unstamp(resource)
+        if unwrap(type(self.inner).dispatch_resident) is VyreBackend.dispatch_resident:
+            return _Ready(steps, epoch, steps)  # which it refuses
+        self.require_usable()
+        each = [self._compiled(step) for step in steps]
+        found = [ready.steps for ready in each]
+        ready = _Ready(steps, epoch, tuple(found) if type(steps) is tuple else found, tuple(r.code for r in each))
         if type(steps) is tuple and all(type(step.resources) is tuple for step in steps):
-            if len(self._steps) >= _MAX_HANDLES:
-                self._steps.clear()
-            self._steps[id(steps)] = steps, life.number  # which keeps its id meanwhile
+            self._keep(steps, ready)
+        return ready
+
+    def _compiled(self, step: ResidentDispatchStep) -> _Ready:
+        """One step. It stays one launch: nothing splits a program over memory that is not the host's."""
+        epoch = self.pipelines.epoch
+        known = self._steps.get(id(step))
+        if known is not None and known.given is step and known.epoch == epoch:
+            return known
+        settled = validate_program_for_backend(self.inner, step.program, step.config)
+        code = find(self, step.program, key_of(self, step.program, settled), None).entry
+        native = None if isinstance(code.native, PassthroughPipeline) else code.native
+        ready = _Ready(step, epoch, replace(step, pipeline=native), code)
+        self._keep(step, ready)
+        return ready
+
+    def _keep(self, given: object, ready: _Ready) -> None:
+        if len(self._steps) >= _MAX_HANDLES:
+            self._steps.clear()
+        self._steps[id(given)] = ready  # with what was given, which keeps its id meanwhile
 
     def _own(self, ranges: Sequence[ResidentReadRange]) -> list[ResidentReadRange]:
         own = []
@@ -275,6 +314,7 @@ class GuardedBackend(WatchedBackend):
         if not self.life.shut():
             return
         self._handles.clear()
+        self._steps.clear()
         self.life.drain()
         self._typed(self.inner.shutdown)
 
@@ -286,6 +326,7 @@ class GuardedBackend(WatchedBackend):
         if unwrap(type(self.inner).try_recover) is VyreBackend.try_recover:
             self.inner.try_recover()  # which refuses, and nothing has ended
         self._handles.clear()
+        self._steps.clear()
         self.life.recover(lambda: self._typed(self.inner.try_recover), self._is_lost)
 
     def __exit__(self, *_: object) -> None:

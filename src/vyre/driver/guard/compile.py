@@ -12,8 +12,6 @@ from ..contract.backend import VyreBackend
 from ..contract.values import DispatchConfig
 from ..execute.compile import CompiledPipelineBuild, PipelineReproManifest, compile_on
 from ..execute.pipeline import DriverPipeline
-from ..pipeline.cache import Entry
-from ..pipeline.compiler import find, key_of
 from .backend import guarded
 
 if TYPE_CHECKING:
@@ -49,11 +47,6 @@ def compile_with_telemetry(
             f"backend is {type(backend).__name__}, not a VyreBackend", fix="call compile(backend, program, config)"
         )
     return compile_on(guarded(backend), program, config, in_time=in_time)
-
-
-def code_for(backend: VyreBackend, program: Program, config: DispatchConfig) -> Entry:
-    """The compiled code of a program that was admitted, found or made within the timeout of the config."""
-    return find(guarded(backend), program, key_of(backend, program, config), config.timeout).entry
 
 
 def prewarm(backend: VyreBackend, program: Program, config: DispatchConfig | None = None) -> PipelinePrewarmReport:

@@ -10,11 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ...errors import DeadlineExceeded
 from ..contract.pending import PendingDispatch
-from ..contract.pipeline import CompiledPipeline
+from ..contract.pipeline import CompiledPipeline, DispatchPlan, Run
 from ..contract.values import DispatchConfig, OutputBuffers, ResidentHandle, Resource, TimedDispatchResult
 
 if TYPE_CHECKING:
@@ -117,6 +118,15 @@ class DeadlinePipeline(CompiledPipeline):
         own = self._own(out)
         return self._run(inputs, config, lambda given: self.native.dispatch(given, config, out=own))
 
+    def bind(self, plan: DispatchPlan, config: DispatchConfig) -> Run:
+        native = self.native.bind(plan, config)
+
+        def run(inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> OutputBuffers:
+            own = self._own(out)
+            return self._run(inputs, config, lambda given: native(given, own))
+
+        return run
+
     def dispatch_timed(
         self,
         inputs: Sequence[Buffer],
@@ -158,8 +168,11 @@ class DeadlinePipeline(CompiledPipeline):
         seconds = _seconds(config)
         if self._keeps_it:
             return work(inputs)
-        given = _copies(inputs)
-        return call_within(lambda: work(given), seconds, self._left_behind())
+        return call_within(partial(self._apart, work, _copies(inputs)), seconds, self._left_behind())
+
+    def _apart(self, work: Callable[[Sequence[Buffer]], T], inputs: Sequence[Buffer]) -> T:
+        """On a thread of its own, which holds this and so the code."""
+        return work(inputs)
 
     def _left_behind(self) -> Callable[[], Callable[[], None]]:
         """What is done when a call that starts now is left behind."""

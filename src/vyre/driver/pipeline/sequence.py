@@ -34,7 +34,7 @@ from ...foundation.ir.nodes import (
 from ...foundation.ir.program import Access, BufferDecl, LinearType, Program, uniform
 from ...foundation.ir.visit import distinct, rewrite
 from ..contract.backend import VyreBackend
-from ..contract.pipeline import CompiledPipeline
+from ..contract.pipeline import CompiledPipeline, DispatchPlan, Run
 from ..contract.values import DispatchConfig, OutputBuffers, TimedDispatchResult
 from ..counters import count_sequence
 from ..plan.binding import BindingRole
@@ -49,6 +49,10 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from .cache import Entry
+
+
+_MAX_LAUNCHES = 64
+"""Launches that one of them keeps bound; those of a grid in memory may always be others."""
 
 
 def segments_needed(program: Program, backend: VyreBackend) -> bool:
@@ -152,6 +156,7 @@ class _Code:
     """Compiled code of one stage, and its buffers by name in slot order. `base` names the uniform of the base ids."""
 
     entry: Entry
+    program: Program
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     base: str | None = None
@@ -189,7 +194,11 @@ class SequencePipeline(CompiledPipeline):
         *,
         out: Sequence[Buffer] | None = None,
     ) -> OutputBuffers:
-        return self._run(inputs, config, out, timed=False).outputs
+        return self._run(self._planned(inputs, config, out), inputs, out, timed=False).outputs
+
+    def bind(self, plan: DispatchPlan, config: DispatchConfig) -> Run:
+        whole = _Whole(plan, config, self._limits)
+        return lambda inputs, out: self._run(whole, inputs, out, timed=False).outputs
 
     def dispatch_timed(
         self,
@@ -199,15 +208,18 @@ class SequencePipeline(CompiledPipeline):
         out: Sequence[Buffer] | None = None,
     ) -> TimedDispatchResult:
         """The device's times are sums over the launches, where every launch reports its own."""
-        return self._run(inputs, config, out, timed=True)
+        return self._run(self._planned(inputs, config, out), inputs, out, timed=True)
 
-    def _run(
-        self, inputs: Sequence[Buffer], config: DispatchConfig | None, out: Sequence[Buffer] | None, timed: bool
-    ) -> TimedDispatchResult:
-        started, begun = time.perf_counter_ns(), time.monotonic()
+    def _planned(self, inputs: Sequence[Buffer], config: DispatchConfig | None, out: Sequence[Buffer] | None) -> _Whole:
         config = self.config if config is None else config
         plan = plan_dispatch(self.program, inputs, config, self._limits.any_grid(), self.backend_id, out=out)
-        run = _Run(plan, inputs, config, begun, timed)
+        return _Whole(plan, config, self._limits)
+
+    def _run(
+        self, whole: _Whole, inputs: Sequence[Buffer], out: Sequence[Buffer] | None, timed: bool
+    ) -> TimedDispatchResult:
+        started, plan = time.perf_counter_ns(), whole.plan
+        run = _Run(whole, inputs, timed)
         iteration, settled = 0, False
         while iteration < plan.iterations and not settled:
             iteration += 1
@@ -224,13 +236,14 @@ class SequencePipeline(CompiledPipeline):
             results = targets
         return TimedDispatchResult(results, time.perf_counter_ns() - started, *run.times)
 
-    def _grid(self, plan: PlannedDispatch, memory: dict[str, Buffer]) -> Grid:
+    def _grid(self, plan: DispatchPlan, memory: dict[str, Buffer]) -> Grid:
         """The grid of the next pass: where it lies in memory, an iteration may change it for the next one."""
         if not plan.indirect:
-            return plan.launch.grid
-        grid = resolve_indirect_grid(self.program, [memory[b.name] for b in plan.bindings.inputs])
-        assert grid is not None
-        return check_grid(grid, plan.launch.workgroup)
+            grid: Grid = plan.launch.grid
+            return grid
+        found = resolve_indirect_grid(self.program, [memory[b.name] for b in plan.bindings.inputs])
+        assert found is not None
+        return check_grid(found, plan.launch.workgroup)
 
     def _pass(self, run: _Run, grid: Grid) -> None:
         most = self._limits.max_grid_dim
@@ -268,6 +281,7 @@ class SequencePipeline(CompiledPipeline):
             config = self.config if run is None else run.in_time(self.config)
             found = self._codes[k, oversized] = _Code(
                 self._find(self.backend, program, config),
+                program,
                 tuple(b.name for b in program.host_inputs),
                 tuple(b.name for b in program.host_outputs),
                 base,
@@ -275,24 +289,41 @@ class SequencePipeline(CompiledPipeline):
         return found
 
 
+class _Whole:
+    """A dispatch that was planned, and its launches, each bound once: memory between them has lengths of the plan."""
+
+    def __init__(self, plan: DispatchPlan, config: DispatchConfig, limits: LaunchGeometryLimits) -> None:
+        self.plan, self.timeout, self._limits = plan, config.timeout, limits
+        self._config = config.for_one_launch()
+        self._launches: dict[tuple[int, Grid], tuple[PlannedDispatch, DispatchConfig, Run]] = {}
+
+    def launch(self, code: _Code, grid: Grid, inputs: Sequence[Buffer]) -> tuple[PlannedDispatch, DispatchConfig, Run]:
+        key = id(code), grid  # code is kept by its pipeline, which outlives this
+        found = self._launches.get(key)
+        if found is None:
+            native, config = code.entry.native, self._config.with_(grid_override=grid)
+            plan = plan_dispatch(code.program, inputs, config, self._limits, native.backend_id)
+            if len(self._launches) >= _MAX_LAUNCHES:
+                self._launches.clear()
+            found = self._launches[key] = plan, config, native.bind(plan, config)
+        return found
+
+
 class _Run:
     """One dispatch: the memory by name, the time left, and what the launches cost."""
 
-    def __init__(
-        self, plan: PlannedDispatch, inputs: Sequence[Buffer], config: DispatchConfig, begun: float, timed: bool
-    ) -> None:
-        self.plan, self.timed = plan, timed
+    def __init__(self, whole: _Whole, inputs: Sequence[Buffer], timed: bool) -> None:
+        begun = time.monotonic()
+        self.whole, self.timed, self.plan = whole, timed, whole.plan
         self.memory: dict[str, Buffer] = {}
-        for b in plan.bindings.bindings:
+        for b in self.plan.bindings.bindings:
             if b.input_index is not None:
                 self.memory[b.name] = inputs[b.input_index]
             elif b.role is not BindingRole.SHARED:
                 self.memory[b.name] = reserve_bytes(b.nbytes, f"buffer {b.name!r}")
         self.given = dict(self.memory)
         self.launches = 0
-        self.deadline = None if config.timeout is None else begun + config.timeout
-        self._config = config.for_one_launch()
-        self._configs: dict[Grid, DispatchConfig] = {}
+        self.deadline = None if whole.timeout is None else begun + whole.timeout
         self._written: set[str] = set()
         self._times: list[int | None] = [0, 0, 0]
 
@@ -302,16 +333,17 @@ class _Run:
         return self._times if self.timed and self.launches else [None, None, None]
 
     def launch(self, code: _Code, first: Grid, size: Grid) -> None:
-        config = self._config_for(size)
         memory, native = self.memory, code.entry.native
         inputs = [memory[name] if name != code.base else self._base(first) for name in code.inputs]
+        plan, config, go = self.whole.launch(code, size, inputs)
         if self.timed:
-            result = native.dispatch_timed(inputs, config)
+            result = native.dispatch_timed(inputs, self.in_time(config))
             outputs: Any = result.outputs
             told = result.device_ns, result.enqueue_ns, result.wait_ns
             self._times = [None if a is None or b is None else a + b for a, b in zip(self._times, told, strict=True)]
         else:
-            outputs = native.dispatch(inputs, config)
+            run = go if self.deadline is None else native.bind(plan, self.in_time(config))
+            outputs = run(inputs, None)
         self.launches += 1
         wanted = [memoryview(memory[name]).nbytes for name in code.outputs]
         if not isinstance(outputs, list) or [memoryview(b).nbytes for b in outputs] != wanted:
@@ -326,15 +358,6 @@ class _Run:
     def _base(self, first: Grid) -> bytes:
         ids = (n * lanes for n, lanes in zip(first, self.plan.launch.workgroup, strict=True))
         return struct.pack("<6I", *first, *ids)
-
-    def _config_for(self, grid: Grid) -> DispatchConfig:
-        """The config of one launch, with the time that is left."""
-        if self.deadline is not None:
-            return self.in_time(self._config.with_(grid_override=grid))
-        found = self._configs.get(grid)
-        if found is None:
-            found = self._configs[grid] = self._config.with_(grid_override=grid)
-        return found
 
     def in_time(self, config: DispatchConfig) -> DispatchConfig:
         """The config with the time that is left, where there is a deadline."""

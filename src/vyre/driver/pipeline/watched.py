@@ -7,20 +7,19 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..contract.backend import VyreBackend
+from ..device_state import Watched
 
 if TYPE_CHECKING:
     from ...errors import VyreError
-    from ..device_state import Life
     from .cache import PipelineCache
 
 T = TypeVar("T")
 
 
-class WatchedBackend(VyreBackend):
+class WatchedBackend(Watched):
     """A backend with the state of its device and the pipelines that were compiled for it."""
 
     inner: VyreBackend
-    life: Life
     pipelines: PipelineCache
 
     @abstractmethod

@@ -35,13 +35,21 @@ from .grid import (
     why_element_count,
     why_workgroup_is_fixed,
 )
-from .outputs import OutputBindingLayout, OutputSlot, check_outputs, enforce_output_budget, output_binding_layouts
+from .outputs import (
+    OutputBindingLayout,
+    OutputSlot,
+    check_outputs,
+    check_outputs_apart,
+    enforce_output_budget,
+    output_binding_layouts,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _LAUNCH = Checked("a launch must fit in u32", fix="use a smaller grid_override")
 _ONE: Grid = (1, 1, 1)
+_LISTS = (list, tuple)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +153,29 @@ def plan_dispatch(
     return plan
 
 
+def lengths(inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> tuple[int | None, ...] | None:
+    """What a plan is kept under: the lengths of the inputs, then None and those of the caller's outputs.
+
+    None, which no plan is kept under, where one of the two is no list; looking at an iterator would use it up. Memory
+    that cannot be written has -1, which no plan is kept under either.
+    """
+    if type(inputs) not in _LISTS:
+        return None
+    found: list[int | None] = []  # in plain loops: a comprehension costs a warm call 0.1 us more
+    for b in inputs:
+        found.append(len(b) if type(b) is bytes else memoryview(b).nbytes)
+    if out is not None:
+        if type(out) not in _LISTS:
+            return None
+        if len(out) > 1:
+            check_outputs_apart(out)
+        found.append(None)
+        for b in out:
+            view = memoryview(b)
+            found.append(view.nbytes if view.c_contiguous and not view.readonly else -1)
+    return tuple(found)
+
+
 def resolve_workgroup(program: Program, config: DispatchConfig) -> Grid:
     """The workgroup to launch: the caller's, where the program cannot tell the difference, else the declared one."""
     declared, asked = program.workgroup_size, config.workgroup_override
@@ -157,6 +188,14 @@ def resolve_workgroup(program: Program, config: DispatchConfig) -> Grid:
             **config.labelled,
         )
     return asked
+
+
+def as_launched(program: Program, config: DispatchConfig) -> Program:
+    """The program with the workgroup that it is launched with."""
+    size = resolve_workgroup(program, config)
+    if size == program.workgroup_size:
+        return program
+    return program._cached(("workgroup", size), lambda: program.replace(workgroup_size=size))
 
 
 def resolve_fixpoint_iterations(config: DispatchConfig, backend: str = "") -> int:

@@ -36,7 +36,7 @@ from ...errors import (
 from ...foundation import html
 from ...foundation.ir.program import Program
 from ..contract.pending import PendingDispatch
-from ..contract.pipeline import CompiledPipeline
+from ..contract.pipeline import CompiledPipeline, Run
 from ..contract.values import (
     DEFAULT_CONFIG,
     DispatchConfig,
@@ -48,7 +48,7 @@ from ..contract.values import (
 )
 from ..counters import SKIPS, count_shadow
 from ..diagnostics import from_error
-from ..execute.route import Run, RunResident
+from ..execute.route import RunResident
 from ..plan.binding import BindingPlan, BindingRole
 from ..plan.claims import proof_of
 from ..plan.launch import plan_dispatch

@@ -1,0 +1,119 @@
+"""Code of a compiled backend: what its dispatches share, wherever they run.
+
+The driver plans a dispatch, and `bind` makes of the plan whatever can be made before the call. A dispatch that comes
+without a plan, straight to the pipeline, is planned here and remembered for a while.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from ..driver.contract.pipeline import CompiledPipeline, DispatchPlan, Run
+from ..driver.contract.values import DispatchConfig, OutputBuffers, ResidentHandle, named
+from ..driver.execute.prepared_resident import Again, Repeats
+from ..driver.plan.grid import LaunchGeometryLimits
+from ..driver.plan.launch import lengths, plan_dispatch
+from ..errors import DispatchFailed
+from ..foundation.ir.program import Program
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from .compiled import CompiledBackend
+    from .resident_memory import ResidentMemory
+
+P = TypeVar("P")
+_MAX_PLANNED = 64
+"""Dispatches without a plan of the driver that a pipeline remembers."""
+_MAX_READY = 256
+"""Dispatches over resident memory that it keeps ready."""
+
+
+class NativePipeline(CompiledPipeline, Generic[P]):
+    """A program that was compiled; P is a dispatch of it that was prepared."""
+
+    def __init__(self, backend: CompiledBackend, program: Program, config: DispatchConfig) -> None:
+        self.backend_id = backend.id
+        self.id = f"{backend.id}:{program.fingerprint[:16]}"
+        self.program, self.config = program, config
+        self.limits = LaunchGeometryLimits.of(backend)
+        self.repeats = Repeats()
+        self._code: Any = None
+        self._planned: dict[Any, P] = {}
+
+    @abstractmethod
+    def prepared(self, plan: DispatchPlan, config: DispatchConfig) -> P:
+        """What a dispatch needs besides the memory of its call. Raises if the device cannot run it."""
+
+    @abstractmethod
+    def run(self, prepared: P, config: DispatchConfig, inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> Any:
+        """The dispatch; see `bind`."""
+
+    def bind(self, plan: DispatchPlan, config: DispatchConfig) -> Run:
+        return partial(self.run, self.prepared(plan, config), config)
+
+    def dispatch(
+        self,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig | None = None,
+        *,
+        out: Sequence[Buffer] | None = None,
+    ) -> OutputBuffers:
+        settled = self.config if config is None else config
+        found: OutputBuffers = self.run(self.planned(inputs, settled, out), settled, inputs, out)
+        return found
+
+    def planned(self, inputs: Sequence[Buffer], config: DispatchConfig, out: Sequence[Buffer] | None) -> P:
+        """The prepared dispatch of a call that comes without a plan."""
+        with named(config.label):
+            self.require_open()
+            try:
+                sizes = lengths(inputs, out)
+                known = self._planned.get((config, sizes))
+            except (TypeError, ValueError, BufferError):
+                sizes = known = None  # planning says what is wrong
+            if known is not None:
+                return known
+            plan = plan_dispatch(self.program, inputs, config, self.limits, self.backend_id, out=out)
+            found = self.prepared(plan, config)
+        if sizes is not None and not plan.indirect:
+            if len(self._planned) >= _MAX_PLANNED:
+                self._planned.clear()
+            self._planned[config, sizes] = found
+        return found
+
+    def require_open(self) -> Any:
+        """The code, unless it was closed or what it runs on is gone."""
+        code = self._code
+        if code is None:
+            raise DispatchFailed("the pipeline is closed", fix="compile the program again", pipeline=self.id)
+        return code
+
+    def keep_ready(
+        self,
+        residents: ResidentMemory[Any],
+        config: DispatchConfig | None,
+        given: Sequence[ResidentHandle],
+        again: Again,
+    ) -> None:
+        """From now on, and until some of it is freed, this is a dispatch over exactly this memory."""
+        if len(self.repeats) >= _MAX_READY:
+            self.repeats.clear()
+        residents.watch(self)
+        self.repeats.keep(config, given, again)
+        for r in given:
+            if not residents.holds(r):
+                self.repeats.forget(r)  # another thread freed it just now
+
+    def forget_resident(self, handle: ResidentHandle) -> None:
+        """Memory was freed; what was ready may hold it."""
+        self.repeats.forget(handle)
+
+    def close(self) -> None:
+        """Calls in flight keep the code until they end."""
+        self._code = None
+        self.repeats.clear()
+        self._planned.clear()
