@@ -43,6 +43,12 @@ def exp_kernel(x: In[f32], out: Out[f32]):
 
 
 @vyre.kernel(workgroup=4)
+def scatter_kernel(order: In[u32], out: Out[u32]):
+    if gid.x < len(order):
+        out[order[gid.x]] = gid.x
+
+
+@vyre.kernel(workgroup=4)
 def split_kernel(x: In[u32], low: Out[u32], high: Out[u32]):
     if gid.x < len(x):
         low[gid.x] = x[gid.x] & 0xFFFF
@@ -83,6 +89,7 @@ LANE = lane_kernel.program
 """Depends on the workgroup size."""
 ADD = add_kernel.program
 EXP = exp_kernel.program
+SCATTER = scatter_kernel.program
 SPLIT = split_kernel.program
 NEIGHBOUR = neighbour_kernel.program
 PLANE = plane_kernel.program

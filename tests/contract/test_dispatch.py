@@ -30,10 +30,10 @@ from vyre.errors import (
 )
 from vyre.foundation.ir.dtypes import u32
 from vyre.foundation.ir.nodes import IndirectDispatch, InvocationId, Store, lit
-from vyre.foundation.ir.program import Program, read, write_only
+from vyre.foundation.ir.program import Program, read, read_write, write_only
 
 from .doubles import MockBackend
-from .programs import ADD, COUNT, EXP, LANE, LONG, NEIGHBOUR, NUMBER, PLANE, SPLIT, TRAP, unwords, words
+from .programs import ADD, COUNT, EXP, LANE, LONG, NEIGHBOUR, NUMBER, PLANE, SCATTER, SPLIT, TRAP, unwords, words
 
 THREE = DispatchConfig(output_elements={"out": 3})
 FOUR = DispatchConfig(output_elements={"out": 4})
@@ -643,6 +643,51 @@ def test_a_profile_is_compiled_as_the_fields_that_it_fills_in(backend):
 def test_field_ulp_budget_keeps_integers_exact(backend):
     inputs = [words(1, 2, 3, 0xFFFFFFFF), ONES]
     assert backend.dispatch(ADD, inputs, FOUR.with_(ulp_budget=255)) == backend.dispatch(ADD, inputs, FOUR)
+
+
+def test_field_determinism_refuses_what_is_not_proved_and_runs_nothing(backend):
+    strict = FOUR.with_(determinism="require", label="strict")
+    order, out = words(3, 2, 1, 0), bytearray(16)
+    plain = compiled(backend, SCATTER)
+    refused = r'determinism="require": the program is not proved .* \(1, 1, 1\) workgroups .*strict.*Fix: write so that'
+    for refuse in (
+        lambda: backend.dispatch(SCATTER, [order], strict, out=[out]),
+        lambda: backend.dispatch_timed(SCATTER, [order], strict, out=[out]),
+        lambda: backend.dispatch_async(SCATTER, [order], strict, out=[out]).result(),
+        lambda: plain.dispatch([order], strict, out=[out]),
+    ):
+        with pytest.raises(InvalidProgram, match=refused):
+            refuse()
+    assert out == bytes(16)
+    assert unwords(plain.dispatch([order])[0]) == [3, 2, 1, 0]
+    inputs = [words(1, 2, 3, 4), ONES]
+    assert backend.dispatch(ADD, inputs, strict) == backend.dispatch(ADD, inputs, FOUR)
+
+
+def test_field_determinism_is_decided_for_the_grid_of_the_call(backend):
+    strict = FOUR.with_(determinism="require")
+    assert NUMBER.determinism == "proved for grids with one workgroup along y and z"
+    assert unwords(backend.dispatch(NUMBER, [], strict.with_(grid_override=(1, 1, 1)))[0]) == [1, 2, 3, 4]
+    with pytest.raises(
+        InvalidProgram, match=r"\(1, 2, 1\).*Fix: use one of the grids that it is proved for grids with"
+    ):
+        backend.dispatch(NUMBER, [], strict.with_(grid_override=(1, 2, 1)))
+
+
+def test_field_determinism_of_a_grid_in_memory_is_decided_where_the_grid_is_known(backend):
+    program = Program(
+        [read_write("grid", 0, u32), write_only("out", 1, u32)],
+        (4, 1, 1),
+        [IndirectDispatch("grid", 0), Store("out", InvocationId(0), lit(1))],
+    )
+    if why := why_not(program, backend):
+        pytest.skip(f"{backend.id}: {why}")
+    strict = DispatchConfig(output_elements={"out": 4}, determinism="require")
+    assert unwords(backend.dispatch(program, [words(1, 1, 1)], strict)[1]) == [1] * 4
+    with pytest.raises(InvalidProgram, match=r"a grid of \(1, 2, 1\)"):
+        backend.dispatch(program, [words(1, 2, 1)], strict)
+    with pytest.raises(InvalidProgram, match="every grid that it may read from memory"):
+        backend.dispatch(program, [words(1, 1, 1)], strict.with_(fixpoint_iterations=2))
 
 
 def test_every_field_of_the_config_has_its_test():

@@ -22,6 +22,7 @@ from vyre.errors import (
     ArgumentValueError,
     BackendUnavailable,
     DeviceLost,
+    InvalidProgram,
     Trap,
     UnsupportedFeature,
     VyreError,
@@ -1117,3 +1118,20 @@ def test_a_freed_array_has_no_view_and_a_view_of_what_is_written_is_no_other_mem
 def two_results(a: InOut[u32], b: InOut[f32]):
     a[gid.x] += 1
     b[gid.x] += 1.0
+
+
+@vyre.kernel
+def scatter(order: In[u32], out: Out[u32]):
+    if gid.x < len(order):
+        out[order[gid.x]] = gid.x
+
+
+def test_a_required_proof_is_required_of_calls_on_the_device_too(name):
+    order = vyre.to_device(np.array([1, 0], np.uint32), name)
+    out = vyre.to_device(np.zeros(2, np.uint32), name)
+    strict = vyre.DispatchConfig(determinism="require")
+    with pytest.raises(InvalidProgram, match='determinism="require"'):
+        scatter(order, out=out, config=strict)
+    assert np.asarray(out).tolist() == [0, 0]
+    bump(order, config=strict)
+    assert np.asarray(order).tolist() == [2, 1]

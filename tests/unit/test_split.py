@@ -770,3 +770,15 @@ def test_nested_wrappers_are_cut_too():
     backend = Splitting()
     assert run(backend, program, [words(4)]) == [[7]]
     assert len(backend.launches) == 3
+
+
+def test_determinism_is_asked_of_the_whole_and_not_of_its_launches():
+    backend = Splitting()
+    program = Program([output("out", 0, u32, 16)], (2, 1, 1), [Store("out", GID, GID)])
+    config = DispatchConfig(determinism="require", grid_override=(8, 1, 1))
+    (found,) = pipeline.compile(backend, program, config).dispatch([])
+    assert list(struct.unpack("<16I", found)) == list(range(16))
+    assert len(backend.launches) == 3
+    with pytest.raises(InvalidProgram, match='determinism="require"'):
+        pipeline.compile(backend, program, config).dispatch([], config.with_(grid_override=(8, 2, 1)))
+    assert len(backend.launches) == 3

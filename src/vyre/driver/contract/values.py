@@ -10,7 +10,7 @@ from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from datetime import timedelta
 from enum import StrEnum
 from operator import index
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
 from ...errors import ArgumentTypeError, ArgumentValueError, InvalidProgram, VyreError, shown
 
@@ -121,6 +121,12 @@ def _yes_or_no(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise ArgumentTypeError(f"{name}={shown(value)} is not a bool", fix=f"pass {name}=True, or nothing")
     return value
+
+
+def _require_or_nothing(name: str, value: Any) -> str | None:
+    if value is None or (isinstance(value, str) and value == "require"):
+        return value
+    raise ArgumentValueError(f"{name}={shown(value)} is not a demand", fix=f'pass {name}="require", or nothing')
 
 
 def _approximates(budget: int, facts: BackendCapability, program: Program) -> bool:
@@ -288,6 +294,19 @@ class DispatchConfig:
                 "by buffer name, the length of outputs whose size is not fixed by the program",
                 lambda _, value: None if value is None else _element_counts(value),
                 result=True,
+                whole=True,
+                code=None,
+            )
+        },
+    )
+
+    determinism: Literal["require"] | None = field(
+        default=None,
+        metadata={
+            "about": Option(
+                "`require` refuses a dispatch unless it is proved that no schedule changes its bytes",
+                _require_or_nothing,
+                result=False,
                 whole=True,
                 code=None,
             )

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from ...errors import InvalidProgram
 from ...foundation.check.determinism import Determinism, determinism
 from ...foundation.ir.program import Program
-from .launch import LaunchPlan
+
+if TYPE_CHECKING:
+    from ..contract.values import DispatchConfig
+    from .launch import LaunchPlan
 
 
 def proof_of(program: Program, launch: LaunchPlan | None = None) -> Determinism:
@@ -14,3 +20,27 @@ def proof_of(program: Program, launch: LaunchPlan | None = None) -> Determinism:
         return whole
     x, y, z = (n * size for n, size in zip(launch.grid, launch.workgroup, strict=True))
     return whole if whole.covers((x, y, z)) else determinism(program, launch.grid, launch.workgroup)
+
+
+def require_proof(program: Program, launch: LaunchPlan, config: DispatchConfig, *, indirect: bool) -> None:
+    """Raise unless schedules cannot change the results of this launch.
+
+    A grid that is read from memory is known here for one launch of the host; for others, the proof must hold for every
+    grid.
+    """
+    whole = proof_of(program)
+    if indirect and (not all(launch.grid) or (config.fixpoint_iterations or 1) > 1):
+        proof, is_proved, where = whole, whole.verdict == "proved", "every grid that it may read from memory"
+    else:
+        proof = proof_of(program, launch)
+        is_proved = proof is whole or proof.verdict == "proved"
+        where = f"a grid of {launch.grid} workgroups of {launch.workgroup}"
+    if is_proved:
+        return
+    held = "" if whole.verdict == "unproved" else f"use one of the grids that it is {whole.verdict}, "
+    raise InvalidProgram(
+        f'determinism="require": the program is not proved deterministic for {where}: {"; ".join(proof.reasons)}',
+        fix=f"{held}write so that each element is one invocation's, or drop determinism",
+        program=program.fingerprint,
+        **config.labelled,
+    )

@@ -99,7 +99,7 @@ class LaunchPlan:
             elements = _LAUNCH.mul(grid[0], workgroup[0], "element_count", 32)
         if all(grid):
             validate_launch_geometry(workgroup, grid, limits)
-        return cls(
+        launch = cls(
             elements,
             workgroup,
             grid,
@@ -107,6 +107,11 @@ class LaunchPlan:
             max((b.preferred_alignment for b in bindings.bindings), default=1),
             why,
         )
+        if config.determinism is not None:
+            from .claims import require_proof  # which loads the prover
+
+            require_proof(program, launch, config, indirect=indirect is not None)
+        return launch
 
 
 @dataclass(frozen=True, slots=True)
