@@ -46,11 +46,12 @@ _lock = threading.RLock()  # a thread may end, and fold its counts, wherever the
 class _Counts:
     """Plain ints that only one thread writes, so that counting takes no lock."""
 
-    __slots__ = ("labels", "numbers")
+    __slots__ = ("decisions", "labels", "numbers")
 
     def __init__(self) -> None:
         self.numbers = [0] * len(_COUNTERS)
         self.labels: dict[str, int] = {}
+        self.decisions: dict[tuple[str, str], int] = {}
 
     def label(self, label: str, times: int = 1) -> None:
         """Count under a label. When there are too many, the rarest gives way; what it had goes to no label."""
@@ -84,6 +85,8 @@ def _fold(counts: _Counts) -> None:
             _ended.numbers[k] += n
         for label, n in counts.labels.items():
             _ended.label(label, n)
+        for made, n in counts.decisions.items():
+            _ended.decisions[made] = _ended.decisions.get(made, 0) + n
 
 
 def _forked() -> None:
@@ -112,6 +115,21 @@ def label_counters() -> dict[str, int]:
         for counts in (_ended, *_live):
             found.update(dict(counts.labels))  # a copy: its thread goes on counting
     return dict(found)
+
+
+def decision_counters() -> dict[tuple[str, str], int]:
+    """(what, choice) -> how often it was decided so: once for each combination of lengths that was planned."""
+    found: Counter[tuple[str, str]] = Counter()
+    with _lock:
+        for counts in (_ended, *_live):
+            found.update(dict(counts.decisions))
+    return dict(found)
+
+
+def count_decision(what: str, choice: str) -> None:
+    """A decision was made. Choices are a few fixed words, so that the table stays small."""
+    decisions = TALLY.counts.decisions
+    decisions[what, choice] = decisions.get((what, choice), 0) + 1
 
 
 def count_sequence(segments: int, launches: int, passes: int, *, fixpoint: bool) -> None:

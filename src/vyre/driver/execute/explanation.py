@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ArgumentTypeError
 from ...foundation import html
-from ...foundation.check.gridsync import contains_grid_sync
 from ...foundation.check.requirements import may_approximate
 from ...foundation.ir.program import Program
 from ..admission.program import admit, settle_config
@@ -17,10 +16,13 @@ from ..contract.backend import VyreBackend
 from ..contract.pipeline import CompiledPipeline
 from ..contract.values import DEFAULT_CONFIG, DispatchConfig, named
 from ..pipeline.compiler import PassthroughPipeline, key_of, pipelines_of
-from ..pipeline.sequence import SequencePipeline, launch_count, launch_limits, segments_needed
+from ..pipeline.sequence import SequencePipeline
 from ..pipeline.watched import WatchedBackend
 from ..plan.claims import proof_of
 from ..plan.launch import PlannedDispatch, plan_dispatch
+from ..plan.stages import launch_limits
+from ..policy.decision import Decision
+from ..policy.launch import NONE, PLAIN, SEQUENCE, choose_deadline, choose_launch
 from ..settings.knobs import DEFAULT, SHADOW
 from .pipeline import DriverPipeline
 
@@ -28,18 +30,6 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from ..pipeline.key import PipelineCacheKey
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """One choice on the way to the device."""
-
-    what: str
-    choice: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.what}: {self.choice} ({self.reason})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,29 +202,23 @@ def _launch_decision(
     native: CompiledPipeline | None,
     memory: str,
 ) -> Decision:
-    segmented, most = segments_needed(program, backend), backend.max_workgroups_per_dimension
-    oversized = max(plan.launch.grid) > most
-    if backend.supports_grid_sync and contains_grid_sync(program):
-        what = "its workgroups wait for each other; a grid that does not run at once becomes launches in sequence"
-        return Decision("launch", "cooperative", what)
-    if not segmented and not oversized:
-        if native is None:
-            return Decision("launch", "plain", "nothing is recorded of it before it is compiled and has run")
-        told = native.launching(plan, config, memory)
-        return Decision("launch", *(told or ("plain", f"backend {backend.id} records no launches")))
-    why = ["the device has no grid-wide barrier"] * segmented
-    why += [f"the device takes {most} workgroups along an axis"] * oversized
-    count = launch_count(program, plan.launch.grid, most)
-    return Decision("launch", f"{count} in sequence", " and ".join(why))
+    is_held = native is None or isinstance(native, SequencePipeline) or native.holds(plan.launch.grid)
+    decided = choose_launch(program, backend, config, plan.launch.grid, holds=is_held)
+    if decided.choice == SEQUENCE:
+        return replace(decided, choice=f"{decided.numbers['launches']} {SEQUENCE}")
+    if decided.choice != PLAIN:
+        return decided
+    if native is None:
+        return replace(decided, reason="nothing is recorded of it before it is compiled and has run")
+    choice, reason = native.launching(plan, config, memory) or (PLAIN, f"backend {backend.id} records no launches")
+    return replace(decided, choice=choice, reason=reason)
 
 
 def _deadline_decision(backend: VyreBackend, config: DispatchConfig) -> Decision:
-    if config.timeout is None:
-        return Decision("deadline", "none", "no timeout is set")
-    how = f"kept by backend {backend.id} as: {backend.deadline}"
-    if backend.deadline == "none":
-        how = f"kept by the driver, which leaves the call behind: backend {backend.id} keeps none"
-    return Decision("deadline", f"{config.timeout:g} s", how)
+    decided = choose_deadline(backend, config)
+    if decided.choice == NONE:
+        return decided
+    return replace(decided, choice=f"{config.timeout:g} s", reason=decided.reason)
 
 
 def _floats_decision(program: Program, backend: VyreBackend, config: DispatchConfig, key: PipelineCacheKey) -> Decision:

@@ -17,10 +17,10 @@ from ..contract.backend import VyreBackend
 from ..contract.pending import PendingDispatch
 from ..contract.pipeline import CompiledPipeline, Run
 from ..contract.values import Dims, DispatchConfig, OutputBuffers, ResidentHandle, Resource, named
-from ..counters import FAILED, INPUT_BYTES, LANES, OUTPUT_BYTES, PLAIN, RESIDENT, SHAPES, TALLY
+from ..counters import FAILED, INPUT_BYTES, LANES, OUTPUT_BYTES, PLAIN, RESIDENT, SHAPES, TALLY, count_decision
 from ..pipeline.compiler import code_for
 from ..pipeline.deadline import DeadlinePipeline
-from ..pipeline.sequence import SequencePipeline, launch_limits
+from ..pipeline.sequence import SequencePipeline
 from ..pipeline.watched import WatchedBackend
 from ..plan.launch import lengths, plan_dispatch
 from ..plan.outputs import (
@@ -28,6 +28,8 @@ from ..plan.outputs import (
     enforce_actual_output_budget,
     replace_output_buffers_preserving_slots,
 )
+from ..plan.stages import launch_limits
+from ..policy.launch import BY_BACKEND, NONE, SEQUENCE, choose_deadline, choose_launch
 from ..settings.knobs import SHADOW
 from .prepared_resident import NOTHING, Repeats
 
@@ -203,25 +205,25 @@ class Route:
         return planned
 
     def _code(self, grid: Dims) -> CompiledPipeline:
-        """The compiled program, or the launches that a grid over the device's limit needs, or one whose workgroups
-        wait for each other and do not all run at once."""
-        native, oversized = self.entry.native, max(grid) > self.backend.max_workgroups_per_dimension
-        if isinstance(native, SequencePipeline):
-            return native
-        if not native.holds(grid):
-            if self.config.cooperative or not self.backend.allows_host_grid_sync_split:
-                return native  # which refuses, and says how many it holds
-        elif not oversized:
-            return native
+        """The compiled program, or the launches that a dispatch over this grid is made of."""
+        native = self.entry.native
+        is_sequence = isinstance(native, SequencePipeline)
+        decided = choose_launch(self.program, self.backend, self.config, grid, holds=is_sequence or native.holds(grid))
+        count_decision(decided.what, decided.choice)
+        if is_sequence or decided.choice != SEQUENCE:
+            return native  # where its workgroups do not all run at once, it refuses, and says how many it holds
         if self._sequence is None:
+            oversized = max(grid) > self.backend.max_workgroups_per_dimension
             self._sequence = SequencePipeline(self.backend, self.program, self.config, code_for, oversized=oversized)
         return self._sequence
 
     def timed(self, native: CompiledPipeline, sizes: Sequence[int] = ()) -> CompiledPipeline:
         """The same code, kept to the config's deadline if there is one."""
-        if self.config.timeout is None:
+        decided = choose_deadline(self.backend, self.config)
+        if decided.choice == NONE:
             return native
-        return DeadlinePipeline(native, self.entry, self.life, sizes, keeps_it=self.backend.deadline != "none")
+        count_decision(decided.what, decided.choice)
+        return DeadlinePipeline(native, self.entry, self.life, sizes, keeps_it=decided.choice == BY_BACKEND)
 
     @contextmanager
     def running(self) -> Iterator[None]:

@@ -12,9 +12,10 @@ from ..contract.backend import PIPELINE_CACHE_ATTRIBUTE, VyreBackend
 from ..contract.pending import PendingDispatch
 from ..contract.pipeline import CompiledPipeline
 from ..contract.values import DEFAULT_CONFIG, DispatchConfig, OutputBuffers, TimedDispatchResult
+from ..plan.stages import segments_needed
 from .cache import Entry, Found, PipelineCache, PipelineStore
 from .key import PipelineCacheKey, hex_short
-from .sequence import SequencePipeline, segments_needed
+from .sequence import SequencePipeline
 from .watched import WatchedBackend
 
 if TYPE_CHECKING:

@@ -1,8 +1,6 @@
-"""One dispatch as several launches, with the bytes of one.
+"""One dispatch as several launches (`plan.stages` says which), with the bytes of one.
 
-A grid-wide barrier on a device without one ends a launch: each segment of the program is a launch of its own. A grid
-with more workgroups along an axis than the device takes becomes several launches, whose ids count on from a base. A
-sequence of segments is repeated as a whole, until nothing changes or the iterations are used up.
+A sequence is repeated as a whole, until nothing changes or the iterations are used up.
 
 Between launches, memory is known by name: every launch takes what it touches and gives back what it writes, in full.
 What the caller passed is never written, and what he gets is made at the end.
@@ -17,31 +15,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...errors import DispatchFailed, VyreError
-from ...foundation.check.gridsync import contains_grid_sync, segments, touched
-from ...foundation.ir.dtypes import u32
-from ...foundation.ir.nodes import (
-    Call,
-    Expr,
-    IndirectDispatch,
-    InvocationId,
-    Load,
-    Opaque,
-    OpaqueNode,
-    Trap,
-    WorkgroupId,
-    lit,
-)
-from ...foundation.ir.program import Access, BufferDecl, LinearType, Program, uniform
-from ...foundation.ir.visit import distinct, rewrite
-from ..contract.backend import VyreBackend
+from ...foundation.ir.program import Program
 from ..contract.pipeline import CompiledPipeline, DispatchPlan, Run
 from ..contract.values import DispatchConfig, OutputBuffers, TimedDispatchResult
 from ..counters import count_sequence
 from ..plan.binding import BindingRole
 from ..plan.bounds import reserve_bytes
-from ..plan.grid import Grid, LaunchGeometryLimits, box_count, boxes, check_grid, resolve_indirect_grid
+from ..plan.grid import Grid, LaunchGeometryLimits, boxes, check_grid, resolve_indirect_grid
 from ..plan.launch import PlannedDispatch, plan_dispatch
 from ..plan.outputs import replace_output_buffers_preserving_slots
+from ..plan.stages import acts, based_program, stage_programs
 from .deadline import expired
 from .watched import WatchedBackend
 
@@ -53,102 +36,6 @@ if TYPE_CHECKING:
 
 _MAX_LAUNCHES = 64
 """Launches that one of them keeps bound; those of a grid in memory may always be others."""
-
-
-def segments_needed(program: Program, backend: VyreBackend) -> bool:
-    """Whether the program waits for its whole grid and the backend leaves that to the driver."""
-    if backend.supports_grid_sync or not backend.allows_host_grid_sync_split:
-        return False
-    return contains_grid_sync(program)
-
-
-def launch_limits(program: Program, backend: VyreBackend, config: DispatchConfig) -> LaunchGeometryLimits:
-    """What a dispatch is held to: the device's limits, without that on the grid where it may become several launches.
-
-    A launch that is asked to be cooperative stays one, as does a program with an extension that may use an id, or with
-    a grid-wide barrier where the backend wants no launches behind its back.
-    """
-    limits = LaunchGeometryLimits.of(backend)
-    whole = config.cooperative or (contains_grid_sync(program) and not backend.allows_host_grid_sync_split)
-    return limits.any_grid() if all(limits.max_grid_dim) and not whole and not _has_unknown(program) else limits
-
-
-# ---- programs -------------------------------------------------------------------------------------------------------
-
-
-def stage_programs(program: Program) -> tuple[Program, ...]:
-    """One program for each segment, with the buffers it touches: to be read, or to be read and written.
-
-    None has outputs of its own, or takes its grid from memory: whoever runs them in turn keeps the memory.
-    """
-    return program._cached("driver.stages", lambda: tuple(_stage(s.program) for s in segments(program)))
-
-
-def _stage(segment: Program) -> Program:
-    entry = rewrite(segment.entry, node=lambda node: () if isinstance(node, IndirectDispatch) else node)
-    reads, writes, lengths = touched(entry)
-    kept = (b for b in segment.buffers if b.name in reads | writes | lengths)
-    return segment.replace(buffers=tuple(_threaded(b, b.name in writes) for b in kept), entry=entry)
-
-
-def _threaded(b: BufferDecl, written: bool) -> BufferDecl:
-    """The buffer as one launch among several binds it: a first write must keep what it does not touch."""
-    access = b.access
-    if not b.is_workgroup:
-        access = Access.READ_WRITE if written else Access.UNIFORM if access is Access.UNIFORM else Access.READ_ONLY
-    return b.replace(
-        access=access,
-        kind=b.kind if access is b.access else None,
-        is_output=False,
-        live_out=False,
-        output_byte_range=None,
-        linear_type=LinearType.UNRESTRICTED,  # how often a buffer is used was checked over the whole program
-    )
-
-
-def _acts(stage: Program) -> bool:
-    """Whether a launch of it can be noticed."""
-    if any(b.access is Access.READ_WRITE for b in stage.buffers) or _has_unknown(stage):
-        return True
-    return any(isinstance(item, Trap) for item in distinct(stage.entry))
-
-
-def _has_unknown(program: Program) -> bool:
-    """Whether something in it may ask for an id, or do more than write buffers, without showing it."""
-    unknown = (Opaque, OpaqueNode, Call)
-    return program._cached("driver.unknown", lambda: any(isinstance(i, unknown) for i in distinct(program.entry)))
-
-
-def based_program(stage: Program) -> tuple[Program, str]:
-    """The program with workgroup and global ids that count on from a base, and the name of the uniform that holds it.
-
-    Its words are the first workgroup along each axis and then the first global id along each axis.
-    """
-    taken = {b.name for b in stage.buffers}
-    name = "base"
-    while name in taken:
-        name += "_"
-    slots = {b.binding for b in stage.buffers if not b.is_workgroup}
-    slot = next(k for k in range(len(slots) + 1) if k not in slots)
-
-    def counted_on(e: Expr) -> Expr:
-        match e:
-            case WorkgroupId(axis=axis):
-                return e + Load(name, lit(axis), dtype=u32)
-            case InvocationId(axis=axis):
-                return e + Load(name, lit(3 + axis), dtype=u32)
-        return e
-
-    entry = rewrite(stage.entry, expr=counted_on)
-    return stage.replace(buffers=(*stage.buffers, uniform(name, slot, u32, 6)), entry=entry), name
-
-
-def launch_count(program: Program, grid: Grid, most: int) -> int:
-    """Launches of one pass over a grid, on a device that takes `most` workgroups along an axis."""
-    return sum(map(_acts, stage_programs(program))) * box_count(grid, most)
-
-
-# ---- running --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +69,7 @@ class SequencePipeline(CompiledPipeline):
         self.backend, self.program, self.config, self._find = backend, program, config, find
         self.segment_count = len(stage_programs(program))
         self._limits = LaunchGeometryLimits.of(backend)
-        self._stages = tuple((k, p) for k, p in enumerate(stage_programs(program), 1) if _acts(p))
+        self._stages = tuple((k, p) for k, p in enumerate(stage_programs(program), 1) if acts(p))
         self._codes: dict[tuple[int, bool], _Code] = {}
         for k, stage in self._stages:
             self._code(k, stage, oversized)

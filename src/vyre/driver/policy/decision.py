@@ -1,0 +1,19 @@
+"""A decision is a value: whoever decides returns it, the funnel counts it, and `explain` prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One choice on the way to the device. `numbers` are what it was made from, or what it comes to."""
+
+    what: str
+    choice: str
+    reason: str
+    numbers: Mapping[str, int | float] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.choice} ({self.reason})"
