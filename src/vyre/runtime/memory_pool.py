@@ -39,17 +39,29 @@ class Pool:
 
     def take(self, nbytes: int) -> Piece:
         """Memory for at least so many bytes, which holds anything."""
-        size = size_class(nbytes)
-        if self._device.most_bytes and nbytes <= self._device.most_bytes < size:
-            size = -(-nbytes // 16) * 16
+        return self.take_all((piece_bytes(self._device, nbytes),))[0]
+
+    def take_all(self, sizes: Sequence[int]) -> list[Piece]:
+        """The same for several, each of exactly the size of a piece."""
         if self._used:
             self._collect()
-        with self._lock:
-            shelf = self._idle.get(size)
-            if shelf:
-                self.idle_bytes -= size
-                self.reused += 1
-                return shelf.pop()
+        found: list[Piece] = []
+        try:
+            for size in sizes:
+                with self._lock:
+                    shelf = self._idle.get(size)
+                    if shelf:
+                        self.idle_bytes -= size
+                        self.reused += 1
+                        found.append(shelf.pop())
+                        continue
+                found.append(self._fresh(size))
+        except BaseException:
+            self.give_all(found)
+            raise
+        return found
+
+    def _fresh(self, size: int) -> Piece:
         try:
             return Piece(self._device.allocate(size), size)
         except DeviceOutOfMemory:
@@ -59,12 +71,17 @@ class Pool:
 
     def give(self, piece: Piece) -> None:
         """Take it back."""
-        with self._lock:
-            if self.idle_bytes + piece.nbytes <= self._limit:
-                self._idle.setdefault(piece.nbytes, []).append(piece)
-                self.idle_bytes += piece.nbytes
-                return
-        self._device.release(piece.memory)
+        self.give_all((piece,))
+
+    def give_all(self, pieces: Sequence[Piece]) -> None:
+        """Take them back."""
+        for piece in pieces:
+            with self._lock:
+                if self.idle_bytes + piece.nbytes <= self._limit:
+                    self._idle.setdefault(piece.nbytes, []).append(piece)
+                    self.idle_bytes += piece.nbytes
+                    continue
+            self._device.release(piece.memory)
 
     def give_after(self, ticket: Ticket, pieces: Sequence[Piece]) -> None:
         """Take them back once some work has ended."""
@@ -82,8 +99,7 @@ class Pool:
             if not ended:
                 self.give_after(ticket, pieces)
                 continue
-            for piece in pieces:
-                self.give(piece)
+            self.give_all(pieces)
 
     def clear(self) -> bool:
         """Release what is idle; whether anything was."""
@@ -95,6 +111,12 @@ class Pool:
         for piece in pieces:
             self._device.release(piece.memory)
         return bool(pieces)
+
+
+def piece_bytes(device: Device, nbytes: int) -> int:
+    """How long a piece for so many bytes is on this device."""
+    size = size_class(nbytes)
+    return -(-nbytes // 16) * 16 if device.most_bytes and nbytes <= device.most_bytes < size else size
 
 
 def size_class(nbytes: int, step: int = 1) -> int:

@@ -370,7 +370,7 @@ class OffloadPipeline(NativePipeline[_Planned]):
         shape = planned.shape
         work = Work(self.session, timeout=config.timeout, begun=begun, timed=timed, ahead=ahead)
         try:
-            memories: list[Memory] = [work.take(nbytes) for nbytes in shape.pieces]
+            memories: list[Memory] = work.take_all(shape.pieces)
             batch = work.batch
             send = batch.write if ahead else batch.lend
             for slot, index in planned.inputs:

@@ -20,7 +20,7 @@ from ..driver.plan.launch import LaunchPlan
 from ..errors import CooperativeResidencyExceeded, Trap, UnsupportedFeature, VyreError
 from ..lower.shares import number
 from .device import TRAP_BYTES, Batch, Code, Device, Facts, Memory, Ticket
-from .memory_pool import LEAST_BYTES, Piece
+from .memory_pool import Piece, piece_bytes
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -64,7 +64,7 @@ class Shape:
         self.code, self.facts, self.iterations = code, facts, iterations
         self.bound = [b for b in bindings.bindings if b.role is not BindingRole.SHARED]
         self.lengths = tuple(b.element_count for b in self.bound)
-        self.pieces = [max(b.nbytes, LEAST_BYTES) for b in self.bound]
+        self.pieces = tuple(piece_bytes(device, b.nbytes) for b in self.bound)
         self.grid, self.grid_known = launch.grid, grid_known
         self.indirect: tuple[int, int] | None = None
         if indirect is not None:
@@ -189,6 +189,12 @@ class Work:
         self._pieces.append(piece)
         return piece.memory
 
+    def take_all(self, sizes: Sequence[int]) -> list[Memory]:
+        """The same for several, each of exactly the size of a piece."""
+        pieces = self.session.pool.take_all(sizes)
+        self._pieces += pieces
+        return [piece.memory for piece in pieces]
+
     def release(self) -> None:
         """Give back what was taken, when the work has ended."""
         pieces, self._pieces = self._pieces, []
@@ -199,8 +205,7 @@ class Work:
             if ticket is None:
                 ticket = self.batch.submit()  # what was recorded before something went wrong
             if ticket.done():
-                for piece in pieces:
-                    self.session.pool.give(piece)
+                self.session.pool.give_all(pieces)
             else:
                 self.session.pool.give_after(ticket, pieces)
         except VyreError:

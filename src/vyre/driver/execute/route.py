@@ -92,7 +92,7 @@ class Route:
 
     def _build_run(self) -> Run:
         """The warm path as one closure: nothing is built, formatted, locked or looked up by name."""
-        cache, epoch, plans, plan = self._cache, self.entry.epoch, self._plans, self._plan
+        cache, epoch, known, plan = self._cache, self.entry.epoch, self._plans.get, self._plan
         label, tally, accept = self.config.label, TALLY, self.accept
         enter, leave = self.life.inflight.append, self.life.inflight.pop
 
@@ -102,7 +102,7 @@ class Route:
                 if cache.epoch != epoch:  # not before entering: recovery changes it first, and then looks who is here
                     raise self.stale()
                 try:
-                    planned = plans.get(lengths(inputs, out))
+                    planned = known(lengths(inputs, out))
                 except (TypeError, ValueError, BufferError):
                     planned = None  # planning says what is wrong
                 taken, made, sizes, go, _ = planned or plan(inputs, out)
