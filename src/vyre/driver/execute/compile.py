@@ -54,7 +54,7 @@ def compile_on(
     guard: WatchedBackend, program: Program, config: DispatchConfig | None, *, in_time: bool
 ) -> CompiledPipelineBuild:
     """The program compiled for a guarded backend, with what the cache did and why."""
-    _check_arguments(program, config)
+    check_arguments(program, config)
     asked = DEFAULT_CONFIG if config is None else config
     with named(asked.label):
         _require_regions(program)
@@ -76,7 +76,7 @@ def compile_on(
     return CompiledPipelineBuild(pipeline, found.hit, manifest, found.evidence)
 
 
-def _check_arguments(program: object, config: object) -> None:
+def check_arguments(program: object, config: object) -> None:
     if not isinstance(program, Program):
         raise ArgumentTypeError(
             f"program is {type(program).__name__}, not a Program", fix="call compile(backend, program, config)"

@@ -43,7 +43,7 @@ from ..contract.values import (
     TimedDispatchResult,
 )
 from ..device_state import Life, Phase
-from ..execute.compile import compile_on
+from ..execute.compile import check_arguments, compile_on
 from ..execute.pipeline import DriverPipeline
 from ..pipeline.cache import PipelineCache
 from ..pipeline.compiler import PassthroughPipeline, find, key_of
@@ -270,6 +270,7 @@ class GuardedBackend(WatchedBackend):
         known = self._steps.get(id(step))
         if known is not None and known.given is step and known.epoch == epoch:
             return known
+        check_arguments(step.program, step.config)
         settled = validate_program_for_backend(self.inner, step.program, step.config)
         code = find(self, step.program, key_of(self, step.program, settled), None).entry
         native = None if isinstance(code.native, PassthroughPipeline) else code.native
