@@ -106,9 +106,14 @@ def required(*tools: str, root: bool) -> None:
 
 
 def status(command: list[str], log: Path, **options: Any) -> int:
-    """The command's exit status; what it says goes to the log."""
+    """The command's exit status, 124 if it was ended; what it says goes to the log."""
     with log.open("a") as out:
-        return subprocess.run(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, **options).returncode
+        try:
+            return subprocess.run(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, timeout=LONGEST_S, **options
+            ).returncode
+        except subprocess.TimeoutExpired:
+            return 124
 
 
 def make(command: list[str], log: Path, **options: Any) -> None:
@@ -229,20 +234,20 @@ def tested(command: list[str], state: State, log: Path, **options: Any) -> dict[
     """The row of a run: minutes, counts, processes that outlived it, and whether it passed."""
     start = time.monotonic()
     with busy(state.busy):
-        done = status(command, log, timeout=LONGEST_S, **options)
+        done = status(command, log, **options)
     minutes = (time.monotonic() - start) / 60
     row = {"minutes": round(minutes, 1), **outcome(log.read_text(errors="replace")), "processes": survivors()}
     return row | {"exit_status": done}
 
 
-def whole(name: str, folder: Path, commit: str) -> dict[str, Any]:
+def whole(name: str, folder: Path) -> dict[str, Any]:
     """`make test` in a fresh clone on a machine in this state."""
     state, root, log = STATES[name], folder / f"machine-{name}", folder / f"{name}.log"
     shutil.rmtree(root, ignore_errors=True)  # of a run that was ended
     make(["cp", "--archive", "--reflink=auto", str(base(state, folder)), str(root)], log)
     try:
         make(["git", "clone", "--quiet", str(REPOSITORY), str(root / CLONE)], log)
-        make(["git", "-C", str(root / CLONE), "checkout", "--quiet", commit], log)
+        commit = subprocess.check_output(["git", "-C", str(root / CLONE), "rev-parse", "HEAD"], text=True).strip()
         environ = environment("/root", "/tmp")
         beside = [root / CLONE, root / CACHE, root / "proc", root / "dev", root / "sys"]
         before = files(root, *beside)
@@ -252,6 +257,7 @@ def whole(name: str, folder: Path, commit: str) -> dict[str, Any]:
         row = tested(entered(root, test, state.offline), state, log, env=environ)
         after = files(root, *beside)
         row["files"] = sorted(path.removeprefix(str(root)) for path in after if after[path] != before.get(path))
+        row["commit"] = commit
         row["python"] = subprocess.check_output(["chroot", str(root), "python3", "--version"], text=True).split()[-1]
     finally:
         shutil.rmtree(root)
@@ -262,6 +268,7 @@ def short(name: str, folder: Path) -> dict[str, Any]:
     """The tests that the state concerns, in this checkout."""
     state, log = STATES[name], folder / f"{name}.log"
     home, temporary = folder / name / "home", folder / name / "tmp"
+    shutil.rmtree(folder / name, ignore_errors=True)
     for each in (home, temporary):
         each.mkdir(parents=True)
     test = f"{sys.executable} -m pytest -n auto --dist worksteal {' '.join(SHORT)}" + " & wait $!" * state.background
@@ -282,8 +289,8 @@ def main() -> int:
     if unknown := sorted(set(options.states) - set(STATES)):
         parser.error(f"unknown state {', '.join(unknown)}; states: {', '.join(STATES)}")
     names = options.states or [n for n, state in STATES.items() if not options.short or state.hidden is not None]
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    commit = subprocess.check_output(["git", "-C", str(REPOSITORY), "rev-parse", "HEAD"], text=True).strip()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     held = True
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
@@ -291,7 +298,7 @@ def main() -> int:
         for name in names:
             (folder / f"{name}.log").unlink(missing_ok=True)
             try:
-                row = short(name, folder) if options.short else whole(name, folder, commit)
+                row = short(name, folder) if options.short else whole(name, folder)
             except CannotMake as e:
                 print(f"{name}: skipped: {e}", flush=True)
                 continue
@@ -302,17 +309,17 @@ def main() -> int:
             if not holds:
                 print((folder / f"{name}.log").read_text(errors="replace")[-SHOWN_CHARACTERS:], flush=True)
             elif options.json and not options.short:
-                keep(name, row, commit)
+                keep(name, row)
     return 0 if held else 1
 
 
-def keep(name: str, row: dict[str, Any], commit: str) -> None:
+def keep(name: str, row: dict[str, Any]) -> None:
     """Write the row; those of other states stay."""
     path = RESULTS / "test_matrix.json"
     rows = json.loads(path.read_text())["states"] if path.exists() else {}
-    shown = {k: row[k] for k in ("python", "minutes", "passed", "skipped")}
+    shown = {k: row[k] for k in ("commit", "python", "minutes", "passed", "skipped")}
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    rows[name] = {"about": STATES[name].about, "date": today, "commit": commit, **shown}
+    rows[name] = {"about": STATES[name].about, "date": today, **shown}
     record("test_matrix", {"states": {each: rows[each] for each in STATES if each in rows}})
 
 
