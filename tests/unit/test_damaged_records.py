@@ -13,6 +13,7 @@ from vyre.backends.cpu import exactness as cpu
 from vyre.driver.contract import BackendRegistration, DeviceInfo
 from vyre.driver.selection import registry
 from vyre.driver.selection import remembered as probe
+from vyre.runtime import exactness as runtime_exactness
 
 from .damage import damaged
 from .test_settings import backend as stub
@@ -70,7 +71,7 @@ def test_devices_with_modes(folder, monkeypatch, name):
     every_damage(
         folder,
         monkeypatch,
-        module,
+        runtime_exactness,
         lambda: module.exactness_of(None),
         right,
         lambda path, value: says_why_not(path, value) or path == ("devices", 1, "name"),  # which says that f64 is exact

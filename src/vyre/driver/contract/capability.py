@@ -247,7 +247,7 @@ def _flag(name: str, given: Any) -> bool:
 
 
 def _check_text(name: str, given: Any, choices: Mapping[str, str]) -> None:
-    if choices and given not in tuple(choices):
+    if choices and not (isinstance(given, str) and given in choices):
         raise ArgumentValueError(
             f"{name}={shown(given)} is not one of its texts", fix=f"use one of: {', '.join(choices)}"
         )
