@@ -405,6 +405,7 @@ def test_times_are_told(backend):
     assert 0 < timed.device_ns < timed.wall_ns
     assert timed.enqueue_ns > 0
     assert 0 <= timed.wait_ns <= timed.wall_ns
+    assert backend.device_profile().timing_quality == "device_timestamps"
 
 
 def test_a_started_dispatch_reads_its_inputs_before_it_returns(backend):
