@@ -560,3 +560,24 @@ def mixing(x: In[u32], w: u32, out: Out[u32]):
 def test_an_index_of_many_products_is_not_followed_for_ever():
     with pytest.raises(vyre.ArgumentValueError, match="domain=1000"):
         mixing(zeros(1000), 3, sizes={"out": 16})
+
+
+@vyre.kernel(workgroup=(8, 8))
+def any_above(image: In[u32], w: u32, out: Out[u32]):
+    if gid.x < w and image[gid.y * w + gid.x] > 5:
+        out[0] = 1
+
+
+@vyre.kernel(workgroup=(8, 8))
+def any_in_row(image: In[u32], w: u32, out: Out[u32]):
+    if gid.x < w and image[gid.y * w + gid.x] > 5:
+        out[gid.y] = 1
+
+
+@pytest.mark.parametrize("kernel, shape", [(any_above, (1, 1)), (any_in_row, (20, 1))])
+def test_an_axis_of_one_element_is_no_reason_to_run_a_part_of_the_input(kernel, shape):
+    image = np.zeros((20, 30), WORD)
+    image[-1, -1] = 9
+    with pytest.raises(vyre.ArgumentValueError, match=r"is not clear.*Fix: pass domain=\(30, 20\)"):
+        kernel(image, 30, sizes={"out": shape})
+    assert kernel(image, 30, sizes={"out": shape}, domain=(30, 20)).ravel()[-1] == 1

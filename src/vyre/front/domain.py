@@ -151,7 +151,6 @@ def _example(rank: int) -> str:
 
 def _check_plane(why: str, use: _Use, domain: Shape) -> None:
     """Refuse a domain of the results' shape where they are written across it, or anywhere and inputs are larger."""
-    along = [axis for axis, n in enumerate(domain) if n > 1]
     lost = ""
     for a in use.writes:
         result, shape = a.buffer, use.results[a.buffer]
@@ -162,7 +161,7 @@ def _check_plane(why: str, use: _Use, domain: Shape) -> None:
                 f"gid.x goes without domain=",
                 fix=f"pass domain=({turned}), or write [gid.y * width + gid.x]; domain=({given}) runs it as it is",
             )
-        if not use.spreads(a, *along):
+        if not use.spreads(a, *range(len(domain))):
             lost = lost or result
     if not lost:
         return
