@@ -26,8 +26,8 @@ from unittest.mock import patch
 from record import record
 
 from vyre.backends.reference import run as reference
-from vyre.conform.generate import Case, random_program
-from vyre.conform.lanes import lane_program
+from vyre.conform.programs.divergent import lane_program
+from vyre.conform.programs.random import Case, random_program
 from vyre.driver.contract import BackendRegistration, VyreBackend
 from vyre.driver.contract.values import DispatchConfig
 from vyre.driver.guard.backend import guarded

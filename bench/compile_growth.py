@@ -164,12 +164,12 @@ def measure(name: str, n: int) -> dict[str, float]:
     """Seconds of the processor for each stage, and the peak of memory in MiB above what it was before."""
     from vyre.backends.cpu import jit
     from vyre.backends.cpu.build import Switches, soft_flush
-    from vyre.backends.cpu.emit import Target, emit
+    from vyre.backends.cpu.emit.kernel import Target, emit
     from vyre.foundation.check.validate import validate
     from vyre.foundation.ir.report import Capabilities
     from vyre.foundation.meaning import mathlib
     from vyre.lower import RUN, mark_uniform
-    from vyre.lower.build import build
+    from vyre.lower.from_program import build
     from vyre.lower.options import PASSES
 
     host = jit.host()

@@ -52,7 +52,7 @@ import numpy as np
 from record import record
 
 import vyre
-from vyre.conform.generate import random_program
+from vyre.conform.programs.random import random_program
 from vyre.driver.contract.values import DispatchConfig, ResidentDispatchStep, ResidentHandle, ResidentReadRange
 from vyre.driver.guard import compile as pipeline
 from vyre.driver.selection.registry import acquire

@@ -4,7 +4,7 @@
     python bench/cuda_native.py --only exp,log --bits 24        fewer arguments, evenly spread; nothing written
 
 The same programs run with and without an `ulp_budget`, and a third one compares the words that they gave. Quotients are
-of 2^32 random pairs. `backends/cuda/native.py` must not claim less than what is found here.
+of 2^32 random pairs. `backends/cuda/emit/vendor_math.py` must not claim less than what is found here.
 """
 
 from __future__ import annotations

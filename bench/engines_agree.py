@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 from record import record
 
-from vyre.backends.reference import RunResult, Schedule, numpy_engine, run
-from vyre.conform.generate import Case, random_program
+from vyre.backends.reference import RunResult, Schedule, run
+from vyre.backends.reference.engines import numpy_engine
+from vyre.conform.programs.random import Case, random_program
 from vyre.foundation.ir.program import Program
 from vyre.foundation.ir.visit import walk
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from vyre.backends.reference import vector
+from vyre.backends.reference.engines import vector
 from vyre.foundation.ir.dtypes import f32
 from vyre.foundation.ir.ops import BinaryOp, UnaryOp
 

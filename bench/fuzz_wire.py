@@ -21,7 +21,7 @@ from typing import Any
 
 from record import record
 
-from vyre.conform.wire_fuzz import corpus, judge, mutate, noise, seal
+from vyre.conform.programs.wire_noise import corpus, judge, mutate, noise, seal
 from vyre.foundation.formats.wire import decode, encode
 from vyre.foundation.ir.nodes import Assign, Block, Expr, SubgroupLocalId
 from vyre.foundation.ir.program import Program

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from record import HERE, RESULTS, record
 
-from vyre.conform.ulps import nearest, points, true_values, ulps
+from vyre.conform.values.ulps import nearest, points, true_values, ulps
 from vyre.driver.contract.values import DispatchConfig
 from vyre.driver.selection.registry import acquire
 from vyre.foundation.ir.dtypes import f32

@@ -46,7 +46,7 @@ _WHERE: dict[str, str] = {
     **dict.fromkeys(["Issue", "validate"], "foundation.check.validate"),
     **dict.fromkeys(["compile", "select"], "front.compile"),  # this select also answers for whole programs
     **dict.fromkeys(["Kernel", "kernel"], "front.kernel"),
-    **dict.fromkeys(["DeviceBuffer", "empty", "to_device"], "front.device_array"),
+    **dict.fromkeys(["DeviceBuffer", "empty", "to_device"], "front.device.array"),
     "Builder": "foundation.ir.build",
     "config": "front.config",
     "parse": "foundation.formats.parse:parse_program",
@@ -58,7 +58,7 @@ __all__ = sorted(_WHERE.keys() - {"compile", "round"})
 
 
 _LENT_TO_DRIVER = {
-    "DeviceBuffer": "..front.device_array:DeviceBuffer",
+    "DeviceBuffer": "..front.device.array:DeviceBuffer",
     "TypedDispatchExt": "..front.typed:TypedDispatchExt",
     "graph_capture": "..runtime.device",
 }

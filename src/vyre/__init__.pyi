@@ -65,9 +65,9 @@ from .foundation.ir.program import BufferDecl as BufferDecl
 from .foundation.ir.program import Program as Program
 from .front.compile import compile as compile
 from .front.config import config as config
-from .front.device_array import DeviceBuffer as DeviceBuffer
-from .front.device_array import empty as empty
-from .front.device_array import to_device as to_device
+from .front.device.array import DeviceBuffer as DeviceBuffer
+from .front.device.array import empty as empty
+from .front.device.array import to_device as to_device
 from .front.kernel import Kernel as Kernel
 from .front.kernel import kernel as kernel
 

@@ -12,7 +12,7 @@ import pytest
 
 import vyre
 from vyre.backends.reference import run
-from vyre.conform.generate import random_program
+from vyre.conform.programs.random import random_program
 from vyre.driver import counters
 from vyre.driver.admission.program import settle_config, why_not
 from vyre.driver.contract import CompiledPipeline, PendingDispatch

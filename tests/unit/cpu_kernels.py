@@ -4,7 +4,7 @@ import numpy as np
 
 import vyre
 from vyre import In, InOut, Out, atomic_add, atomic_max, f32, f64, gid, i32, u8, u32
-from vyre.backends.cpu import memory
+from vyre.backends.cpu.run import host_pool as memory
 from vyre.driver.guard import compile as pipelines
 
 LARGE = memory.POOLED_BYTES // 4

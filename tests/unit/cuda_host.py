@@ -15,9 +15,9 @@ from functools import cache
 
 import pytest
 
-from vyre.backends.cuda.text import SHARED_MEMORY
-from vyre.backends.cuda.vector import cuda_code
-from vyre.backends.reference.memory import Memory
+from vyre.backends.cuda.emit.coarsen import cuda_code
+from vyre.backends.cuda.emit.text import SHARED_MEMORY
+from vyre.backends.reference.engines.memory import Memory
 from vyre.lower import LowerOptions, lower
 from vyre.runtime.device import TRAP_WORDS
 

@@ -48,7 +48,7 @@ def variant(id, name, monkeypatch):
         case "no improvements":
             monkeypatch.setattr(import_module(f"vyre.backends.{id}.build"), "OFF", frozenset(PASSES))
         case "one invocation per thread":
-            cuda = import_module("vyre.backends.cuda.vector")
+            cuda = import_module("vyre.backends.cuda.emit.coarsen")
             monkeypatch.setattr(
                 import_module("vyre.backends.cuda.build"),
                 "cuda_code",

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vyre.backends.opencl.platforms import library
-from vyre.backends.opencl.text import Mode, build_options, keeps_subnormals, opencl_text
-from vyre.backends.reference.memory import Memory
+from vyre.backends.opencl.devices import library
+from vyre.backends.opencl.emit.text import Mode, build_options, keeps_subnormals, opencl_text
+from vyre.backends.reference.engines.memory import Memory
 from vyre.lower import LowerOptions, lower
-from vyre.lower.cfamily import ENTRY
-from vyre.lower.form import Kernel
-from vyre.lower.passes.stored import share_of
+from vyre.lower.c.emitter import ENTRY
+from vyre.lower.kernel_ir import Kernel
+from vyre.lower.passes.full_stores import share_of
 from vyre.runtime.device import TRAP_WORDS
 
 Grid = tuple[int, int, int]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from vyre.conform.generate import random_program
+from vyre.conform.programs.random import random_program
 from vyre.driver.admission import program as admission
 from vyre.driver.admission.program import (
     PROFILES,

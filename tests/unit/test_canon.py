@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vyre.foundation.ir.nodes as ir
-from vyre.conform.strategies import arbitrary_programs
-from vyre.conform.wire_fuzz import every_class
+from vyre.conform.programs.strategies import arbitrary_programs
+from vyre.conform.programs.wire_noise import every_class
 from vyre.errors import WireError, WireVersionError
 from vyre.foundation.formats.blake3 import blake3
 from vyre.foundation.formats.canon import canonicalize, fingerprint, vsa_fingerprint

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vyre import errors
-from vyre.backends.opencl.text import Mode, build_options, keeps_subnormals, opencl_text
+from vyre.backends.opencl.emit.text import Mode, build_options, keeps_subnormals, opencl_text
 from vyre.backends.reference import run
-from vyre.conform.generate import Case, random_program
-from vyre.conform.lanes import lane_program
+from vyre.conform.programs.divergent import lane_program
+from vyre.conform.programs.random import Case, random_program
 from vyre.foundation.ir.dtypes import bf16, bool_, can_cast, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from vyre.foundation.ir.nodes import (
     Assign,
@@ -51,11 +51,11 @@ from vyre.foundation.ir.ops import AtomicOp, BinaryOp, ReduceOp, UnaryOp
 from vyre.foundation.ir.program import Access, BufferDecl, Program, read, read_write, write_only
 from vyre.foundation.ir.report import Limits
 from vyre.lower import LowerOptions, lower
-from vyre.lower.cfamily_library import literal
-from vyre.lower.form import walk
+from vyre.lower.c.library import literal
+from vyre.lower.flatten_barriers import Straight
+from vyre.lower.kernel_ir import walk
 from vyre.lower.options import PASSES
 from vyre.lower.registers import bits_of, value_of
-from vyre.lower.straight import Straight
 from vyre.runtime.float_probe import GROUPS, differing, probe_inputs, probe_program
 
 from .golden_programs import PROGRAMS, assert_golden

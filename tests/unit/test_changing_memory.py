@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 import vyre
 from vyre import In, InOut, Out, atomic_add, barrier, f32, gid, lid, shared, u8, u32
-from vyre.backends.cpu.emit import Target, emit
-from vyre.backends.cpu.guards import held_conditions, without
-from vyre.backends.cpu.lanes import Lanes
-from vyre.conform.generate import random_program
+from vyre.backends.cpu.emit.hoisted_conditions import held_conditions, without
+from vyre.backends.cpu.emit.kernel import Target, emit
+from vyre.backends.cpu.emit.lanes import Lanes
+from vyre.conform.programs.random import random_program
 from vyre.foundation.ir.program import Program, workgroup
 from vyre.lower import improve, lower
-from vyre.lower.build import build
-from vyre.lower.form import PURE
+from vyre.lower.from_program import build
+from vyre.lower.kernel_ir import PURE
 
 from .lower_oracle import Dispatch
 from .test_lower_cover import OUT, A, P, _Maker, is_valid, one_access, random_kernel, words

@@ -6,8 +6,8 @@ import statistics
 import pytest
 
 import vyre
-from vyre.cli import bench
-from vyre.cli.bench import Document, median_with_interval
+from vyre.cli.commands import bench
+from vyre.cli.commands.bench import Document, median_with_interval
 
 from . import cli_tool
 from .cli_tool import command, document, inside, refused
@@ -57,7 +57,7 @@ def test_the_built_in_kernels_agree_on_every_backend(capsys):
 def test_the_built_in_kernels_compute_what_they_say():
     import numpy as np
 
-    from vyre.cli import bench_kernels as kernels
+    from vyre.cli.commands import bench_kernels as kernels
 
     for size in (0, 1, 255, 256, 257, 5000):
         x = np.random.default_rng(size).integers(0, 1 << 32, size, np.uint32)

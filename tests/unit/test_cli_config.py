@@ -8,7 +8,7 @@ from typing import get_type_hints
 
 import pytest
 
-from vyre.cli import config as command
+from vyre.cli.commands import config as command
 from vyre.driver.settings.knobs import all_knobs
 
 

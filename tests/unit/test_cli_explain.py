@@ -5,8 +5,8 @@ import json
 import pytest
 
 import vyre
-from vyre.cli.codes import ADVICE, error_classes, is_code, meanings
-from vyre.cli.explain import Codes, Plan
+from vyre.cli.commands.codes import ADVICE, error_classes, is_code, meanings
+from vyre.cli.commands.explain import Codes, Plan
 from vyre.errors import DiagCode, ErrorCode
 
 from . import cli_tool

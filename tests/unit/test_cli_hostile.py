@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from vyre.cli.app import Commands, ErrorDocument
-from vyre.cli.backends import Document as Backends
-from vyre.cli.devices import Document as Devices
-from vyre.cli.explain import Codes
-from vyre.cli.run import Document
+from vyre.cli.commands.backends import Document as Backends
+from vyre.cli.commands.devices import Document as Devices
+from vyre.cli.commands.explain import Codes
+from vyre.cli.commands.run import Document
 from vyre.driver.contract import BackendRegistration
 from vyre.driver.selection import registry
 

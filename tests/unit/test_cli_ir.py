@@ -5,7 +5,7 @@ import json
 import pytest
 
 import vyre
-from vyre.cli.ir import Document
+from vyre.cli.commands.ir import Document
 from vyre.driver.selection.registry import isolated
 
 from . import cli_tool

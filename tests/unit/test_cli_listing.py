@@ -6,7 +6,8 @@ from dataclasses import fields
 
 import pytest
 
-from vyre.cli import app, backends, caps, devices
+from vyre.cli import app
+from vyre.cli.commands import backends, caps, devices
 from vyre.driver.contract import BackendCapability, BackendRegistration, DeviceInfo, VyreBackend
 from vyre.driver.contract.capability import FACTS
 from vyre.driver.contract.values import DEFAULT_CONFIG

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import vyre
-from vyre.cli.run import Document
+from vyre.cli.commands.run import Document
 from vyre.foundation.formats.blake3 import blake3
 
 from . import cli_tool
@@ -119,7 +119,7 @@ def test_check_compares_with_the_reference(capsys):
 
 
 def test_unequal_bytes_are_exit_code_1_and_the_first_difference_is_named(capsys, monkeypatch):
-    from vyre.cli import run
+    from vyre.cli.commands import run
 
     right = run.compare
     monkeypatch.setattr(run, "compare", lambda asked, results: right(asked, [results[0] + F32(1)]))
@@ -129,7 +129,7 @@ def test_unequal_bytes_are_exit_code_1_and_the_first_difference_is_named(capsys,
 
 
 def test_repetitions_that_differ_are_exit_code_1(capsys, monkeypatch):
-    from vyre.cli import run
+    from vyre.cli.commands import run
 
     monkeypatch.setattr(run, "same_bytes", lambda a, b: False)
     words = ["run", "kernels.py:racy", "-i", "x=zeros:64", "--sizes", "out=1", "-b", "cpu", "--repeat", "2"]
@@ -331,7 +331,7 @@ def test_damaged_files_are_refused(capsys, files):
 
 
 def test_a_file_longer_than_any_program_is_refused(capsys, files, monkeypatch):
-    from vyre.cli import programs
+    from vyre.cli.inputs import programs
 
     monkeypatch.setattr(programs, "MAX_PROGRAM_BYTES", 10)
     (files / "p.vyre").write_text(PROGRAM)

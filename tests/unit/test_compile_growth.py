@@ -29,7 +29,7 @@ from vyre.foundation.meaning import mathlib
 
 from .device_backends import IDS, registration_or_skip
 
-emitting = importlib.import_module("vyre.backends.cpu.emit")
+emitting = importlib.import_module("vyre.backends.cpu.emit.kernel")
 G = InvocationId(0)
 
 

@@ -18,7 +18,7 @@ from vyre.backends.cpu import REGISTRATION, CpuBackend, Switches, exactness, una
 from vyre.backends.cpu.build import Built
 from vyre.backends.cpu.jit import host
 from vyre.backends.reference import run
-from vyre.conform.generate import random_program
+from vyre.conform.programs.random import random_program
 from vyre.driver.admission.program import why_not
 from vyre.driver.contract.values import DispatchConfig
 from vyre.driver.guard import compile as pipelines

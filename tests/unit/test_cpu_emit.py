@@ -7,11 +7,11 @@ import pytest
 
 import vyre
 from vyre import In, InOut, Out, barrier, f32, gid, lid, shared, trap, u8, u16, u32, wg
-from vyre.backends.cpu.emit import Target, emit
+from vyre.backends.cpu.emit.kernel import Target, emit
 from vyre.backends.cpu.jit import compile_object, ffi, load
 from vyre.backends.reference import run
-from vyre.backends.reference.memory import Memory
-from vyre.conform.generate import Case, random_program
+from vyre.backends.reference.engines.memory import Memory
+from vyre.conform.programs.random import Case, random_program
 from vyre.foundation.ir.dtypes import BY_NAME, i32
 from vyre.foundation.ir.nodes import (
     Assign,
@@ -35,9 +35,9 @@ from vyre.foundation.ir.nodes import (
 from vyre.foundation.ir.ops import BinaryOp, ReduceOp
 from vyre.foundation.ir.program import Program, output, read, read_write, workgroup
 from vyre.lower import lower
-from vyre.lower.build import build
-from vyre.lower.form import Check, Ins, Kernel, walk
-from vyre.lower.uniform import mark_uniform
+from vyre.lower.from_program import build
+from vyre.lower.kernel_ir import Check, Ins, Kernel, walk
+from vyre.lower.uniformity import mark_uniform
 
 WIDTHS = (1, 4, 8, 16)
 BLOCK, BLOCKS = 12, 8

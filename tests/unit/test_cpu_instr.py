@@ -7,11 +7,11 @@ import struct
 import llvmlite.binding as binding
 import pytest
 
-from vyre.backends.cpu import instr
+from vyre.backends.cpu.emit import instructions as instr
 from vyre.foundation.ir import dtypes, rounding
 from vyre.foundation.ir.ops import BinaryOp, UnaryOp
 from vyre.foundation.meaning import arith
-from vyre.lower.form import Ins
+from vyre.lower.kernel_ir import Ins
 
 WIDTHS = (1, 4, 16)
 LANES = 16

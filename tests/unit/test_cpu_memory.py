@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from tests.contract.programs import ADD, words
 
-from vyre.backends.cpu import CpuBackend, memory
+from vyre.backends.cpu import CpuBackend
+from vyre.backends.cpu.run import host_pool as memory
 from vyre.driver.contract.values import DispatchConfig
 from vyre.driver.plan import OutputSlot
 from vyre.errors import (

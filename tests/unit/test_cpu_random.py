@@ -10,8 +10,8 @@ import pytest
 from vyre import errors
 from vyre.backends.cpu import CpuBackend, Switches
 from vyre.backends.reference import run
-from vyre.conform.generate import random_program
-from vyre.conform.lanes import lane_program
+from vyre.conform.programs.divergent import lane_program
+from vyre.conform.programs.random import random_program
 from vyre.driver.contract.values import DispatchConfig
 from vyre.driver.guard import compile as pipelines
 from vyre.driver.guard.backend import guarded

@@ -7,16 +7,18 @@ import pytest
 
 import vyre
 from vyre import In, Out, barrier, f32, gid, i32, lid, shared, u8, u16, u32, u64
-from vyre.backends.cpu import CpuBackend, stream, warm
-from vyre.backends.cpu.emit import Target, emit
+from vyre.backends.cpu import CpuBackend
+from vyre.backends.cpu.emit import streaming_stores as stream
+from vyre.backends.cpu.emit.kernel import Target, emit
 from vyre.backends.cpu.jit import compile_object, ffi, host, load
-from vyre.backends.cpu.launch import Launch
+from vyre.backends.cpu.run import warm
+from vyre.backends.cpu.run.launch import Launch
 from vyre.driver.contract.values import DispatchConfig
 from vyre.foundation.ir.dtypes import u32 as u32_type
 from vyre.foundation.ir.nodes import InvocationId, Load, Store, lit
 from vyre.foundation.ir.program import Program, read, write_only
 from vyre.lower import LowerOptions, lower
-from vyre.lower.form import walk
+from vyre.lower.kernel_ir import walk
 
 from .cpu_kernels import arange, bump, compiled, halves, scaled, scaled_wide, shifted
 

@@ -15,7 +15,7 @@ import pytest
 
 from vyre.backends.cpu.build import Facts
 from vyre.backends.cpu.jit import compile_object, ffi, load
-from vyre.backends.cpu.launch import (
+from vyre.backends.cpu.run.launch import (
     INLINE_WORK,
     NEXT,
     PRIVATE_BYTES,
@@ -25,7 +25,7 @@ from vyre.backends.cpu.launch import (
     privatize,
     schedule,
 )
-from vyre.backends.cpu.pool import Pool, thread_count
+from vyre.backends.cpu.run.workers import Pool, thread_count
 from vyre.errors import ArgumentValueError, DeadlineExceeded, DeviceOutOfMemory, Trap
 
 from . import cpu_modules
@@ -192,7 +192,7 @@ def test_work_is_spread_where_it_is_worth_it(cost, groups, expected):
 
 def test_a_loop_counts_as_often_as_its_bounds_let_it_run():
     cost = [1, [[100, [0, 1], None, [2, [[10, [], None, [3, []]]]]]]]
-    from vyre.backends.cpu.cost import work
+    from vyre.backends.cpu.run.cost import work
 
     assert work(cost, (50, 60), 2) == 2 * (1 + 50 * 3 + 50 * 10 * 4)
     assert work(cost, (500, 600), 1) == 1 + 100 * 3 + 100 * 10 * 4

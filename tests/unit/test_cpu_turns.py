@@ -6,7 +6,7 @@ import pytest
 import vyre
 from vyre import In, Out, gid, u8, u16, u32
 from vyre.lower import lower
-from vyre.lower.form import walk
+from vyre.lower.kernel_ir import walk
 
 from .test_cpu_emit import Launched, agree, case_of, words
 

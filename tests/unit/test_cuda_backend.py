@@ -22,13 +22,17 @@ from vyre.backends import cuda as package
 from vyre.backends.cuda import backend as backends
 from vyre.backends.cuda import compile as compiling
 from vyre.backends.cuda import device as devices
-from vyre.backends.cuda import driver, exactness, native, staging, work
+from vyre.backends.cuda import devices as driver
+from vyre.backends.cuda import exactness
 from vyre.backends.cuda.device import CudaDevice
-from vyre.backends.cuda.driver import Context, Found
+from vyre.backends.cuda.devices import Context, Found
+from vyre.backends.cuda.emit import vendor_math as native
 from vyre.backends.cuda.exactness import Exactness, Mode
-from vyre.backends.cuda.exchange import CudaExchange
-from vyre.backends.cuda.staging import Crew, Staging, StopWords
-from vyre.backends.cuda.work import Numbers
+from vyre.backends.cuda.run import commands as work
+from vyre.backends.cuda.run import staging
+from vyre.backends.cuda.run.commands import Numbers
+from vyre.backends.cuda.run.exchange import CudaExchange
+from vyre.backends.cuda.run.staging import Crew, Staging, StopWords
 from vyre.driver.contract.values import DispatchConfig, ResidentReadRange
 from vyre.driver.guard import compile as pipelines
 from vyre.driver.guard.backend import guarded

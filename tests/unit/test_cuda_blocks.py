@@ -5,12 +5,12 @@ import random
 
 import pytest
 
-from vyre.backends.cuda.blocks import SIZES, fitting
 from vyre.backends.cuda.build import build, kernel_code
-from vyre.backends.cuda.runs import cuda_text
-from vyre.backends.cuda.vector import Code, cuda_code
+from vyre.backends.cuda.emit.block_size import SIZES, fitting
+from vyre.backends.cuda.emit.coarsen import Code, cuda_code
+from vyre.backends.cuda.emit.packed_access import cuda_text
 from vyre.backends.reference import run
-from vyre.conform.generate import Case, random_bytes, random_program
+from vyre.conform.programs.random import Case, random_bytes, random_program
 from vyre.driver.contract.values import DEFAULT_CONFIG, DispatchConfig
 from vyre.driver.guard.backend import guarded
 from vyre.foundation.ir.dtypes import u32

@@ -14,12 +14,12 @@ from tests.contract.programs import ADD, COUNT, LONG, TRAP, words
 
 import vyre
 from vyre import In, InOut, Out, gid, u32
-from vyre.backends.cuda import staging
-from vyre.backends.cuda.calls import Calls, Setting
 from vyre.backends.cuda.device import CudaDevice
-from vyre.backends.cuda.graphs import OF_A_KIND, WORTH_A_GRAPH
-from vyre.backends.cuda.vector import cuda_code
-from vyre.backends.cuda.work import CudaBatch, Loaded, Numbers, Sent
+from vyre.backends.cuda.emit.coarsen import cuda_code
+from vyre.backends.cuda.run import staging
+from vyre.backends.cuda.run.commands import CudaBatch, Loaded, Numbers, Sent
+from vyre.backends.cuda.run.fast_calls import Calls, Setting
+from vyre.backends.cuda.run.graphs import OF_A_KIND, WORTH_A_GRAPH
 from vyre.driver.contract.values import DispatchConfig, HostResource, ResidentDispatchStep, ResidentReadRange
 from vyre.driver.guard import compile as pipelines
 from vyre.driver.guard.backend import guarded

@@ -12,7 +12,7 @@ import pytest
 
 from vyre.backends.cuda.build import kernel_code
 from vyre.backends.cuda.compile import compile_text
-from vyre.backends.cuda.native import APART, within
+from vyre.backends.cuda.emit.vendor_math import APART, within
 from vyre.driver.contract import VyreBackend
 from vyre.driver.contract.values import DEFAULT_CONFIG, DispatchConfig
 from vyre.driver.execute.explanation import explain_dispatch
@@ -25,7 +25,7 @@ from vyre.foundation.ir.ops import UnaryOp
 from vyre.foundation.ir.program import Program, read, write_only
 from vyre.foundation.meaning import mathlib
 from vyre.lower import LowerOptions, lower
-from vyre.lower.form import walk
+from vyre.lower.kernel_ir import walk
 from vyre.runtime.float_probe import EDGES
 
 from .device_backends import open_or_skip

@@ -10,12 +10,12 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from vyre.backends.cuda import compile as compiling
-from vyre.backends.cuda.runs import cuda_text
-from vyre.backends.cuda.text import build_options
-from vyre.backends.cuda.vector import Code, cuda_code
+from vyre.backends.cuda.emit.coarsen import Code, cuda_code
+from vyre.backends.cuda.emit.packed_access import cuda_text
+from vyre.backends.cuda.emit.text import build_options
 from vyre.backends.reference import run
-from vyre.conform.generate import Case, random_program
-from vyre.conform.lanes import lane_program
+from vyre.conform.programs.divergent import lane_program
+from vyre.conform.programs.random import Case, random_program
 from vyre.errors import BackendUnavailable, KernelCompileFailed, Trap
 from vyre.foundation.ir.dtypes import f32, u32
 from vyre.foundation.ir.nodes import BinOp, Bitcast, Cast, If, InvocationId, Load, Store, lit

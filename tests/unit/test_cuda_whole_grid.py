@@ -12,8 +12,8 @@ from tests.contract.programs import ADD, COUNT, words
 import vyre
 from vyre import In, InOut, barrier, cos, f32, gid, grid_sync, lid, shared, sin, trap, u8, u32
 from vyre.backends.cuda.build import build, kernel_code
-from vyre.backends.cuda.text import dynamic_bytes, dynamic_places
-from vyre.backends.cuda.vector import cuda_code
+from vyre.backends.cuda.emit.coarsen import cuda_code
+from vyre.backends.cuda.emit.text import dynamic_bytes, dynamic_places
 from vyre.backends.reference import run
 from vyre.driver.contract.values import DispatchConfig
 from vyre.driver.counters import counters

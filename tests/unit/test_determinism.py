@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, assume, event, example, given, settings
 from hypothesis import strategies as st
 
 from vyre.backends.reference import Schedule, run
-from vyre.conform.strategies import valid_programs
+from vyre.conform.programs.strategies import valid_programs
 from vyre.driver.plan.grid import why_workgroup_is_fixed
 from vyre.foundation.check.determinism import Determinism, determinism
 from vyre.foundation.check.linear import linear

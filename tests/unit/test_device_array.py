@@ -27,9 +27,11 @@ from vyre.errors import (
     UnsupportedFeature,
     VyreError,
 )
-from vyre.front import device_array, device_home, dlpack
-from vyre.front.device_array import duplicate
-from vyre.front.device_home import home_of, place_of
+from vyre.front.device import array as device_array
+from vyre.front.device import dlpack
+from vyre.front.device import home as device_home
+from vyre.front.device.array import duplicate
+from vyre.front.device.home import home_of, place_of
 
 BACKENDS = ("cpu", "opencl", "wgpu", "cuda")
 

@@ -12,7 +12,7 @@ import vyre
 from vyre import In, InOut, Out, f32, gid, u8, u32
 from vyre.driver.contract.values import ResidentReadRange
 from vyre.errors import ArgumentTypeError, ArgumentValueError, BackendUnavailable, DispatchFailed
-from vyre.front.device_home import home_of
+from vyre.front.device.home import home_of
 
 try:
     home_of("cuda")

@@ -5,9 +5,10 @@ import random
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from vyre.backends.reference import Schedule, numpy_engine, run
-from vyre.conform.generate import random_program
-from vyre.conform.strategies import valid_programs
+from vyre.backends.reference import Schedule, run
+from vyre.backends.reference.engines import numpy_engine
+from vyre.conform.programs.random import random_program
+from vyre.conform.programs.strategies import valid_programs
 from vyre.errors import DiagCode
 from vyre.foundation.ir.dtypes import LIVE_TAGS, u32
 from vyre.foundation.ir.nodes import Block, Let, Return, Store, lit

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vyre.conform.strategies import arbitrary_programs
+from vyre.conform.programs.strategies import arbitrary_programs
 from vyre.errors import TextError, WireError, WireVersionError
 from vyre.foundation.formats.text import from_envelope, to_envelope
 from vyre.foundation.formats.wire.layout import MAX_PROGRAM_BYTES

@@ -137,7 +137,7 @@ def test_module_keeps_to_its_layer(path):
         ("vyre/driver/contract/profile.py", "x.PtxText"),
         ("vyre/front/run.py", "x = f'{y} runs on wgpu'"),
         ("vyre/front/run.py", "x = b'WGSL'"),
-        ("vyre/cli/run.py", "f('ray')"),
+        ("vyre/cli/commands/run.py", "f('ray')"),
         ("vyre/conform/cases.py", "class RayCase: pass"),
         ("vyre/foundation/ir/nodes.py", "def f():\n    global llvm_context"),
     ],

@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from vyre.backends.reference import run
-from vyre.conform.generate import Case, edge_bits, random_program
+from vyre.conform.programs.random import Case, edge_bits, random_program
 from vyre.errors import InvalidProgram, UnsupportedFeature
 from vyre.foundation.ir.dtypes import BY_NAME, LIVE_TAGS, bf16, bool_, can_cast, f16, f32, f64, i32, i64, u8, u32, u64
 from vyre.foundation.ir.nodes import (
@@ -49,11 +49,11 @@ from vyre.foundation.ir.ops import (
     UnaryOp,
 )
 from vyre.foundation.ir.program import Program, output, read, read_write, workgroup
-from vyre.lower.build import build
-from vyre.lower.form import If as KernelIf
-from vyre.lower.form import Loop as KernelLoop
-from vyre.lower.form import show, walk
-from vyre.lower.uniform import mark_uniform
+from vyre.lower.from_program import build
+from vyre.lower.kernel_ir import If as KernelIf
+from vyre.lower.kernel_ir import Loop as KernelLoop
+from vyre.lower.kernel_ir import show, walk
+from vyre.lower.uniformity import mark_uniform
 
 from .lower_oracle import Trapped, interpret
 

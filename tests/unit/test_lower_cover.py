@@ -35,8 +35,8 @@ from vyre.foundation.ir.nodes import (
 from vyre.foundation.ir.ops import AtomicOp, BinaryOp, UnaryOp
 from vyre.foundation.ir.program import Program, output, read, read_write, workgroup, write_only
 from vyre.lower import improve
-from vyre.lower.build import build
-from vyre.lower.form import walk
+from vyre.lower.from_program import build
+from vyre.lower.kernel_ir import walk
 
 from .lower_oracle import Dispatch, interpret
 

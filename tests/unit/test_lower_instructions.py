@@ -6,20 +6,20 @@ from itertools import product
 import llvmlite.binding as binding
 import pytest
 
-from vyre.backends.cpu import instr
-from vyre.backends.cuda.text import Cuda
-from vyre.backends.opencl.text import Mode, opencl_text
-from vyre.backends.wgpu.text import wgsl_text
-from vyre.backends.wgpu.traits import Traits
-from vyre.conform.generate import random_program
+from vyre.backends.cpu.emit import instructions as instr
+from vyre.backends.cuda.emit.text import Cuda
+from vyre.backends.opencl.emit.text import Mode, opencl_text
+from vyre.backends.wgpu.emit.text import wgsl_text
+from vyre.backends.wgpu.emit.traits import Traits
+from vyre.conform.programs.random import random_program
 from vyre.errors import InvalidProgram
 from vyre.foundation.ir.dtypes import BY_NAME, can_cast
 from vyre.foundation.ir.ops import BINARY_TYPES, UNARY_TYPES, BinaryOp, UnaryOp
 from vyre.lower import LowerOptions, lower
-from vyre.lower.cfamily import emit
+from vyre.lower.c.emitter import emit
 from vyre.lower.evaluate import function_of
-from vyre.lower.form import Buffer, Ins, Kernel, walk
 from vyre.lower.instructions import INSTRUCTIONS, OF_OPERATOR, require
+from vyre.lower.kernel_ir import Buffer, Ins, Kernel, walk
 from vyre.lower.registers import REGISTER_TYPES
 
 SOURCES = {"convert": ("bool", "u32", "i32", "u64", "i64", "f32", "f64"), "bitcast": ("u32", "i32", "f32")}

@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vyre.lower.evaluate import function_of
-from vyre.lower.form import Ins
 from vyre.lower.instructions import BOUNDED, COMPARES, interval_of
 from vyre.lower.intervals import LIMITS
+from vyre.lower.kernel_ir import Ins
 
 ALONE = {"convert", "narrow", "mulhi", "popcount", "clz", "ctz", "not"}
 SHAPES = {

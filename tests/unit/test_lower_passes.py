@@ -6,7 +6,7 @@ import struct
 import pytest
 
 from vyre.backends.reference import run
-from vyre.conform.generate import edge_bits, random_program
+from vyre.conform.programs.random import edge_bits, random_program
 from vyre.errors import ArgumentValueError
 from vyre.foundation.ir.dtypes import bf16, bool_, can_cast, f16, f32, f64, i32, i64, u8, u32, u64
 from vyre.foundation.ir.nodes import (
@@ -36,9 +36,9 @@ from vyre.foundation.ir.nodes import (
 from vyre.foundation.ir.ops import BINARY_TYPES, UNARY_TYPES, AtomicOp, BinaryOp, ReduceOp, UnaryOp
 from vyre.foundation.ir.program import Program, read, read_write, workgroup
 from vyre.lower import PASSES, LowerOptions, improve, lower
-from vyre.lower.build import build
-from vyre.lower.form import Loop as KernelLoop
-from vyre.lower.form import show, walk
+from vyre.lower.from_program import build
+from vyre.lower.kernel_ir import Loop as KernelLoop
+from vyre.lower.kernel_ir import show, walk
 from vyre.lower.passes import RUN
 
 from .lower_oracle import interpret

@@ -10,8 +10,8 @@ import pytest
 
 import vyre
 from vyre import In, InOut, Out, gid, i32, lid, u8, u32
-from vyre.conform.generate import Case, random_program
-from vyre.conform.lanes import lane_program
+from vyre.conform.programs.divergent import lane_program
+from vyre.conform.programs.random import Case, random_program
 from vyre.foundation.ir.dtypes import BY_NAME
 from vyre.foundation.ir.nodes import (
     Assign,
@@ -34,9 +34,9 @@ from vyre.foundation.ir.nodes import (
 from vyre.foundation.ir.ops import BinaryOp, UnaryOp
 from vyre.foundation.ir.program import Program, read, read_write
 from vyre.lower import PASSES, LowerOptions, lower
-from vyre.lower.form import Loop as KernelLoop
-from vyre.lower.form import bodies
-from vyre.lower.trips import most_turns, turns_of
+from vyre.lower.kernel_ir import Loop as KernelLoop
+from vyre.lower.kernel_ir import bodies
+from vyre.lower.loop_bounds import most_turns, turns_of
 
 from .lower_oracle import Dispatch, Trapped
 

@@ -14,8 +14,8 @@ from mpmath import mp, mpf
 
 import vyre
 from vyre.backends.reference import run
-from vyre.conform.generate import random_program
-from vyre.conform.ulps import points, true_values, ulps
+from vyre.conform.programs.random import random_program
+from vyre.conform.values.ulps import points, true_values, ulps
 from vyre.foundation.check.gridsync import segments
 from vyre.foundation.check.validate import validate
 from vyre.foundation.ir import rounding

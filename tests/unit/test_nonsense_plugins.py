@@ -9,8 +9,8 @@ import pytest
 
 import vyre
 from vyre import In, Out, gid, u32
-from vyre.cli import backends, config, devices
 from vyre.cli.app import main
+from vyre.cli.commands import backends, config, devices
 from vyre.driver.contract import BackendRegistration, DeviceInfo, VyreBackend
 from vyre.driver.selection import registry
 from vyre.driver.selection.listing import BackendListing

@@ -6,8 +6,9 @@ import time
 import numpy as np
 import pytest
 
-from vyre.backends.reference import OobReport, numpy_engine, run
-from vyre.backends.reference.memory import Memory, Options
+from vyre.backends.reference import OobReport, run
+from vyre.backends.reference.engines import numpy_engine
+from vyre.backends.reference.engines.memory import Memory, Options
 from vyre.errors import DeadlineExceeded, InvalidProgram, StepLimitExceeded, Trap, UnsupportedFeature
 from vyre.foundation.ir import nodes as ir
 from vyre.foundation.ir.dtypes import bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64

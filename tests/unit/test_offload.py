@@ -11,7 +11,7 @@ from tests.contract.programs import ADD, COUNT, NEIGHBOUR, PLANE, SPLIT, TRAP, u
 
 from vyre.backends import cuda, opencl, wgpu
 from vyre.backends.reference import run
-from vyre.conform.generate import random_program
+from vyre.conform.programs.random import random_program
 from vyre.driver.admission.program import why_not
 from vyre.driver.contract.values import (
     DispatchConfig,

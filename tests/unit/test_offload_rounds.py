@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from tests.contract.programs import ADD, COUNT, SPLIT, TRAP, words
 
-from vyre.backends.cuda.rounds import CudaRound
+from vyre.backends.cuda.run.small_dispatch import CudaRound
 from vyre.backends.reference import run
-from vyre.conform.generate import random_program
+from vyre.conform.programs.random import random_program
 from vyre.driver.admission.program import why_not
 from vyre.driver.contract.values import DEFAULT_CONFIG, DispatchConfig
 from vyre.driver.plan import plan_dispatch

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from tests.contract.programs import ADD, COUNT, LONG, NEIGHBOUR, TRAP, unwords, words
 
-from vyre.backends.opencl import REGISTRATION, exactness, platforms, probe_key, unavailable
+from vyre.backends.opencl import REGISTRATION, exactness, probe_key, unavailable
 from vyre.backends.opencl import backend as backends
+from vyre.backends.opencl import devices as platforms
 from vyre.backends.opencl.build import build, kernel_text
-from vyre.backends.opencl.text import Mode
+from vyre.backends.opencl.emit.text import Mode
 from vyre.driver.contract.values import DispatchConfig, ResidentReadRange
 from vyre.driver.guard import compile as pipelines
 from vyre.driver.guard.backend import guarded

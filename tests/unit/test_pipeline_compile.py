@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from vyre import f32, u32
-from vyre.conform.generate import random_program
+from vyre.conform.programs.random import random_program
 from vyre.driver.contract import BackendCapability, CompiledPipeline, ReadyPending, VyreBackend
 from vyre.driver.contract.values import DEFAULT_CONFIG, DispatchConfig, TimedDispatchResult
 from vyre.driver.counters import counters

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vyre.backends.reference import Schedule, run
-from vyre.backends.reference.races import Detector, Site
+from vyre.backends.reference.engines.races import Detector, Site
 from vyre.errors import RaceDetected
 from vyre.foundation.ir.dtypes import u8, u32
 from vyre.foundation.ir.nodes import (  # fmt: skip

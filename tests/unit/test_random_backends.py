@@ -12,8 +12,8 @@ import pytest
 
 from vyre import errors
 from vyre.backends.reference import run
-from vyre.conform.generate import Case, edge_bits, random_bytes, random_program
-from vyre.conform.lanes import lane_program
+from vyre.conform.programs.divergent import lane_program
+from vyre.conform.programs.random import Case, edge_bits, random_bytes, random_program
 from vyre.driver.contract.values import DispatchConfig
 from vyre.driver.guard import compile as pipelines
 from vyre.driver.guard.backend import guarded

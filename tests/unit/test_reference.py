@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vyre.backends.reference as reference
-from vyre.backends.reference import OobReport, RunResult, Schedule, numpy_engine, run
+from vyre.backends.reference import OobReport, RunResult, Schedule, run
 from vyre.backends.reference.backend import ReferenceBackend
-from vyre.backends.reference.memory import BufferState, Memory, element_nbytes
+from vyre.backends.reference.engines import numpy_engine
+from vyre.backends.reference.engines.memory import BufferState, Memory, element_nbytes
 from vyre.driver.contract.values import DispatchConfig
 from vyre.errors import (
     ArgumentTypeError,
@@ -199,7 +200,7 @@ def test_memory_that_is_not_there_is_reported(monkeypatch):
         def __new__(cls, nbytes):
             raise MemoryError
 
-    monkeypatch.setattr("vyre.backends.reference.memory.bytearray", Nowhere, raising=False)
+    monkeypatch.setattr("vyre.backends.reference.engines.memory.bytearray", Nowhere, raising=False)
     with pytest.raises(DeviceOutOfMemory, match=r"no memory for buffer 'out'.*Fix: use a smaller buffer"):
         BufferState.zeros(output("out", 0, u32, 1), 1)
 
@@ -290,13 +291,13 @@ def test_an_invalid_program_is_refused_with_its_findings():
 def test_a_program_is_checked_once(monkeypatch):
     program = copy_program()
     run(program, [b""], grid=(1, 1, 1), output_elements={"out": 0})
-    monkeypatch.setattr("vyre.backends.reference.engines.validate", None)
+    monkeypatch.setattr("vyre.backends.reference.engines.run.validate", None)
     assert run(program, [b""], grid=(1, 1, 1), output_elements={"out": 0}).outputs == [b""]
 
 
 @pytest.mark.parametrize("node", [AllReduce("x", CollectiveOp.SUM, 1), Broadcast("x", 1, 0)])
 def test_collectives_between_devices_are_refused(node):
-    from vyre.backends.reference.tape import compile_tape
+    from vyre.backends.reference.engines.tape import compile_tape
 
     with pytest.raises(InvalidProgram, match=r"V046"):
         run(one(node), [words(0), words(0)], grid=(1, 1, 1))
@@ -319,7 +320,7 @@ def test_collectives_between_devices_are_refused(node):
     ],
 )
 def test_a_tape_of_an_invalid_program_says_what_is_wrong(program, error, message):
-    from vyre.backends.reference.tape import compile_tape
+    from vyre.backends.reference.engines.tape import compile_tape
 
     with pytest.raises(error, match=f"{message}.*Fix: "):
         compile_tape(program, traced=False)
@@ -342,7 +343,7 @@ def test_the_numpy_engine_has_one_schedule_and_sees_no_races(options):
 
 def test_auto_takes_numpy_where_it_can_and_scalar_elsewhere(monkeypatch):
     calls = []
-    from vyre.backends.reference import numpy_engine, scalar
+    from vyre.backends.reference.engines import numpy_engine, scalar
 
     for engine in (numpy_engine, scalar):
         plain = engine.execute

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from vyre.backends.reference import run
-from vyre.conform.generate import random_program
+from vyre.conform.programs.random import random_program
 from vyre.errors import StepLimitExceeded, Trap, UnsupportedFeature
 from vyre.foundation.check.validate import validate
 from vyre.foundation.ir.dtypes import BY_NAME, u32

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vyre.backends.reference import OobReport, Schedule, run
-from vyre.conform.strategies import valid_programs
+from vyre.conform.programs.strategies import valid_programs
 from vyre.errors import DeadlineExceeded, DispatchFailed, InvalidProgram, StepLimitExceeded, Trap
 from vyre.foundation.ir import nodes as ir
 from vyre.foundation.ir.dtypes import bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
@@ -225,8 +225,8 @@ def test_return_ends_one_invocation_even_inside_a_loop():
 
 
 def test_deep_nesting_neither_compiles_nor_runs_by_recursion():
-    from vyre.backends.reference import scalar
-    from vyre.backends.reference.memory import Memory, Options
+    from vyre.backends.reference.engines import scalar
+    from vyre.backends.reference.engines.memory import Memory, Options
 
     e = lit(0)
     for _ in range(5_000):
@@ -394,8 +394,8 @@ def test_a_grid_wide_barrier_makes_every_workgroup_wait(schedule):
 
 def run_unchecked(program, inputs=(), schedule="forward", grid=(1, 1, 1)):
     """Past the validator, which refuses what these tests need."""
-    from vyre.backends.reference import scalar
-    from vyre.backends.reference.memory import Memory, Options
+    from vyre.backends.reference.engines import scalar
+    from vyre.backends.reference.engines.memory import Memory, Options
 
     return scalar.execute(program, Memory.build(program, inputs), grid, Options(Schedule.of(schedule)))
 
@@ -501,8 +501,8 @@ def test_lanes_that_have_returned_count_as_missing():
         Store("out", lid, SubgroupReduce(ReduceOp.ADD, lid) + SubgroupBallot(lit(True)) * lit(100)
               + SubgroupShuffle(lid + lit(5), lit(1)) * lit(10_000)),
     ])  # fmt: skip
-    from vyre.backends.reference import scalar
-    from vyre.backends.reference.memory import Memory, Options
+    from vyre.backends.reference.engines import scalar
+    from vyre.backends.reference.engines.memory import Memory, Options
 
     for schedule in SCHEDULES:
         memory = Memory.build(p, [])
@@ -574,8 +574,8 @@ LATER = BufLen("x") > lit(100)
     ],
 )
 def test_async_copies_that_do_not_pair_up_are_reported(body, message):
-    from vyre.backends.reference import scalar
-    from vyre.backends.reference.memory import Memory, Options
+    from vyre.backends.reference.engines import scalar
+    from vyre.backends.reference.engines.memory import Memory, Options
 
     p = Program(COPY, (1, 1, 1), body)
     with pytest.raises(DispatchFailed, match=f"{message}.*Fix: "):

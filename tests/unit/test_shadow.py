@@ -14,8 +14,8 @@ import vyre
 from vyre import In, InOut, Out, atomic_add, gid, u32
 from vyre.backends.reference import REGISTRATION as REFERENCE
 from vyre.backends.reference import Schedule, run
-from vyre.conform.generate import random_program
-from vyre.conform.witness import u32_matrix, u32_witnesses
+from vyre.conform.programs.random import random_program
+from vyre.conform.values.edge_values import u32_matrix, u32_witnesses
 from vyre.driver import counters
 from vyre.driver.contract import BackendRegistration, CompiledPipeline, VyreBackend
 from vyre.driver.contract.values import DEFAULT_CONFIG, DispatchConfig, HostResource, ResidentOwner, ResidentReadRange

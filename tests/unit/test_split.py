@@ -13,7 +13,7 @@ import pytest
 
 from vyre import u32
 from vyre.backends.reference.backend import CAPABILITY, ReferenceBackend
-from vyre.conform.generate import random_program
+from vyre.conform.programs.random import random_program
 from vyre.driver import counters
 from vyre.driver.contract import BackendCapability, CompiledPipeline, VyreBackend
 from vyre.driver.contract.values import DEFAULT_CONFIG, DispatchConfig, TimedDispatchResult

@@ -9,8 +9,15 @@ from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis.errors import NoSuchExample
 
 from vyre.backends.reference import run
-from vyre.conform.generate import MAX_INVOCATIONS, edge_bits, random_bytes, random_program
-from vyre.conform.strategies import arbitrary_programs, buffers, cast_types, element_types, predicates, valid_programs
+from vyre.conform.programs.random import MAX_INVOCATIONS, edge_bits, random_bytes, random_program
+from vyre.conform.programs.strategies import (
+    arbitrary_programs,
+    buffers,
+    cast_types,
+    element_types,
+    predicates,
+    valid_programs,
+)
 from vyre.foundation.check.gridsync import contains_grid_sync, is_sync, segments
 from vyre.foundation.check.validate import Capabilities, validate
 from vyre.foundation.formats.text import PREDICATES

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vyre.conform.generate import random_program
-from vyre.conform.strategies import arbitrary_programs, cast_types, valid_programs
+from vyre.conform.programs.random import random_program
+from vyre.conform.programs.strategies import arbitrary_programs, cast_types, valid_programs
 from vyre.errors import IRValueError, TextError
 from vyre.foundation.formats.parse import parse_program
 from vyre.foundation.formats.text import print_expr, print_program

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from vyre.conform.strategies import arbitrary_programs, valid_programs
+from vyre.conform.programs.strategies import arbitrary_programs, valid_programs
 from vyre.errors import DiagCode, InvalidProgram
 from vyre.foundation.check.validate import Capabilities, Issue, Limits, check, validate
 from vyre.foundation.ir import nodes as ir

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vyre.backends.reference import vector
+from vyre.backends.reference.engines import vector
 from vyre.errors import IRTypeError, UnsupportedFeature
 from vyre.foundation.ir import rounding
 from vyre.foundation.ir.dtypes import BY_NAME, bf16, bool_, bytes_, can_cast, f16, f32, f64, i32, u32, u64

@@ -15,7 +15,8 @@ import vyre
 from vyre import In, InOut, Out, gid, u32, u64
 from vyre.backends import wgpu as package
 from vyre.backends.reference import run
-from vyre.backends.wgpu import REGISTRATION, adapters
+from vyre.backends.wgpu import REGISTRATION
+from vyre.backends.wgpu import devices as adapters
 from vyre.driver.contract.values import DispatchConfig, ResidentReadRange
 from vyre.driver.guard import compile as pipelines
 from vyre.driver.guard.backend import guarded

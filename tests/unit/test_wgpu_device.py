@@ -17,8 +17,8 @@ from vyre.runtime.device import Built, Facts
 if "wgpu" not in os.environ.get("VYRE_REQUIRE_BACKENDS", "").split(","):
     pytest.importorskip("wgpu")
 
-from vyre.backends.wgpu import adapters
 from vyre.backends.wgpu import device as device_module
+from vyre.backends.wgpu import devices as adapters
 from vyre.backends.wgpu.device import WgpuDevice
 
 from .busy_devices import under_way

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from vyre.backends.reference import run as run_reference
-from vyre.backends.wgpu.traits import SAFEST, Traits
+from vyre.backends.wgpu.emit.traits import SAFEST, Traits
 from vyre.driver.contract import DeviceInfo
 from vyre.driver.selection.remembered import Probe, recall, remember
 from vyre.errors import BackendUnavailable, DispatchFailed

@@ -10,12 +10,12 @@ from itertools import product
 import numpy as np
 import pytest
 
-from vyre.backends.wgpu import prelude
-from vyre.backends.wgpu.prelude import called, functions
-from vyre.backends.wgpu.traits import SAFEST, Traits
+from vyre.backends.wgpu.emit import prelude
+from vyre.backends.wgpu.emit.prelude import called, functions
+from vyre.backends.wgpu.emit.traits import SAFEST, Traits
 from vyre.foundation.ir import rounding
 from vyre.lower.evaluate import function_of
-from vyre.lower.form import Ins
+from vyre.lower.kernel_ir import Ins
 from vyre.lower.registers import bits_of, value_of
 
 from .wgpu_raw import device_or_skip

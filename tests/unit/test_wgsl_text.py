@@ -7,10 +7,10 @@ import pytest
 
 from vyre import errors
 from vyre.backends.reference import run
-from vyre.backends.wgpu.text import ENTRY, helper_turns, param_words, shared_bytes, wgsl_text
-from vyre.backends.wgpu.traits import SAFEST, Traits
-from vyre.conform.generate import Case, random_program
-from vyre.conform.lanes import lane_program
+from vyre.backends.wgpu.emit.text import ENTRY, helper_turns, param_words, shared_bytes, wgsl_text
+from vyre.backends.wgpu.emit.traits import SAFEST, Traits
+from vyre.conform.programs.divergent import lane_program
+from vyre.conform.programs.random import Case, random_program
 from vyre.errors import UnsupportedFeature
 from vyre.foundation.ir.dtypes import bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from vyre.foundation.ir.nodes import (

@@ -8,15 +8,15 @@ import pytest
 import vyre
 from vyre import In, InOut, Out, barrier, gid, lid, shared, u32, u64
 from vyre.backends import reference
-from vyre.backends.cuda.vector import cuda_code
-from vyre.conform.generate import Case
+from vyre.backends.cuda.emit.coarsen import cuda_code
+from vyre.conform.programs.random import Case
 from vyre.foundation.ir.build import Builder
 from vyre.foundation.ir.dtypes import u32 as word
 from vyre.foundation.ir.nodes import InvocationId, Loop, lit
 from vyre.foundation.ir.visit import walk_nodes
 from vyre.foundation.language.kernel import build_program, read_source
 from vyre.lower import PASSES, LowerOptions, lower
-from vyre.lower.form import show, walk
+from vyre.lower.kernel_ir import show, walk
 
 from .device_backends import open_or_skip, registration_or_skip
 from .test_cuda_text import cubin, nvrtc_or_skip

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 import vyre.foundation.ir.nodes as ir
-from vyre.conform.strategies import arbitrary_programs
+from vyre.conform.programs.strategies import arbitrary_programs
 from vyre.errors import ArgumentTypeError, ArgumentValueError, WireError, WireVersionError
 from vyre.foundation.formats.blake3 import blake3
 from vyre.foundation.formats.wire import decode, encode, layout, revision

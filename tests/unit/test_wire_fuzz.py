@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from vyre.conform.wire_fuzz import corpus, judge, mutate, noise, seal
+from vyre.conform.programs.wire_noise import corpus, judge, mutate, noise, seal
 from vyre.foundation.formats.wire import decode, encode
 from vyre.foundation.ir.nodes import Assign, Block, SubgroupLocalId
 from vyre.foundation.ir.program import Program

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from vyre.backends.reference.memory import Memory
-from vyre.backends.wgpu.text import ENTRY, param_words, wgsl_text
-from vyre.backends.wgpu.traits import SAFEST, Traits
+from vyre.backends.reference.engines.memory import Memory
+from vyre.backends.wgpu.emit.text import ENTRY, param_words, wgsl_text
+from vyre.backends.wgpu.emit.traits import SAFEST, Traits
 from vyre.lower import LowerOptions, lower
-from vyre.lower.form import Kernel
+from vyre.lower.kernel_ir import Kernel
 from vyre.runtime.device import TRAP_WORDS
 
 LIMITS = (

@@ -97,7 +97,7 @@ class _LazyGroup(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
             return None
-        import_module(f".{cmd_name}", __package__)
+        import_module(f".commands.{cmd_name}", __package__)
         return _swift(vars(typer.main.get_command(app))["commands"].get(cmd_name), ctx)
 
     def get_help_option(self, ctx: Any) -> Any:

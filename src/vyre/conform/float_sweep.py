@@ -40,7 +40,7 @@ from ..foundation.ir.ops import BinaryOp, UnaryOp
 from ..foundation.ir.program import BufferDecl, Program, read, uniform, workgroup, write_only
 from ..foundation.ir.rounding import f32_from_bits
 from ..foundation.ir.visit import walk
-from .generate import Case
+from .programs.random import Case
 
 EDGES = (
     0x00000000, 0x80000000, 0x00000001, 0x80000001, 0x000000FF, 0x0000FF00, 0x00400000, 0x007FFFFF, 0x807FFFFF,

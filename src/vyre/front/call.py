@@ -22,7 +22,7 @@ from ..errors import ArgumentValueError
 from .arrays import Array, check_writable, destination, from_bytes, may_share_memory, ndarray, to_input
 from .bind import CallPlan, Extent, Form, Options, OutputPlan, check_array
 from .compile import backend_for, losers_for
-from .device_array import is_on_device
+from .device.array import is_on_device
 
 if TYPE_CHECKING:
     from ..driver.contract.backend import VyreBackend
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..driver.execute.explanation import Explanation
     from ..driver.execute.pipeline import DriverPipeline
     from ..foundation.ir.program import Program
-    from .device_call import DeviceCall
+    from .device.call import DeviceCall
     from .kernel import Kernel
 
 K = TypeVar("K")
@@ -42,7 +42,7 @@ NO_OPTIONS = Options(None, None, None, None)
 
 @cache
 def _device_call() -> type[DeviceCall]:
-    from .device_call import DeviceCall  # which knows this module
+    from .device.call import DeviceCall  # which knows this module
 
     return DeviceCall
 

@@ -6,11 +6,11 @@ from collections.abc import Set
 
 from ..foundation.ir.program import Program
 from ..foundation.meaning import mathlib
-from .build import build
-from .form import Kernel
+from .from_program import build
+from .kernel_ir import Kernel
 from .options import DEFAULT_OPTIONS, PASSES, LowerOptions
 from .passes import RUN
-from .uniform import mark_uniform
+from .uniformity import mark_uniform
 
 __all__ = ["PASSES", "Kernel", "LowerOptions", "improve", "lower"]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from .form import Ins
 from .instructions import F32, Function, instruction, named
+from .kernel_ir import Ins
 from .registers import flush, single
 
 _READS_AS_ZERO = named(F32.STEP, F32.ROOT, F32.TEST)

@@ -27,7 +27,7 @@ from .intervals import LIMITS, Interval
 from .registers import BITS, REGISTER_TYPES, bits_of, flush, value_of
 
 if TYPE_CHECKING:
-    from .form import Ins
+    from .kernel_ir import Ins
 
 Function: TypeAlias = Callable[..., Any]
 Meaning: TypeAlias = Callable[[str, str, Any], Function]

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from ..driver.contract.values import Dims
 from ..errors import KernelCompileFailed
-from ..lower.form import Kernel
-from ..lower.shares import plain
+from ..lower.kernel_ir import Kernel
+from ..lower.length_exprs import plain
 
 Memory: TypeAlias = Any
 """A piece of device memory, as the target's library has it."""

@@ -18,7 +18,7 @@ from ..driver.plan.binding import BindingPlan, BindingRole
 from ..driver.plan.grid import INDIRECT_BYTES, box_count, boxes, check_grid, grid_words, require_grid_within
 from ..driver.plan.launch import LaunchPlan
 from ..errors import CooperativeResidencyExceeded, Trap, UnsupportedFeature, VyreError
-from ..lower.shares import number
+from ..lower.length_exprs import number
 from .device import TRAP_BYTES, Batch, Code, Device, Facts, Memory, Ticket
 from .memory_pool import Piece, piece_bytes
 

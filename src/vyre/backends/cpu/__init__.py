@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...driver.contract.backend import VyreBackend
 from ...driver.contract.registration import BackendRegistration, DeviceInfo
-from .pool import THREADS
+from .run.workers import THREADS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +37,7 @@ def open_backend(device: object = None) -> VyreBackend:
     return CpuBackend()
 
 
-def devices() -> tuple[DeviceInfo, ...]:
+def list_devices() -> tuple[DeviceInfo, ...]:
     import platform
 
     return (DeviceInfo(0, platform.machine() or "processor"),)
@@ -51,12 +51,12 @@ def unavailable() -> str | None:
 
 
 def checks() -> Iterator[Check]:
-    from .findings import findings
+    from .requirements import findings
 
     return findings()
 
 
-def emit(program: Program) -> str:
+def emitted_text(program: Program) -> str:
     """LLVM's assembler for this processor."""
     from .build import Switches, kernel_text
     from .jit import host
@@ -70,9 +70,9 @@ REGISTRATION = BackendRegistration(
     precedence=100,
     open=open_backend,
     unavailable=unavailable,
-    devices=devices,
+    devices=list_devices,
     kind="host",
-    emit=emit,
+    emit=emitted_text,
     knobs=(THREADS,),
     checks=checks,
 )

@@ -28,12 +28,12 @@ from ...runtime.compiled import OPS, CompiledBackend
 from .build import Built, Switches, build
 from .exactness import why_not_hardware
 from .jit import Host, host
-from .memory import Pages
-from .pipeline import CpuPipeline
-from .pool import Pool, thread_count
+from .run.host_pool import Pages
+from .run.pipeline import CpuPipeline
+from .run.workers import Pool, thread_count
 
 if TYPE_CHECKING:
-    from .resident import HostExchange, HostResidents
+    from .run.resident import HostExchange, HostResidents
 
 
 class CpuBackend(CompiledBackend):
@@ -86,7 +86,7 @@ class CpuBackend(CompiledBackend):
         return residents.run_steps(compiled, reads, repeat, timed=timed)
 
     def exchange(self) -> HostExchange:
-        from .resident import HostExchange
+        from .run.resident import HostExchange
 
         return HostExchange(self.residents)
 
@@ -95,7 +95,7 @@ class CpuBackend(CompiledBackend):
         """Made by the first use, with NumPy."""
         self.require_open()
         if self._residents is None:
-            from .resident import HostResidents
+            from .run.resident import HostResidents
 
             with self._lock:
                 if self._residents is None:

@@ -11,11 +11,11 @@ from typing import Any
 from ...errors import KernelCompileFailed
 from ...foundation.ir.program import Program
 from ...lower import LowerOptions, lower
-from ...lower.form import Ins, Kernel, walk
-from ...lower.shares import Share, number, plain
-from .cost import Cost, cost_of
-from .emit import Target, emit
+from ...lower.kernel_ir import Ins, Kernel, walk
+from ...lower.length_exprs import Share, number, plain
+from .emit.kernel import Target, emit
 from .jit import Host, compile_object
+from .run.cost import Cost, cost_of
 
 FORMAT = 5
 _HEADER = struct.Struct("<4sI")

@@ -9,7 +9,7 @@ from ...driver.selection.remembered import Probe, recall, remember
 from ...runtime.float_probe import GROUPS, TRIPLES, differing, output_bytes, probe_inputs, probe_program
 from .build import Built, Switches, build
 from .jit import Host, ffi, load
-from .launch import NEXT, Launch
+from .run.launch import NEXT, Launch
 
 _REMEMBERED_AS = "cpu-exactness"
 

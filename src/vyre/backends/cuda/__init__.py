@@ -35,10 +35,10 @@ def open_backend(device: object = None) -> VyreBackend:
     return CudaBackend(device)
 
 
-def devices() -> tuple[DeviceInfo, ...]:
+def list_devices() -> tuple[DeviceInfo, ...]:
     if unavailable() is not None:
         return ()
-    from .driver import infos
+    from .devices import infos
 
     return infos()
 
@@ -48,7 +48,7 @@ def unavailable() -> str | None:
         return "cuda-bindings is not installed: pip install 'vyre[cuda]'"
     from ...errors import BackendUnavailable
     from .compile import compiler_version
-    from .driver import driver_version, library, why_none
+    from .devices import driver_version, library, why_none
 
     try:
         library()
@@ -77,12 +77,12 @@ def _is_installed() -> bool:
 
 
 def checks() -> Iterator[Check]:
-    from .findings import findings
+    from .requirements import findings
 
     return findings()
 
 
-def emit(program: Program) -> str:
+def emitted_text(program: Program) -> str:
     """CUDA C++, as NVRTC gets it for a device that flushes when asked to, which all known ones do."""
     from .build import kernel_code
 
@@ -115,8 +115,8 @@ REGISTRATION = BackendRegistration(
     precedence=10,
     open=open_backend,
     unavailable=unavailable,
-    devices=devices,
+    devices=list_devices,
     probe_key=probe_key,
-    emit=emit,
+    emit=emitted_text,
     checks=checks,
 )

@@ -22,10 +22,10 @@ from ...runtime.float_probe import differing, probe_program, run_probe
 from .build import build
 from .compile import compiler_version
 from .device import CudaDevice
-from .driver import Found, driver_version, found_devices
+from .devices import Found, driver_version, found_devices
+from .emit.vendor_math import APART
 from .exactness import Mode, exactness_of
-from .exchange import CudaExchange
-from .native import APART
+from .run.exchange import CudaExchange
 
 _OWN_SHARED_BYTES = 16
 """Shared memory that a kernel has besides the program's: whether a lane has stopped."""

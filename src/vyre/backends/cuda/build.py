@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from ...foundation.ir.program import Program
 from ...lower import LowerOptions, lower
-from ...lower.form import Kernel
+from ...lower.kernel_ir import Kernel
 from ...runtime.device import Built, Facts
 from .compile import compile_text
-from .native import within
-from .text import build_options, dynamic_bytes
-from .vector import Code, cuda_code
+from .emit.coarsen import Code, cuda_code
+from .emit.text import build_options, dynamic_bytes
+from .emit.vendor_math import within
 
 OFF = frozenset(("private",))
 """Copies per worker: a device has too many workers."""

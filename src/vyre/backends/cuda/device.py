@@ -23,12 +23,12 @@ from ...errors import DeviceLost, DeviceOutOfMemory, KernelCompileFailed, VyreEr
 from ...runtime.device import Built, Code, Command, Device, Launch, Memory, Slot, Ticket
 from ...runtime.exits import skip_exit_handlers
 from .build import build
-from .calls import NOTHING, Address, Calls, Setting, address
-from .driver import NOT_READY, Context, Found, context_of, contexts, library
-from .graphs import Graphs
-from .rounds import COPY, CudaRound
-from .staging import DIRECT_BYTES, Crew, Pinned, Staging, StopWords, address_of, copy
-from .work import FROM, LAUNCHING, TO, CudaBatch, Later, Loaded, Mark, Numbers
+from .devices import NOT_READY, Context, Found, context_of, contexts, library
+from .run.commands import FROM, LAUNCHING, TO, CudaBatch, Later, Loaded, Mark, Numbers
+from .run.fast_calls import NOTHING, Address, Calls, Setting, address
+from .run.graphs import Graphs
+from .run.small_dispatch import COPY, CudaRound
+from .run.staging import DIRECT_BYTES, Crew, Pinned, Staging, StopWords, address_of, copy
 
 SPIN_S = 0.002
 """How long a wait looks again and again before it begins to sleep; most launches are over by then."""

@@ -12,7 +12,7 @@ from ...runtime.float_probe import probe_program, run_probe, why_wrong
 from .build import build
 from .compile import compiler_version
 from .device import CudaDevice
-from .driver import Found, driver_version
+from .devices import Found, driver_version
 
 
 class Mode(StrEnum):

@@ -35,10 +35,10 @@ def open_backend(device: object = None) -> VyreBackend:
     return OpenCLBackend(device)
 
 
-def devices() -> tuple[DeviceInfo, ...]:
+def list_devices() -> tuple[DeviceInfo, ...]:
     if find_spec("pyopencl") is None:
         return ()
-    from .platforms import infos
+    from .devices import infos
 
     return infos()
 
@@ -47,7 +47,7 @@ def unavailable() -> str | None:
     if find_spec("pyopencl") is None:
         return "pyopencl is not installed: pip install 'vyre[opencl]'"
     try:
-        from .platforms import library, why_none
+        from .devices import library, why_none
 
         library()
     except (ImportError, OSError) as e:
@@ -56,15 +56,15 @@ def unavailable() -> str | None:
 
 
 def checks() -> Iterator[Check]:
-    from .findings import findings
+    from .requirements import findings
 
     return findings()
 
 
-def emit(program: Program) -> str:
+def emitted_text(program: Program) -> str:
     """OpenCL C for a device that keeps subnormals, which is right on every one."""
     from .build import kernel_text
-    from .text import Mode
+    from .emit.text import Mode
 
     _, text, _ = kernel_text(program, Mode.SOFT)
     return text
@@ -74,7 +74,7 @@ def probe_key() -> str:
     """Changes with the binding, the drivers that announce themselves, the devices that they may find, and what hides
     some of them."""
     from ...driver.selection.remembered import state_key
-    from .platforms import icd_files
+    from .devices import icd_files
 
     return state_key(
         packages=("pyopencl", "pocl-binary-distribution"),
@@ -88,8 +88,8 @@ REGISTRATION = BackendRegistration(
     precedence=40,
     open=open_backend,
     unavailable=unavailable,
-    devices=devices,
+    devices=list_devices,
     probe_key=probe_key,
-    emit=emit,
+    emit=emitted_text,
     checks=checks,
 )

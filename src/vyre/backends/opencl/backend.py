@@ -15,9 +15,9 @@ from ...runtime.device import Built, Device
 from ...runtime.exactness import Exactness
 from .build import build
 from .device import OpenCLDevice, polls
+from .devices import Found, found_devices, library
+from .emit.text import Mode
 from .exactness import exactness_of
-from .platforms import Found, found_devices, library
-from .text import Mode
 
 
 class OpenCLBackend(OffloadBackend):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ...foundation.ir.program import Program
 from ...lower import LowerOptions, lower
-from ...lower.form import Kernel
+from ...lower.kernel_ir import Kernel
 from ...runtime.device import Built, Facts
-from .text import Mode, build_options, keeps_subnormals, opencl_text
+from .emit.text import Mode, build_options, keeps_subnormals, opencl_text
 
 OFF = frozenset(("private",))
 """Copies per worker: a device has too many workers."""

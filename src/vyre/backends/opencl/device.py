@@ -27,11 +27,11 @@ from ...errors import (
     UnsupportedFeature,
     VyreError,
 )
-from ...lower.cfamily import ENTRY
+from ...lower.c.emitter import ENTRY
 from ...runtime.device import Batch, Built, Code, Device, Memory, Ticket
 from ...runtime.exits import skip_exit_handlers
-from .platforms import library
-from .text import Mode
+from .devices import library
+from .emit.text import Mode
 
 SPIN_S = 0.005
 """How long a wait looks again and again before it begins to sleep; most launches are over by then."""

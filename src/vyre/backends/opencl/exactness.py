@@ -11,8 +11,8 @@ from ...runtime.exactness import Exactness, known_or_learned
 from ...runtime.float_probe import probe_program, run_probe, why_wrong
 from .build import build
 from .device import OpenCLDevice
-from .platforms import library
-from .text import Mode
+from .devices import library
+from .emit.text import Mode
 
 
 def candidates(device: Any) -> tuple[Mode, ...]:

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
     from ...driver.contract.requirement import Check
     from .backend import ReferenceBackend
-    from .engines import RunResult, run
-    from .memory import OobReport, Schedule
-    from .races import Race
+    from .engines.memory import OobReport, Schedule
+    from .engines.races import Race
+    from .engines.run import RunResult, run
 
 __all__ = ["REGISTRATION", "OobReport", "Race", "ReferenceBackend", "RunResult", "Schedule", "run"]
 _HOME = {
-    "OobReport": "memory", "Race": "races", "ReferenceBackend": "backend", "RunResult": "engines",
-    "Schedule": "memory", "run": "engines",
+    "OobReport": "engines.memory", "Race": "engines.races", "ReferenceBackend": "backend", "RunResult": "engines.run",
+    "Schedule": "engines.memory", "run": "engines.run",
 }  # fmt: skip
 
 
@@ -39,16 +39,16 @@ def open_backend(device: object = None) -> VyreBackend:
     return ReferenceBackend()
 
 
-def devices() -> tuple[DeviceInfo, ...]:
+def list_devices() -> tuple[DeviceInfo, ...]:
     return (DeviceInfo(0, "Python interpreter"),)
 
 
 def checks() -> Iterator[Check]:
-    from .findings import findings
+    from .requirements import findings
 
     return findings()
 
 
 REGISTRATION = BackendRegistration(
-    id="reference", precedence=900, open=open_backend, devices=devices, kind="oracle", checks=checks
+    id="reference", precedence=900, open=open_backend, devices=list_devices, kind="oracle", checks=checks
 )

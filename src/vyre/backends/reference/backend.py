@@ -35,9 +35,9 @@ from ...errors import (
 )
 from ...foundation.ir.ops import EXPR_IDS, LITERAL_IDS, NODE_IDS, TRANSCENDENTAL_IDS
 from ...foundation.ir.program import Program
-from .engines import execute
-from .memory import Memory, Options, Schedule
-from .races import Race
+from .engines.memory import Memory, Options, Schedule
+from .engines.races import Race
+from .engines.run import execute
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor

@@ -33,15 +33,15 @@ def open_backend(device: object = None) -> VyreBackend:
     return WgpuBackend(device)
 
 
-def devices() -> tuple[DeviceInfo, ...]:
-    from . import adapters
+def list_devices() -> tuple[DeviceInfo, ...]:
+    from . import devices as adapters
 
     return adapters.devices()
 
 
 def unavailable() -> str | None:
     """Why no device can be had."""
-    from . import adapters
+    from . import devices as adapters
 
     if (why := adapters.why_none()) is not None:
         return why
@@ -53,17 +53,17 @@ def unavailable() -> str | None:
 
 
 def checks() -> Iterator[Check]:
-    from .findings import findings
+    from .requirements import findings
 
     return findings()
 
 
-def emit(program: Program) -> str:
+def emitted_text(program: Program) -> str:
     """WGSL that asks nothing of the device beyond the standard, with parameters in a buffer."""
     from ...lower import LowerOptions, lower
     from .build import OFF
-    from .text import wgsl_text
-    from .traits import SAFEST
+    from .emit.text import wgsl_text
+    from .emit.traits import SAFEST
 
     kernel = lower(program, LowerOptions(soft_flush=SAFEST.soft_flush, off=OFF))
     return wgsl_text(kernel, SAFEST, immediates=False)
@@ -118,8 +118,8 @@ REGISTRATION = BackendRegistration(
     precedence=30,
     open=open_backend,
     unavailable=unavailable,
-    devices=devices,
+    devices=list_devices,
     probe_key=probe_key,
-    emit=emit,
+    emit=emitted_text,
     checks=checks,
 )

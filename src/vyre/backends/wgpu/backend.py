@@ -15,15 +15,15 @@ from ...driver.contract.profile import DeviceProfile, DeviceTimingQuality
 from ...driver.contract.values import U32_MAX, Dims
 from ...errors import BackendUnavailable, UnsupportedFeature
 from ...foundation.ir.program import Program
-from ...lower.trips import most_turns
+from ...lower.loop_bounds import most_turns
 from ...runtime.backend import OffloadBackend
 from ...runtime.compiled import OPS
 from ...runtime.device import Built, Device, Facts
-from . import native
-from .adapters import chosen, is_emulated, is_opengl, name_of
 from .build import build
 from .device import WgpuDevice, most_bytes
+from .devices import chosen, is_emulated, is_opengl, name_of
 from .exactness import Record, best, describe, record_of
+from .run import binding_gaps as native
 
 
 class WgpuBackend(OffloadBackend):

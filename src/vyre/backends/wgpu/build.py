@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from ...errors import UnsupportedFeature
 from ...foundation.ir.program import Program
 from ...lower import LowerOptions, lower
-from ...lower.form import Kernel
-from ...lower.trips import turns_of
+from ...lower.kernel_ir import Kernel
+from ...lower.loop_bounds import turns_of
 from ...runtime.device import Built, Facts
-from .text import helper_turns, param_words, shared_bytes, wgsl_text
-from .traits import Traits
+from .emit.text import helper_turns, param_words, shared_bytes, wgsl_text
+from .emit.traits import Traits
 
 OFF = frozenset(("private",))
 """Copies per worker: a device has too many workers."""

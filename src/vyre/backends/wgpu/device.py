@@ -30,10 +30,10 @@ from ...errors import (
 )
 from ...runtime.device import Built, Device, Memory, Ticket
 from ...runtime.exits import skip_exit_handlers
-from . import native
-from .adapters import is_emulated, name_of
-from .text import ENTRY
-from .work import USAGE, Kernel, Layout, Piece, Sender, Sent, Uniform, WgpuBatch, rows
+from .devices import is_emulated, name_of
+from .emit.text import ENTRY
+from .run import binding_gaps as native
+from .run.commands import USAGE, Kernel, Layout, Piece, Sender, Sent, Uniform, WgpuBatch, rows
 
 FEATURES = ("immediates", "timestamp-query")
 """What is asked of a device that has it."""

@@ -22,10 +22,11 @@ from ...foundation.ir.dtypes import u32
 from ...foundation.ir.program import Program, read, write_only
 from ...runtime.device import Built, Facts
 from ...runtime.float_probe import CANONICAL, LANES, TRIPLES, differing, probe_inputs, probe_program, run_once
-from . import adapters, native
+from . import devices as adapters
 from .build import build
 from .device import WgpuDevice
-from .traits import SAFEST, Traits
+from .emit.traits import SAFEST, Traits
+from .run import binding_gaps as native
 
 RANDOM_TRIPLES = 1 << 14
 TURNS = 70_000

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..generate import edge_bits
+from ..programs.random import edge_bits
 from .numbers import from_bits, number
 from .tree import BITS, FLOATS, limits
 

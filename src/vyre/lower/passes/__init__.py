@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..form import Kernel
-from .cover import cover
+from ..kernel_ir import Kernel
+from .bounds_checks import cover
 from .cse import cse
 from .dce import dce
 from .endless import endless
 from .flush import flush
 from .fold import fold
 from .licm import licm
-from .private import private
+from .privatize_atomics import private
 
 RUN: dict[str, Callable[[Kernel], None]] = {
     "fold": fold,

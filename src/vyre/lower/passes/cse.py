@@ -9,8 +9,8 @@ from itertools import count
 from typing import Any
 
 from ...foundation.ir.visit import Steps, run_nested
-from ..form import PURE, Body, Buffer, If, Ins, Kernel, Local
 from ..instructions import COMMUTES
+from ..kernel_ir import PURE, Body, Buffer, If, Ins, Kernel, Local
 from .effects import Changed, changed_by, changes
 
 

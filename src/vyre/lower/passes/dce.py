@@ -5,7 +5,7 @@ A loop that only its flag ends may never end, and what stands behind it must not
 
 from __future__ import annotations
 
-from ..form import Body, Ins, Kernel, Local, Loop, Statement, bodies, operands
+from ..kernel_ir import Body, Ins, Kernel, Local, Loop, Statement, bodies, operands
 
 _ROOTS = frozenset(("store", "atomic", "barrier", "trap", "return"))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..form import Body, Buffer, If, Ins, Kernel, Local, Loop, bodies
+from ..kernel_ir import Body, Buffer, If, Ins, Kernel, Local, Loop, bodies
 
 Changed = set[Local | Buffer]
 

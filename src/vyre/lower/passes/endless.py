@@ -5,7 +5,7 @@ The square of that takes a machine centuries: one loop without a count does the 
 
 from __future__ import annotations
 
-from ..form import Body, Ins, Kernel, Loop, Statement, bodies, walk
+from ..kernel_ir import Body, Ins, Kernel, Loop, Statement, bodies, walk
 
 _LEAVES = frozenset(("barrier", "subgroup", "return"))
 """Where lanes meet or leave, a loop may be built anew around them, with a count."""

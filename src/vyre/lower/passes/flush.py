@@ -12,8 +12,8 @@ Where arithmetic is `firm`, no compiler takes it away. Comparisons are never fir
 from __future__ import annotations
 
 from ..evaluate import function_of
-from ..form import FLOATS, Ins, Kernel, Local, bodies, walk
 from ..instructions import F32, named
+from ..kernel_ir import FLOATS, Ins, Kernel, Local, bodies, walk
 from ..registers import bits_of, value_of
 
 _ARITHMETIC = named(F32.STEP)

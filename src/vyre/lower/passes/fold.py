@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from ...foundation.ir.visit import Steps, run_nested
 from ..evaluate import function_of
-from ..form import BITS, FLOATS, PURE, UNSIGNED, Body, If, Ins, Kernel, Statement
 from ..instructions import COMMUTES
+from ..kernel_ir import BITS, FLOATS, PURE, UNSIGNED, Body, If, Ins, Kernel, Statement
 from ..registers import bits_of, value_of
 
 _ONE = {"f32": 0x3F800000, "f64": 0x3FF0000000000000}

@@ -7,7 +7,7 @@ not run at all. Branches inside a loop keep what is theirs: it may be rarely nee
 from __future__ import annotations
 
 from ...foundation.ir.visit import Steps, run_nested
-from ..form import PURE, Body, Ins, Kernel, Loop, bodies
+from ..kernel_ir import PURE, Body, Ins, Kernel, Loop, bodies
 from .effects import Changed, changes
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeAlias
 
-from ..form import FLOATS, PURE, Buffer, Check, Ins, Kernel, Local, walk
 from ..instructions import COMPARES, INSTRUCTIONS
+from ..kernel_ir import FLOATS, PURE, Buffer, Check, Ins, Kernel, Local, walk
 
 MAX = (1 << 32) - 1
 _HUGE = 1 << 62

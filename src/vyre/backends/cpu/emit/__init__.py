@@ -1,0 +1,1 @@
+"""Kernel form -> the assembler's text."""

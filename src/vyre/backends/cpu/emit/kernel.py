@@ -1,0 +1,395 @@
+"""Kernel form -> the assembler's text of one module.
+
+It exports `void vyre_run(ptr shared, ptr worker)`. `shared` is one array of 64-bit words for a launch:
+
+    0 buffers   pointer to the pointers by slot          7 next          the first workgroup that nobody took
+    1 lengths   pointer to the element counts by slot    8 stop          not 0: leave as soon as it is seen
+    2-4 grid    workgroups along x, y, z                 9 trap          index of the tag plus 1, set by the first
+    5 total     workgroups                              10 trap address
+    6 chunk     workgroups to take at once           11-13 trap invocation: its global id
+                                                        14 stream        not 0: results go past the cache
+
+`worker` belongs to one thread: 0 its scratch memory (aligned to 64 bytes), 1 pointer to its private copies of buffers
+by slot (null where it has none), 2 chunks that it may take before it returns (-1: all).
+
+Workers take chunks of consecutive workgroups. A chunk is cut into tiles: workgroups side by side along x. Before a tile
+the kernel's check decides which of two versions of the body runs it: the fast one without the tests that the check
+covers, or the other. A tile that does not pass is halved, so that an edge costs a few tests and not a slow chunk.
+Of the fast one there may be a second copy, whose stores go past the cache; a launch chooses between them once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ....errors import UnsupportedFeature
+from ....lower.kernel_ir import Buffer, Check, If, Ins, Kernel, Loop, walk
+from .access import TRAP, ZERO
+from .barrier_phases import Phases
+from .hoisted_conditions import held_conditions
+from .instructions import ty
+from .lanes import Lanes
+from .steering import Taken
+from .streaming_stores import FENCE, choose, streamed
+
+ENTRY = "vyre_run"
+_FLUSHING, _PLAIN = 0x9FC0, 0x1F80
+"""Control words of the x86 vector unit: round to nearest and no exceptions; with the first, subnormals are zero in
+operands and results."""
+_TINY, _LIGHT, _MEDIUM = 6, 12, 40
+"""Instructions of a loop up to which eight, four or two vectors share it: all of them must fit the registers."""
+_MOST_ABREAST = 2_000
+"""Instructions times vectors that share them, in the whole body: a long one gains little and takes long to compile."""
+_LARGE = 8_000
+"""Instructions of a body above which there is one version of it, with all tests."""
+_MOST_SCRATCH = 64 << 20
+"""Bytes that each worker brings, at most."""
+_LEAST_LANES = 64
+"""A tile is not halved below this many invocations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """`width`: lanes of a vector of 32-bit values; 1 runs lane after lane. `mxcsr`: x86, whose control word is set."""
+
+    width: int = 1
+    mxcsr: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """`scratch_bytes`: memory that each worker brings."""
+
+    text: str
+    scratch_bytes: int
+
+
+def emit(kernel: Kernel, target: Target) -> Emitted:
+    """The text of a module for `kernel`."""
+    phases = Phases(kernel)
+    if phases.nbytes > _MOST_SCRATCH:
+        raise UnsupportedFeature(
+            f"shared memory and what invocations keep across barriers take {phases.nbytes} bytes for a workgroup of "
+            f"{kernel.lanes}; max is {_MOST_SCRATCH}",
+            fix="choose a smaller workgroup, or keep fewer values across barriers",
+            name="memory across barriers",
+        )
+    flat = _is_flat(kernel, phases, target.width)
+    width = target.width if flat else min(target.width, 1 << (kernel.lanes - 1).bit_length())
+    if sum(1 for _ in walk(kernel.body)) > _LARGE:
+        taken = Taken.of(kernel, None)
+        only = Lanes(kernel, phases, name="fast", width=width, parts=1, flat=flat, fast=False, taken=taken)
+        return _module(kernel, phases, target, [only], [only.text()], _Tiles(kernel, phases, None, taken, flat=flat))
+    parts = _parts(kernel, phases, width, flat)
+    rows = flat and parts > 1 and kernel.workgroup[1] % parts == 0 and _uses_y(kernel)
+    held, check = held_conditions(kernel)
+    taken = Taken.of(kernel, check)
+    checked = check is not None or any(b.private for b in kernel.buffers)
+    fast = Lanes(
+        kernel,
+        phases,
+        name="fast",
+        width=width,
+        parts=parts,
+        flat=flat,
+        fast=True,
+        taken=taken,
+        rows=rows,
+        held=held,
+    )
+    versions, functions = [fast], [fast.text()]
+    past: dict[Buffer, int] = {}
+    if target.mxcsr and (stores := streamed(kernel)):
+        stream = Lanes(
+            kernel,
+            phases,
+            name="stream",
+            width=width,
+            parts=parts,
+            flat=flat,
+            fast=True,
+            taken=taken,
+            rows=rows,
+            held=held,
+            streamed=stores,
+        )
+        text, past = stream.text(), stream.past
+        if past:
+            versions.append(stream)
+            functions.append(text)
+    step, size = fast.shape.step, kernel.workgroup[0]  # it may have chosen narrower blocks
+    block, edge = (step, "safe") if flat and size % step else (0, "")
+    if block and size % width == 0:  # fewer vectors at a time make whole blocks of what is left
+        parts = next((p for p in (4, 2) if p < parts and size % (width * p) == 0), 1)
+        even = Lanes(
+            kernel, phases, name="even", width=width, parts=parts, flat=flat, fast=True, taken=taken, held=held
+        )
+        text = even.text()
+        if size % even.shape.step == 0:
+            edge = even.name
+            versions.append(even)
+            functions.append(text)
+    if checked or edge == "safe":
+        safe = Lanes(kernel, phases, name="safe", width=width, parts=1, flat=flat, fast=False, taken=taken)
+        versions.append(safe)
+        functions.append(safe.text())
+    tiles = _Tiles(kernel, phases, check, taken, flat=flat, block=block, edge=edge, checked=checked, past=past)
+    return _module(kernel, phases, target, versions, functions, tiles)
+
+
+def _module(
+    kernel: Kernel, phases: Phases, target: Target, versions: list[Lanes], functions: list[str], tiles: _Tiles
+) -> Emitted:
+    """The versions of the body, with all that goes around them."""
+    functions.append(tiles.text())
+    declared: dict[str, str] = {}
+    for one in (*versions, tiles.lanes):
+        declared.update(one.w.declared)
+    lines = [f"{ZERO} = internal constant [8 x i8] zeroinitializer, align 8"]
+    if kernel.traps:
+        lines.append(_TRAP_FUNCTION)
+    flushes = target.mxcsr and not kernel.soft_flush
+    control = (_FLUSHING if flushes else _PLAIN) if target.mxcsr else None
+    lines += [*functions, _entry(control), *declared.values()]
+    if control is not None:
+        lines += ["declare void @llvm.x86.sse.stmxcsr(ptr)", "declare void @llvm.x86.sse.ldmxcsr(ptr)"]
+    flushing = ' "denormal-fp-math"="preserve-sign,preserve-sign"' if flushes else ""
+    lines += [f"attributes #0 = {{ noinline nounwind{flushing} }}", "attributes #1 = { noinline nounwind }", "!0 = !{}"]
+    lines += ["!1 = distinct !{!1, !2}", '!2 = !{!"llvm.loop.unroll.disable"}', "!3 = !{i32 1}"]
+    return Emitted("\n".join(lines) + "\n", phases.nbytes)
+
+
+def _is_flat(kernel: Kernel, phases: Phases, width: int) -> bool:
+    """Whether lanes of a row may be computed together across workgroups."""
+    if phases.split or phases.shared:
+        return False
+    whole = kernel.workgroup[0] == 1 or kernel.workgroup[0] % width == 0
+    for item in walk(kernel.body):
+        if item.op == "lane" or (item.op in ("lid", "wid") and item.attr == 0 and not whole):  # type: ignore[union-attr]
+            return False
+    return True
+
+
+def _parts(kernel: Kernel, phases: Phases, width: int, flat: bool) -> int:
+    """How many vectors to compute side by side: more than one where short loops would wait for their own results."""
+    if width == 1 or kernel.traps:
+        return 1
+    found = 1
+    for loop in walk(kernel.body):
+        if isinstance(loop, Loop) and id(loop) not in phases.cuts:
+            inside = list(walk(loop.body))
+            if all(isinstance(i, Ins | If) and i.op not in ("store", "atomic", "return") for i in inside):
+                work = sum(
+                    isinstance(i, Ins) and not i.uniform and i.op not in ("get", "set", "const", "flush")
+                    for i in inside
+                )
+                found = max(found, 8 if work <= _TINY else 4 if work <= _LIGHT else 2 if work <= _MEDIUM else 1)
+    size = sum(1 for _ in walk(kernel.body))
+    while found > 1 and found * size > _MOST_ABREAST:
+        found //= 2
+    lanes = kernel.workgroup[0] if flat else kernel.lanes
+    local = any(i.op in ("lid", "wid") and i.attr == 0 for i in walk(kernel.body) if isinstance(i, Ins))
+    while found > 1 and lanes % (width * found) and (local or not flat):
+        found //= 2
+    return found
+
+
+def _uses_y(kernel: Kernel) -> bool:
+    return any(i.op in ("gid", "lid") and i.attr == 1 for i in walk(kernel.body) if isinstance(i, Ins))
+
+
+def _entry(control: int | None) -> str:
+    """The exported function, which runs under a control word of ours and gives the caller's back.
+
+    Rounding and underflow would else be what some library in the process has left. No instruction on floats may stand
+    beside the switch, hence the call.
+    """
+    lines = ["  call void @tiles(ptr %shared, ptr %worker)"]
+    if control is not None:
+        lines = [
+            "  %old = alloca i32, align 4",
+            "  %new = alloca i32, align 4",
+            "  call void @llvm.x86.sse.stmxcsr(ptr %old)",
+            f"  store i32 {control}, ptr %new, align 4",
+            "  call void @llvm.x86.sse.ldmxcsr(ptr %new)",
+            *lines,
+            "  call void @llvm.x86.sse.ldmxcsr(ptr %old)",
+        ]
+    return "\n".join([f"define void @{ENTRY}(ptr %shared, ptr %worker) #1 {{", *lines, "  ret void", "}"])
+
+
+_TRAP_FUNCTION = f"""\
+define internal void @{TRAP}(ptr %shared, i32 %code, i32 %address, i32 %x, i32 %y, i32 %z) cold noinline nounwind {{
+  %trap = getelementptr i64, ptr %shared, i64 9
+  %code64 = zext i32 %code to i64
+  %claim = cmpxchg ptr %trap, i64 0, i64 %code64 monotonic monotonic
+  %mine = extractvalue {{ i64, i1 }} %claim, 1
+  br i1 %mine, label %tell, label %stop
+tell:
+  %p10 = getelementptr i64, ptr %shared, i64 10
+  %address64 = zext i32 %address to i64
+  store i64 %address64, ptr %p10
+  %p11 = getelementptr i64, ptr %shared, i64 11
+  %x64 = zext i32 %x to i64
+  store i64 %x64, ptr %p11
+  %p12 = getelementptr i64, ptr %shared, i64 12
+  %y64 = zext i32 %y to i64
+  store i64 %y64, ptr %p12
+  %p13 = getelementptr i64, ptr %shared, i64 13
+  %z64 = zext i32 %z to i64
+  store i64 %z64, ptr %p13
+  br label %stop
+stop:
+  %p8 = getelementptr i64, ptr %shared, i64 8
+  store atomic i64 1, ptr %p8 monotonic, align 8
+  ret void
+}}"""
+
+
+class _Tiles:
+    """The function that takes chunks and runs their tiles.
+
+    With `block`, the lanes of a tile may not be a multiple of it: those that are left go to the version `edge`. There
+    is a version `stream` where stores may go `past` the cache.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        phases: Phases,
+        check: Check | None,
+        taken: Taken,
+        *,
+        flat: bool,
+        block: int = 0,
+        edge: str = "",
+        checked: bool = False,
+        past: dict[Buffer, int] | None = None,
+    ) -> None:
+        self.kernel, self.check, self.flat, self.checked = kernel, check, flat, checked
+        self.block, self.edge, self.past = block, edge, past or {}
+        self.lanes = Lanes(kernel, phases, name="tiles", width=1, parts=1, flat=True, fast=False, taken=taken)
+
+    def text(self) -> str:
+        e = self.lanes
+        w = e.w
+        w.label("start")
+        grid_x, grid_y, total, chunk = (e.enter(f"%load{k}", f"load i64, ptr {e.word(k)}") for k in (2, 3, 5, 6))
+        turns = e.slot("i64")
+        own = e.enter("%limit", "getelementptr i64, ptr %worker, i64 2")
+        w.line(f"store i64 {e.enter('%turns', f'load i64, ptr {own}')}, ptr {turns}, align 8")
+        e.jump("take")
+        e.start("take")
+        left = w.new(f"load i64, ptr {turns}, align 8")
+        e.branch(w.new(f"icmp eq i64 {left}, 0"), "done", "mine")
+        e.start("mine")
+        w.line(f"store i64 {w.new(f'sub i64 {left}, 1')}, ptr {turns}, align 8")
+        flag = w.new(f"load atomic i64, ptr {e.word(8)} monotonic, align 8")
+        e.branch(w.new(f"icmp ne i64 {flag}, 0"), "done", "next")
+        e.start("next")
+        first = w.new(f"atomicrmw add ptr {e.word(7)}, i64 {chunk} monotonic, align 8")
+        e.branch(w.new(f"icmp ult i64 {first}, {total}"), "chunk", "done")
+        e.start("chunk")
+        last = self.last = self._least(w.new(f"add i64 {first}, {chunk}"), total)
+        e.jump("tile")
+        e.start("tile")
+        at, most = e.hole(), e.hole()
+        row = w.new(f"udiv i64 %w, {grid_x}")
+        x = w.new(f"sub i64 %w, {w.new(f'mul i64 {row}, {grid_x}')}")
+        z = w.new(f"udiv i64 {row}, {grid_y}")
+        y = w.new(f"sub i64 {row}, {w.new(f'mul i64 {z}, {grid_y}')}")
+        count = self._least(w.new(f"sub i64 {last}, %w"), w.new(f"sub i64 {grid_x}, {x}"))
+        if self.checked:
+            count = self._least(count, "%most")
+        end = w.new(f"add i64 {x}, {count}")
+        wy, wz = (w.new(f"trunc i64 {v} to i32") for v in (y, z))
+        arrivals = [("chunk", first, chunk)]
+        after = w.new(f"add i64 %w, {count}")
+        if self.checked:
+            e.branch(self._check(x, end, y, z), "good", "bad")
+            e.start("bad")
+            least = max(1, _LEAST_LANES // self.kernel.workgroup[0]) if self.flat else 1
+            e.branch(w.new(f"icmp ugt i64 {count}, {least}"), "halve", "slow")
+            e.start("halve")
+            arrivals.append(("halve", "%w", w.new(f"lshr i64 {count}, 1")))
+            e.jump("tile")
+            e.start("slow")
+            stop = self._call("@safe", *self._range(x, end), wy, wz)
+            arrivals.append(self._go_on(stop, after, count, "slow"))
+            e.start("good")
+        begin, until = self._range(x, end)
+        best = choose(e, self.past) if self.past else "@fast"
+        if self.block:
+            whole = w.new(f"and i64 {w.new(f'sub i64 {until}, {begin}')}, {-self.block}")
+            middle = w.new(f"add i64 {begin}, {whole}")
+            e.branch(w.new(f"icmp ne i64 {whole}, 0"), "blocks", "rest")
+            e.start("blocks")
+            e.branch(self._call(best, begin, middle, wy, wz), "done", "rest")
+            e.start("rest")
+            e.branch(w.new(f"icmp ult i64 {middle}, {until}"), "edge", "edged")
+            e.start("edge")
+            e.branch(self._call(f"@{self.edge}", middle, until, wy, wz), "done", "edged")
+            e.start("edged")
+            stop = "false"
+        else:
+            stop = self._call(best, begin, until, wy, wz)
+        arrivals.append(self._go_on(stop, after, w.new(f"shl i64 {count}, 1"), "fine"))
+        w.lines[at] = "  %w = phi i64 " + ", ".join(f"[ {v}, %{b} ]" for b, v, _ in arrivals)
+        if self.checked:
+            w.lines[most] = "  %most = phi i64 " + ", ".join(f"[ {m}, %{b} ]" for b, _, m in arrivals)
+        e.start("done")
+        if self.past:  # before anybody is told that the work is done
+            w.call("void", FENCE)
+        w.line("ret void")
+        head = "define internal void @tiles(ptr %shared, ptr %worker) #0 {"
+        lines = [line for line in w.lines if line]
+        return "\n".join((head, "entry:", *e.first, "  br label %start", *lines, "}"))
+
+    def _least(self, a: str, b: str) -> str:
+        return self.lanes.w.call("i64", "llvm.umin.i64", ("i64", a), ("i64", b))
+
+    def _range(self, x: str, end: str) -> tuple[str, str]:
+        """What a version runs: workgroups along x, or invocations."""
+        size = self.kernel.workgroup[0]
+        if not self.flat or size == 1:
+            return x, end
+        w = self.lanes.w
+        return w.new(f"mul i64 {x}, {size}"), w.new(f"mul i64 {end}, {size}")
+
+    def _call(self, name: str, begin: str, end: str, wy: str, wz: str) -> str:
+        e = self.lanes
+        arguments = f"ptr %shared, ptr %worker, i64 {begin}, i64 {end}, i32 {wy}, i32 {wz}"
+        arguments += "".join(f", {ty(load.dtype)} {e.value(load).parts[0]}" for load in e.taken.names)
+        return e.w.new(f"call i1 {name}({arguments})")
+
+    def _go_on(self, stop: str, after: str, most: str, name: str) -> tuple[str, str, str]:
+        """To the next tile of the chunk, the next chunk, or out."""
+        e = self.lanes
+        if stop != "false":
+            e.branch(stop, "done", f"{name}_on")
+            e.start(f"{name}_on")
+        block = e.block
+        e.branch(e.w.new(f"icmp ult i64 {after}, {self.last}"), "tile", "take")
+        return block, after, most
+
+    def _check(self, x: str, end: str, y: str, z: str) -> str:
+        """Whether the fast version may run the tile."""
+        e, w, sizes = self.lanes, self.lanes.w, self.kernel.workgroup
+        ok = "true"
+        for buffer in self.kernel.buffers:
+            if buffer.private and not buffer.shared:
+                e.pointer(buffer)
+                ok = w.new(f"and i1 {ok}, {w.new(f'xor i1 %none{buffer.slot}, true')}")
+        if self.check is None:
+            return ok
+        for axis, (low, high) in enumerate(((x, end), (y, ""), (z, ""))):
+            low = low if sizes[axis] == 1 else w.new(f"mul i64 {low}, {sizes[axis]}")
+            if high:
+                high = high if sizes[axis] == 1 else w.new(f"mul i64 {high}, {sizes[axis]}")
+                high = w.new(f"sub i64 {high}, 1")
+            else:
+                high = low if sizes[axis] == 1 else w.new(f"add i64 {low}, {sizes[axis] - 1}")
+            e.ids["gid_lo", axis], e.ids["gid_hi", axis] = (low,), (high,)
+        for ins in self.check.body:
+            e.instruction(ins)
+        return w.new(f"and i1 {ok}, {e.value(self.check.ok).parts[0]}")

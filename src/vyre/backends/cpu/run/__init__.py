@@ -1,0 +1,1 @@
+"""Machine code on the threads of this process, over memory of the host."""

@@ -1,0 +1,238 @@
+"""One launch: the memory that machine code sees, on how many threads it runs, and how it ends.
+
+The words of `shared` are those of the kernels' ABI: pointers, lengths, grid, the counter from which workers take
+workgroups, the stop flag, who trapped, and whether results go past the cache.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import inf, prod
+from typing import Any, NamedTuple
+
+from ....driver.contract.values import Dims
+from ....driver.pipeline.deadline import expired
+from ....runtime.work import require_no_trap
+from ..build import Facts
+from ..jit import Code, ffi
+from .cost import work
+from .host_pool import aligned
+from .workers import Pool
+
+BUFFERS, LENGTHS, GRID, TOTAL, CHUNK, NEXT, STOP, TRAP, TRAP_ADDRESS, TRAP_INVOCATION = 0, 1, 2, 5, 6, 7, 8, 9, 10, 11
+STREAM = 14
+SHARED_WORDS = 15
+
+INLINE_WORK = 1 << 22
+"""Instructions up to which a dispatch runs on its caller's thread alone. Vectors do about 100 of them in a nanosecond,
+and waking another thread takes 30 us."""
+SEEN_WORK = 1 << 26
+"""Instructions up to which the main thread makes one call. Beyond it, it takes a few chunks at a time, because it sees
+no signal inside; and it only waits where nobody can say how long a chunk takes."""
+_CHUNKS_PER_LOOK = 4
+_ALL_CHUNKS = (1 << 64) - 1
+_CHUNK_WORK = 1 << 22
+"""Instructions between two looks at the stop flag, about."""
+_CHUNKS_PER_WORKER = 16
+_UNKNOWN_CHUNK = 64
+"""Workgroups in a chunk where nobody knows how long one takes."""
+_LOOK_S = 0.05
+"""A signal that another thread received is seen after this time."""
+_GRACE_S = 0.1
+"""How long workers that were told to stop are waited for."""
+STREAM_BYTES = 1 << 25
+"""Results of this size together go past the cache: whoever reads them would not find them there."""
+PRIVATE_BYTES = 1 << 20
+"""A buffer up to this size is copied for each worker, so that its atomics meet nobody."""
+
+
+class Schedule(NamedTuple):
+    """How a launch is spread: over how many workers, how many workgroups at a time, and what the main thread does.
+
+    `joins`: it works like any other caller. `sliced`: it works too, and comes back for signals.
+    """
+
+    workers: int
+    chunk: int
+    joins: bool
+    sliced: bool = False
+
+
+def schedule(facts: Facts, lengths: Sequence[int], workgroup: Dims, grid: Dims, threads: int) -> Schedule:
+    total = prod(grid)
+    most = work(facts.cost, lengths, total * prod(workgroup))
+    if most <= INLINE_WORK:
+        return Schedule(1, total, True)
+    workers = min(threads, total, max(int(min(most / INLINE_WORK, threads)), 1))
+    chunk = -(-total // (workers * _CHUNKS_PER_WORKER))
+    chunk = min(chunk, _UNKNOWN_CHUNK if most == inf else int(_CHUNK_WORK / (most / total)))
+    chunk = max(chunk, 1)
+    return Schedule(workers, chunk, most <= SEEN_WORK, most > SEEN_WORK and chunk * (most / total) <= SEEN_WORK)
+
+
+class Launch:
+    """Words and pointers for one launch at a time. `hold` is what must stay in memory until it has ended."""
+
+    __slots__ = (
+        "_lengths",
+        "_scratch_bytes",
+        "addresses",
+        "buffers",
+        "checked",
+        "first",
+        "hold",
+        "seen",
+        "shared",
+        "workers",
+    )
+
+    def __init__(self, slots: int, scratch_bytes: int) -> None:
+        self.shared: Any = ffi.new("int64_t[]", SHARED_WORDS)
+        self.buffers: Any = ffi.new("void *[]", max(slots, 1))
+        self.addresses: Any = ffi.cast("uintptr_t *", self.buffers)
+        self.shared[BUFFERS] = _address(self.buffers)
+        self.workers: list[Worker] = []
+        self.hold: object = None
+        self.seen: Any = None
+        self.checked: bytes | None = None
+        """What `seen` showed when the memory was last found good."""
+        self._scratch_bytes = scratch_bytes
+        self._lengths: Any = None
+        self.first: Any = self.worker(0).words
+
+    def aim(self, lengths: Any, grid: Dims, chunk: int, streams: bool = False) -> None:
+        """Set what does not depend on the memory of a call."""
+        self._lengths = lengths
+        words = self.shared
+        words[LENGTHS] = _address(lengths)
+        words[GRID], words[GRID + 1], words[GRID + 2] = grid
+        words[TOTAL], words[CHUNK], words[STREAM] = prod(grid), chunk, streams
+
+    def worker(self, k: int) -> Worker:
+        while len(self.workers) <= k:
+            self.workers.append(Worker(len(self.buffers), self._scratch_bytes))
+        return self.workers[k]
+
+    def run(self, code: Code, pool: Pool, plan: Schedule, until: float | None) -> None:
+        """Run to the end, or raise. What raises before the end leaves this launch to workers that may still run it."""
+        words = self.shared
+        words[NEXT] = words[STOP] = words[TRAP] = 0
+        for k in range(plan.workers):
+            self.worker(k)
+        joins = until is None and (plan.joins or threading.current_thread() is not threading.main_thread())
+        if joins and plan.workers == 1:
+            code.run(words, self.workers[0].words)
+            return
+        sliced = until is None and plan.sliced and not joins
+        tasks = []
+        try:
+            for k in range(1 if joins or sliced else 0, plan.workers):
+                tasks.append(pool.start(partial(_share, self, code, self.workers[k])))
+            if joins:
+                code.run(words, self.workers[0].words)
+            elif sliced:
+                self._run_slices(code)
+            for task in tasks:
+                while not task.wait(_LOOK_S if until is None else min(max(until - time.monotonic(), 0), _LOOK_S)):
+                    if until is not None and time.monotonic() >= until:
+                        raise expired()
+        except BaseException:
+            words[STOP] = 1
+            end = time.monotonic() + _GRACE_S
+            for task in tasks:
+                task.wait(max(end - time.monotonic(), 0))
+            raise
+        for task in tasks:
+            task.result()
+
+    def _run_slices(self, code: Code) -> None:
+        words, own = self.shared, self.workers[0]
+        own.limit(_CHUNKS_PER_LOOK)
+        try:
+            while words[NEXT] < words[TOTAL] and not words[STOP]:
+                code.run(words, own.words)
+        finally:
+            own.limit(_ALL_CHUNKS)
+
+    def require_no_trap(self, tags: Sequence[str]) -> None:
+        require_no_trap(tags, self.shared[TRAP : TRAP_INVOCATION + 3])
+
+
+class Worker:
+    """What one thread has for itself: scratch memory, and its own copies of buffers."""
+
+    __slots__ = ("_owner", "privates", "words")
+
+    def __init__(self, slots: int, scratch_bytes: int) -> None:
+        scratch, self._owner = aligned(scratch_bytes)
+        self.privates: Any = ffi.new("void *[]", slots)
+        self.words: Any = ffi.new("void *[4]")
+        self.words[0], self.words[1] = scratch, self.privates
+        self.limit(_ALL_CHUNKS)
+
+    def limit(self, chunks: int) -> None:
+        """How many chunks one call takes."""
+        self.words[2] = ffi.cast("void *", chunks)
+
+
+def _share(launch: Launch, code: Code, worker: Worker) -> None:
+    code.run(launch.shared, worker.words)
+
+
+def _address(pointer: Any) -> int:
+    return int(ffi.cast("intptr_t", pointer))
+
+
+# ---- private copies -------------------------------------------------------------------------------------------------
+
+
+def privatize(
+    launch: Launch, facts: Facts, elements: Sequence[str], counts: Sequence[int], invocations: int, workers: int
+) -> Callable[[], None]:
+    """Give each worker its own copy of the buffers that only take part in order-free atomics; what merges them.
+
+    The first worker has the buffer itself, so that one alone needs no copy.
+    """
+    merges: list[Callable[[], None]] = []
+    for slot, op in facts.private.items():
+        count = counts[slot]
+        alone = workers == 1
+        fits = alone or (count * 4 <= PRIVATE_BYTES and count <= invocations)
+        launch.worker(0).privates[slot] = launch.buffers[slot] if fits else ffi.NULL
+        for k in range(1, workers):
+            if not fits:
+                launch.worker(k).privates[slot] = ffi.NULL
+                continue
+            copy, merge = _copy(launch.buffers[slot], op, elements[slot], count)
+            launch.worker(k).privates[slot] = copy
+            merges.append(merge)
+
+    def merge_all() -> None:
+        for merge in merges:
+            merge()
+
+    return merge_all
+
+
+def _copy(target: Any, op: str, element: str, count: int) -> tuple[Any, Callable[[], None]]:
+    import numpy as np
+
+    dtype = np.dtype({"u32": "<u4", "i32": "<i4"}[element])
+    combine, start = {
+        "ADD": (np.add, 0),
+        "OR": (np.bitwise_or, 0),
+        "XOR": (np.bitwise_xor, 0),
+        "AND": (np.bitwise_and, -1 if element == "i32" else 0xFFFFFFFF),
+        "MIN": (np.minimum, np.iinfo(dtype).max),
+        "MAX": (np.maximum, np.iinfo(dtype).min),
+    }[op]
+    mine = np.full(count, start, dtype)
+
+    def merge() -> None:
+        whole = np.frombuffer(ffi.buffer(target, mine.nbytes), dtype)
+        combine(whole, mine, out=whole)
+
+    return ffi.from_buffer(mine), merge

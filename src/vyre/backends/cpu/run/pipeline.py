@@ -1,0 +1,264 @@
+"""A compiled program and its dispatches. A warm one is left to `warm`; here is what any dispatch may need."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from ....driver.contract.pending import PendingDispatch
+from ....driver.contract.pipeline import DispatchPlan, Run
+from ....driver.contract.values import Dims, DispatchConfig, OutputBuffers, ResidentHandle, Resource, named
+from ....driver.plan.binding import Binding
+from ....driver.plan.grid import INDIRECT_BYTES, check_grid, grid_words, require_grid_within
+from ....driver.plan.outputs import replace_output_buffers_preserving_slots
+from ....errors import ArgumentValueError
+from ....foundation.ir.program import Program
+from ....runtime.native import NativePipeline
+from ..build import Built, kernel_text
+from ..jit import Code, ffi, load
+from .host_pool import copy, fill_zero
+from .launch import privatize
+from .warm import Shape
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from ..backend import CpuBackend
+
+_from_buffer = ffi.from_buffer
+_BYTES = ffi.typeof("char[]")
+
+
+class CpuPipeline(NativePipeline[Shape]):
+    """Machine code with its backend's threads and memory."""
+
+    def __init__(self, backend: CpuBackend, program: Program, config: DispatchConfig, built: Built) -> None:
+        super().__init__(backend, program, config)
+        self.backend, self.built = backend, built
+        self.nbytes = len(built.image)
+        self._code = load(built.image)
+        self._elements = tuple(b.element.name for b in program.bound_buffers)
+
+    @property
+    def source(self) -> str:
+        """The kernel, as its compiler got it. It is made again: code that was stored comes without it."""
+        poll = self.config.timeout is not None
+        return kernel_text(self.program, self.backend.host, self.backend.switches, poll=poll)[1]
+
+    def serialize(self) -> bytes:
+        return self.built.to_bytes()
+
+    def prepared(self, plan: DispatchPlan, config: DispatchConfig) -> Shape:
+        return Shape(self, plan, config)
+
+    def bind(self, plan: DispatchPlan, config: DispatchConfig) -> Run:
+        return self.prepared(plan, config).run
+
+    def run(
+        self, prepared: Shape, config: DispatchConfig, inputs: Sequence[Buffer], out: Sequence[Buffer] | None
+    ) -> OutputBuffers:
+        return prepared.run(inputs, out)
+
+    def dispatch_async(
+        self,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig | None = None,
+        *,
+        out: Sequence[Buffer] | None = None,
+    ) -> PendingDispatch:
+        begun = time.monotonic()
+        targets = None if out is None else list(out)
+        settled = self.config if config is None else config
+        given: list[Buffer] = [b if type(b) is bytes else bytes(memoryview(b)) for b in inputs]
+        shape = self.planned(given, settled, targets)  # says now what is wrong
+        with named(settled.label):
+            code = self.require_open()
+            return self.backend.start(lambda: self.finish(code, shape, given, targets, begun))
+
+    def dispatch_resident(
+        self, resources: Sequence[Resource], config: DispatchConfig | None = None
+    ) -> list[ResidentHandle]:
+        again = self.repeats.find(id(config), resources)
+        if again is not None:
+            return again()  # type: ignore[return-value]
+        residents, settled = self.backend.residents, self.config if config is None else config
+        with named(settled.label):
+            self.require_open()
+            kept, sources, targets = residents.dispatch(
+                self.dispatch, self.program, resources, settled, may_allocate=True
+            )
+        handles = [r for r in resources if isinstance(r, ResidentHandle)]
+        if len(handles) == len(resources) and all(any(h is r for r in handles) for h in kept):
+            run = self.planned(sources, settled, targets).run
+
+            def once_more() -> list[ResidentHandle]:
+                run(sources, targets)
+                return kept.copy()
+
+            self.keep_ready(residents, config, handles, once_more)
+        return list(kept)
+
+    def require_open(self) -> Code:
+        self.backend.require_open()
+        code: Code = super().require_open()
+        return code
+
+    # -- every path but the warm one
+
+    def finish(
+        self, code: Code, shape: Shape, inputs: Sequence[Buffer], out: Sequence[Buffer] | None, begun: float
+    ) -> OutputBuffers:
+        """The dispatch after everything was checked, from any thread. It ends also after a shutdown."""
+        facts, timeout = self.built.facts, shape.config.timeout
+        with named(shape.config.label):
+            memory = _Memory(self, shape, inputs, out, owned=bool(facts.traps) or timeout is not None)
+            self._launches(code, shape, memory, None if timeout is None else begun + timeout)
+            return memory.results()
+
+    def _launches(self, code: Code, shape: Shape, memory: _Memory, until: float | None) -> None:
+        facts, workgroup = self.built.facts, shape.plan.launch.workgroup
+        launch = shape.ready()
+        launch.hold = memory
+        for slot, pointer in enumerate(memory.pointers):
+            launch.buffers[slot] = pointer
+        for _ in range(shape.plan.iterations):
+            grid = memory.grid() if shape.plan.indirect else shape.plan.launch.grid
+            if not all(grid):
+                continue
+            plan = shape.spread(grid) if shape.plan.indirect else shape.schedule
+            launch.aim(shape.lengths, grid, plan.chunk, shape.streams)
+            merge = None
+            if facts.private:
+                invocations = prod(grid) * prod(workgroup)
+                merge = privatize(launch, facts, self._elements, shape.counts, invocations, plan.workers)
+                launch.hold = memory, merge  # the copies too, for workers that outlive this call
+            launch.run(code, self.backend.pool, plan, until)
+            launch.require_no_trap(facts.traps)
+            if merge is not None:
+                merge()
+
+
+class _Memory:
+    """The memory of one dispatch: the caller's where that is safe, and else our own, copied out at the end."""
+
+    def __init__(
+        self,
+        pipeline: CpuPipeline,
+        shape: Shape,
+        inputs: Sequence[Buffer],
+        out: Sequence[Buffer] | None,
+        *,
+        owned: bool,
+    ) -> None:
+        """`owned`: nothing of the caller's is written before the dispatch has succeeded."""
+        self._out, self._shape, self._program = out, shape, pipeline.program
+        bindings = shape.bound
+        given = {b.name: _readable(inputs[b.input_index], b) for b in bindings if b.input_index is not None}
+        targets = None if out is None or owned else _targets(out, bindings, given)
+        self._direct = targets is not None
+        self._made: dict[str, Any] = {}
+        self._given = given
+        self.pointers: list[Any] = []
+        pages = pipeline.backend.pages
+        for slot, b in enumerate(bindings):
+            source = given.get(b.name)
+            if b.output_index is None and source is not None:
+                self.pointers.append(source)
+                continue
+            zero = source is None and slot not in shape.proved
+            if targets is not None and b.output_index is not None:
+                pointer = targets[b.output_index]
+                if zero:
+                    fill_zero(pointer, b.nbytes)
+            else:
+                self._made[b.name], pointer = pages.take(b.nbytes, f"buffer {b.name!r}", zeroed=zero)
+            if source is not None and source != pointer:
+                copy(pointer, source, b.nbytes)
+            self.pointers.append(pointer)
+        self.pointers = [p if n else _NOTHING for p, n in zip(self.pointers, shape.counts, strict=True)]
+
+    def grid(self) -> Dims:
+        """The grid that lies in memory now: an iteration may change it for the next one."""
+        found = self._program.indirect
+        assert found is not None
+        name, offset = found
+        names = [b.name for b in self._program.bound_buffers]
+        slot = names.index(name)
+        nbytes = self._shape.counts[slot] * (self._program.bound_buffers[slot].element.size or 0)
+        require_grid_within(name, offset, nbytes)
+        words = ffi.buffer(ffi.cast("char *", self.pointers[slot]) + offset, INDIRECT_BYTES)
+        return check_grid(grid_words(words), self._shape.plan.launch.workgroup)
+
+    def results(self) -> OutputBuffers:
+        if self._direct:
+            assert self._out is not None
+            return list(self._out)
+        found = OutputBuffers()
+        for _, b in self._shape.outputs:
+            made = self._made[b.name]
+            if b.output_byte_range is not None:
+                start, end = b.output_byte_range
+                made = made[start:end]
+            found.append(made)
+        if self._out is None:
+            return found
+        targets = list(self._out)
+        replace_output_buffers_preserving_slots(found, targets)
+        return targets
+
+
+_NOTHING = ffi.new("char[64]")
+"""What a buffer without elements is bound to."""
+
+
+def _readable(data: Buffer, b: Binding) -> Any:
+    """A pointer to the caller's bytes, or to a copy where they are scattered or not aligned."""
+    try:
+        pointer = _from_buffer(data)
+        if _span(pointer)[0] % b.element_size:
+            raise ValueError
+    except (TypeError, ValueError, BufferError):
+        pointer = _from_buffer(bytearray(memoryview(data).tobytes()))
+    if len(pointer) < b.nbytes:
+        raise _shortened(b, len(pointer))
+    return pointer
+
+
+def _targets(out: Sequence[Buffer], bindings: Sequence[Binding], given: dict[str, Any]) -> list[Any] | None:
+    """Pointers to the caller's buffers for the results, if the program may work there. None: it may not.
+
+    A buffer must lie apart from every other one, except from its own input when that is exactly the same memory.
+    """
+    try:
+        pointers = [_from_buffer(_BYTES, o, True) for o in out]
+    except (TypeError, ValueError, BufferError):
+        return None
+    outputs = [b for b in bindings if b.output_index is not None]
+    if any(b.output_byte_range is not None for b in outputs):
+        return None
+    for b, p in zip(outputs, pointers, strict=True):
+        if len(p) < b.nbytes:
+            raise _shortened(b, len(p))
+        if _span(p)[0] % b.element_size:
+            return None
+    spans = [(b.name, *_span(pointer)) for b, pointer in zip(outputs, pointers, strict=True)]
+    taken = [(name, *_span(pointer)) for name, pointer in given.items()]
+    for k, (name, start, end) in enumerate(spans):
+        for other, begin, stop in (*spans[k + 1 :], *taken):
+            if start < stop and begin < end and not (other == name and begin == start):
+                return None
+    return pointers
+
+
+def _shortened(b: Binding, nbytes: int) -> ArgumentValueError:
+    return ArgumentValueError(
+        f"buffer {b.name!r} has {nbytes} bytes by now, and had {b.nbytes} when the dispatch began",
+        fix="leave buffers as long as they are until the dispatch has ended",
+    )
+
+
+def _span(pointer: Any) -> tuple[int, int]:
+    start = int(ffi.cast("uintptr_t", pointer))
+    return start, start + len(pointer)

@@ -1,0 +1,138 @@
+"""Resident memory of the processor: it lies in the memory of the host, and is used there.
+
+Nothing is copied on the way to a kernel.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from ....driver.contract.exchange import DeviceExchange
+from ....driver.contract.values import (
+    U32_MAX,
+    DispatchConfig,
+    HostResource,
+    ResidentDispatchStep,
+    ResidentHandle,
+    ResidentReadRange,
+    ResidentSequenceTiming,
+    Resource,
+    whole,
+)
+from ....driver.plan.binding import BindingRole
+from ....errors import DeviceOutOfMemory
+from ....runtime.resident_memory import ResidentMemory, Resources, Upload
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from ....driver.contract.values import OutputBuffers
+    from ....foundation.ir.program import Program
+
+_HOST = 1
+"""DLPack's number for the processor."""
+
+Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
+"""Not views of Python: the collector clears those although a kernel works over them."""
+Run: TypeAlias = Any
+"""`dispatch` of a pipeline."""
+
+
+class HostResidents(ResidentMemory[Bytes]):
+    """The resident memory of the processor."""
+
+    @property
+    def nbytes(self) -> int:
+        return sum(view.nbytes for view in list(self._kept.values()))
+
+    def zeros(self, nbytes: int) -> Bytes:
+        try:
+            return np.zeros(nbytes, np.uint8)
+        except (MemoryError, ValueError) as e:
+            raise DeviceOutOfMemory(
+                "no room for more resident memory", fix="free some of it, or allocate less", requested=nbytes
+            ) from e
+
+    def adopt(self, address: int, nbytes: int) -> ResidentHandle:
+        return self.keep(np.ctypeslib.as_array((ctypes.c_ubyte * nbytes).from_address(address)), nbytes)
+
+    def release(self, handle: ResidentHandle, memory: Bytes) -> None:
+        """It goes when no kernel works over it."""
+
+    def close(self) -> None:
+        self._kept.clear()
+
+    def write(self, uploads: Sequence[Upload]) -> None:
+        for _, view, offset, data in uploads:
+            view[offset : offset + data.nbytes] = np.frombuffer(data, np.uint8)
+
+    def read(self, reads: Sequence[tuple[Bytes, int, int]], out: Sequence[Buffer] | None) -> OutputBuffers:
+        found = [view[start : start + nbytes] for view, start, nbytes in reads]
+        if out is None:
+            return [bytearray(view.tobytes()) for view in found]
+        for view, target in zip(found, out, strict=True):
+            if view.nbytes:
+                np.frombuffer(target, np.uint8)[:] = view  # type: ignore[call-overload]
+        return list(out)
+
+    def dispatch(
+        self, run: Run, program: Program, resources: Sequence[Resource], config: DispatchConfig, *, may_allocate: bool
+    ) -> tuple[list[ResidentHandle], list[Any], list[Any]]:
+        """Run a program over resources through the `dispatch` of its pipeline.
+
+        The memory of its outputs, and what that `dispatch` was given for inputs and outputs.
+        """
+        given = Resources(self, program, resources, may_allocate=may_allocate)
+        buffers = [b for b in given.sized(config).bindings if b.role is not BindingRole.SHARED]
+        sources: list[Any] = []
+        targets: list[Any] = []
+        placed = given.placed(buffers)
+        try:
+            for b, r, _, view in placed:
+                if b.output_index is not None:
+                    assert view is not None
+                    targets.append(view[slice(*(b.output_byte_range or (0, b.nbytes)))])
+                if b.input_index is not None:
+                    sources.append(r.data if isinstance(r, HostResource) else view[: b.nbytes])  # type: ignore[index]
+            run(sources, config, out=targets)
+        except BaseException:
+            given.undo()
+            raise
+        return given.outputs, sources, targets
+
+    def run_steps(
+        self,
+        steps: Sequence[tuple[ResidentDispatchStep, Any, DispatchConfig]],
+        reads: Sequence[ResidentReadRange],
+        repeat: int,
+        *,
+        timed: bool,
+    ) -> tuple[OutputBuffers, ResidentSequenceTiming | None]:
+        """Run steps in order, each with its pipeline and config, all of it `repeat` times."""
+        begun = time.perf_counter_ns()
+        for _ in range(whole("repeat", repeat, U32_MAX) or 0):
+            for step, pipeline, config in steps:
+                self.dispatch(pipeline.dispatch, pipeline.program, step.resources, config, may_allocate=False)
+        outputs = self.download(reads, None)
+        return outputs, ResidentSequenceTiming(time.perf_counter_ns() - begun) if timed else None
+
+
+class HostExchange(DeviceExchange):
+    """Memory of the host: every library sees it, and work over it is done when it returns."""
+
+    device = (_HOST, 0)
+
+    def __init__(self, residents: HostResidents) -> None:
+        self._residents = residents
+
+    def adopt(self, address: int, nbytes: int) -> ResidentHandle:
+        return self._residents.adopt(address, nbytes)
+
+    def address(self, handle: ResidentHandle) -> int:
+        view = self._residents.find(handle, "address")
+        return int(view.ctypes.data)

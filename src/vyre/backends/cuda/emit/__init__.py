@@ -1,0 +1,1 @@
+"""Kernel form -> CUDA C++."""

@@ -1,0 +1,1 @@
+"""Commands for a device: streams, graphs, copies, and memory shared with other libraries."""

@@ -1,0 +1,114 @@
+"""Which devices are there, and which is the best? Looking creates none of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+from ...driver.contract.registration import DeviceInfo
+from ...errors import BackendUnavailable
+from .run import binding_gaps as native
+
+_KINDS = ("DiscreteGPU", "IntegratedGPU", "unknown", "CPU")
+NOT_INSTALLED = "wgpu is not installed: pip install 'vyre[wgpu]'"
+NO_ADAPTER = (
+    "neither Vulkan, Metal, Direct3D nor OpenGL has a device here: "
+    "install the driver of the GPU, or mesa-vulkan-drivers to emulate one on the processor"
+)
+ONLY_OPENGL = (
+    "the only device here is OpenGL on the processor, and any call made while that is busy may end the process: "
+    "install the driver of the GPU, or mesa-vulkan-drivers to emulate one on the processor"
+)
+FORKED = (
+    "this process was forked from one that uses wgpu, and the threads of the driver are not here: "
+    "use the spawn start method"
+)
+_looked_in: set[int] = set()
+"""The process that looked for adapters."""
+
+
+def adapters() -> tuple[Any, ...]:
+    """The adapters that can be used, best first; one for each device."""
+    return ranked(listed())
+
+
+@cache
+def listed() -> tuple[Any, ...]:
+    """Whatever the library lists."""
+    import wgpu  # type: ignore[import-untyped]
+
+    _looked_in.add(os.getpid())
+    with native.without_complaints():
+        return tuple(wgpu.gpu.enumerate_adapters_sync())
+
+
+def ranked(found: Iterable[Any]) -> tuple[Any, ...]:
+    """Best first, without OpenGL on the processor, and on devices that there is a better adapter for."""
+    better = [a for a in found if not is_opengl(a)]
+    old = [a for a in found if is_opengl(a) and not is_emulated(a)]
+    old = [a for a in old if not any(_same(name_of(a), name_of(b)) for b in better)]
+    return tuple(sorted((*better, *old), key=lambda a: (_kind(a), is_opengl(a))))
+
+
+def name_of(adapter: Any) -> str:
+    return str(adapter.info["device"] or adapter.info["description"] or "adapter")
+
+
+def is_opengl(adapter: Any) -> bool:
+    return bool(adapter.info["backend_type"] == "OpenGL")
+
+
+def is_emulated(adapter: Any) -> bool:
+    return bool(adapter.info["adapter_type"] == "CPU")
+
+
+def devices() -> tuple[DeviceInfo, ...]:
+    if why_none() is not None:
+        return ()
+    return tuple(DeviceInfo(k, name_of(a), is_emulated(a)) for k, a in enumerate(adapters()))
+
+
+def why_none() -> str | None:
+    """Why there is no device, or None: there is one."""
+    if find_spec("wgpu") is None:
+        return NOT_INSTALLED
+    if _looked_in - {os.getpid()}:
+        return FORKED
+    try:
+        return None if adapters() else ONLY_OPENGL if listed() else NO_ADAPTER
+    except Exception as e:  # a broken driver or library may raise anything
+        return f"looking for adapters failed ({type(e).__name__}: {e}): see to the driver of the GPU, or reinstall wgpu"
+
+
+def chosen(device: object = None) -> Any:
+    """The adapter with this index, or the first one with this part of a name; else the best."""
+    if (why := why_none()) is not None:
+        message, _, fix = why.rpartition(": ")
+        raise BackendUnavailable(message, fix=fix, backend="wgpu")
+    found = adapters()
+    if device is None:
+        return found[0]
+    if isinstance(device, int) and 0 <= device < len(found):
+        return found[device]
+    if isinstance(device, str):
+        for adapter in found:
+            if device.lower() in name_of(adapter).lower():
+                return adapter
+    raise BackendUnavailable(
+        f"no device {device!r}",
+        fix="use the index or a part of the name of: " + ", ".join(f"{k} {name_of(a)}" for k, a in enumerate(found)),
+        backend="wgpu",
+    )
+
+
+def _kind(adapter: Any) -> int:
+    kind = adapter.info["adapter_type"]
+    return _KINDS.index(kind if kind in _KINDS else "unknown")
+
+
+def _same(name: str, other: str) -> bool:
+    """Whether two names are of one device: OpenGL appends what it likes."""
+    return name.startswith(other) or other.startswith(name)

@@ -1,0 +1,1 @@
+"""Commands for a device, and what the binding has no public call for."""

@@ -1,0 +1,151 @@
+"""Corners of wgpu-py that have no public way in, each in one function, so that another version is one file of work.
+
+The library's own way to wait is a thread that blocks inside the driver and holds the queue meanwhile: nobody could
+submit, and nobody could give up. So that thread is stopped, and whoever waits polls.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any
+
+from ....runtime.exits import skip_exit_handlers
+
+_LOST = "The WGPU device was lost"
+_SILENCED = "XDG_RUNTIME_DIR"
+
+
+class _NoThread:
+    """Stands where the library keeps its polling thread."""
+
+    def get_token(self) -> _NoThread:
+        return self
+
+    def set_done(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+
+def stop_thread(device: Any) -> None:
+    """From here on nothing is noticed unless `poll` is called."""
+    device._poller.stop()
+    device._poller = _NoThread()
+
+
+def poll(device: Any) -> None:
+    """Let the library notice what has ended, without waiting. Callbacks run inside."""
+    device._poll(False)
+
+
+class Done:
+    """Whether work has ended; noticed by `poll`. The library's own `on_submitted_work_done` cannot be called."""
+
+    __slots__ = ("_key",)
+
+    def __init__(self, device: Any) -> None:
+        api, callback = _telling()
+        info = api.ffi.new("WGPUQueueWorkDoneCallbackInfo *")
+        self._key = next(_keys)
+        info.mode, info.callback = api.lib.WGPUCallbackMode_AllowProcessEvents, callback
+        info.userdata1 = api.ffi.cast("void *", self._key)
+        _running.add(self._key)
+        api.libf.wgpuQueueOnSubmittedWorkDone(device.queue._internal, info[0])
+
+    def __call__(self) -> bool:
+        return self._key not in _running
+
+
+_keys = count(1)
+_running: set[int] = set()
+_told: list[tuple[Any, Any]] = []
+"""The library and the one callback, which stays for good."""
+
+
+def _telling() -> tuple[Any, Any]:
+    if not _told:
+        from wgpu.backends.wgpu_native import _api  # type: ignore[import-untyped]
+
+        def tell(status: Any, message: Any, key: Any, _: Any) -> None:
+            _running.discard(int(_api.ffi.cast("uintptr_t", key)))
+
+        signature = "void(WGPUQueueWorkDoneStatus, WGPUStringView, void *, void *)"
+        _told.append((_api, _api.ffi.callback(signature, tell)))
+    return _told[0]
+
+
+def start_mapping(buffer: Any) -> Any:
+    """Ask to read a buffer once the work that was submitted has ended."""
+    promise = buffer.map_async("READ_NOSYNC")  # the public mode submits an empty command buffer each time
+    promise._call_soon_threadsafe = None  # an event loop of the caller's has no part in this
+    return promise
+
+
+def is_mapped(promise: Any) -> bool:
+    return bool(promise._state != "pending")
+
+
+def version() -> str:
+    """Of the library, and of what it is made on."""
+    import wgpu  # type: ignore[import-untyped]
+    from wgpu.backends.wgpu_native import lib_version_info
+
+    return f"{wgpu.__version__}/{'.'.join(map(str, lib_version_info))}"
+
+
+def nanoseconds_per_tick(device: Any) -> float:
+    from wgpu.backends.wgpu_native import _api
+
+    return float(_api.libf.wgpuQueueGetTimestampPeriod(device.queue._internal))
+
+
+def forget(device: Any) -> None:
+    """Never release the device: that waits for its work, however long."""
+    device.queue._internal = None
+    device._internal = None
+
+
+def leave_to_parent() -> None:
+    """In a process that was forked, nothing calls the library any more: its threads, which some calls wait for, are not
+    here. Nor is what drivers left to be done at exit: Mesa would look for its threads."""
+    from wgpu.backends.wgpu_native import _api
+
+    _api.libf = None
+    skip_exit_handlers()
+
+
+class _Noticing(logging.Filter):
+    """The library tells of a loss in its log alone, and not whose it was."""
+
+    def __init__(self, told: Callable[[], None]) -> None:
+        super().__init__()
+        self._told = told
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if str(record.msg).startswith(_LOST):
+            self._told()
+        return True
+
+
+def when_lost(told: Callable[[], None]) -> None:
+    """Call `told` whenever some device of this process is lost. It must not call the library."""
+    logging.getLogger("wgpu").addFilter(_Noticing(told))
+
+
+@contextmanager
+def without_complaints() -> Iterator[None]:
+    """A display library, loaded when adapters are looked for, complains on stderr unless this variable is set."""
+    if _SILENCED in os.environ or os.name == "nt":
+        yield
+        return
+    os.environ[_SILENCED] = tempfile.gettempdir()
+    try:
+        yield
+    finally:
+        os.environ.pop(_SILENCED, None)

@@ -1,0 +1,393 @@
+"""One call of a kernel, as `run`, `explain` and `bench` share it: its options, its arguments, its results."""
+
+from __future__ import annotations
+
+import contextvars
+import math
+import os
+import re
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypedDict, TypeVar, cast
+
+import typer
+
+from ...errors import ArgumentTypeError, ArgumentValueError, BackendUnavailable, DispatchFailed
+from .programs import Input, Loaded, inputs_of, pairs, shape, sizes
+
+if TYPE_CHECKING:
+    from ...driver.execute.explanation import Explanation
+    from ...front.arrays import Array
+    from ...front.kernel import Kernel
+
+T = TypeVar("T")
+STDOUT = ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
+HEAD = 8
+"""Elements of an array that are shown."""
+
+File = Annotated[
+    str, typer.Argument(metavar="FILE[:KERNEL]", help="Python with @vyre.kernel in it, or a program as text or wire.")
+]
+Inputs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input",
+        "-i",
+        "--const",
+        metavar="NAME=VALUE",
+        help="An argument: a number, file.npy, file.bin, random:N[@SEED], zeros:N, ones:N or arange:N. N may be 48x64.",
+    ),
+]
+Sizes = Annotated[
+    list[str] | None, typer.Option("--sizes", metavar="NAME=N", help="Length of an output that follows no input.")
+]
+Domain = Annotated[str | None, typer.Option("--domain", metavar="X[xYxZ]", help="Number of invocations, x first.")]
+Grid = Annotated[str | None, typer.Option("--grid", metavar="X[xYxZ]", help="Number of workgroups, x first.")]
+Timeout = Annotated[float | None, typer.Option("--timeout", metavar="SECONDS", help="Give up a dispatch after it.")]
+Backend = Annotated[
+    str | None, typer.Option("--backend", "-b", metavar="ID[:DEVICE]", help="This backend or an error.")
+]
+
+
+class Request(NamedTuple):
+    """A kernel with everything that a call of it needs."""
+
+    loaded: Loaded
+    kernel: Kernel
+    inputs: dict[str, Input]
+    options: dict[str, Any]
+
+    def arguments(self) -> dict[str, Any]:
+        """Arguments by name. Arrays that the call updates are copies, so that each call begins with the same."""
+        updated = {p.name for p in self.kernel.params if p.role in ("inout", "out")}
+        return {name: i.value.copy() if name in updated else i.value for name, i in self.inputs.items()}
+
+    def run(self, kernel: Kernel | None = None) -> tuple[list[Array], int]:
+        """The results in slot order, and the nanoseconds of the call."""
+        kernel, arguments = kernel or self.kernel, self.arguments()
+        with _as_options():
+            begun = time.perf_counter_ns()
+            found = kernel(**arguments, **self.options)
+            took = time.perf_counter_ns() - begun
+        return ([] if found is None else list(found) if isinstance(found, tuple) else [found]), took
+
+    def explain(self) -> Explanation:
+        with _as_options():
+            return self.kernel.explain(**self.arguments(), **self.options)
+
+    @property
+    def program(self) -> Any:
+        """The program of the call, for the compile-time values that it brings."""
+        consts = {p.name for p in self.kernel.params if p.role == "const"}
+        with _as_options():
+            return self.kernel.specialize(**{n: i.value for n, i in self.inputs.items() if n in consts})
+
+    @property
+    def result_names(self) -> list[str]:
+        return [b.name for b in self.program.host_outputs]
+
+
+def request(
+    loaded: Loaded,
+    inputs: Sequence[str] | None,
+    size_options: Sequence[str] | None = None,
+    domain: str | None = None,
+    grid: str | None = None,
+    timeout: float | None = None,
+    backend: str | None = None,
+) -> Request:
+    """What the options of a command ask for; wrong ones are said here, the arguments' types by the call."""
+    from ...driver.contract.values import DispatchConfig
+
+    kernel = loaded.kernel if backend is None else loaded.kernel.on(backend)
+    options: dict[str, Any] = {}
+    if size_options:
+        options["sizes"] = sizes(size_options)
+    if domain is not None:
+        options["domain"] = shape(domain, f"--domain {domain}")
+    if grid is not None:
+        options["grid"] = shape(grid, f"--grid {grid}")
+    if timeout is not None:
+        options["config"] = DispatchConfig(timeout=timeout)
+    return Request(loaded, kernel, inputs_of(kernel, inputs or ()), options)
+
+
+def oracle_id() -> str:
+    """The backend that says what is right."""
+    from ...driver.selection.registry import registered_backends_by_precedence
+
+    for listing in registered_backends_by_precedence():
+        if listing.problem() is None and listing.registration.kind == "oracle":
+            return listing.id
+    raise BackendUnavailable("no backend here says what is right", fix="install vyre again, whole")
+
+
+_AS_OPTIONS = (
+    (re.compile(r'sizes=\{"(\w+)": (?:n|\.\.\.)\}'), r"--sizes \1=N"),
+    (re.compile(r"\bdomain=\(width, height\)"), "--domain WIDTHxHEIGHT"),
+    (re.compile(r"\bgrid=\(x, y, z\)"), "--grid XxYxZ"),
+    (re.compile(r"\bpass (\w+)=\.\.\."), r"pass --input \1=NUMBER"),
+)
+"""What a call advises, and how a command line spells it."""
+
+
+@contextmanager
+def _as_options() -> Iterator[None]:
+    """Errors about arguments advise what can be typed here."""
+    try:
+        yield
+    except (ArgumentTypeError, ArgumentValueError) as e:
+        for python, option in _AS_OPTIONS:
+            e.fix = python.sub(option, e.fix)
+        raise
+
+
+# ---- waiting --------------------------------------------------------------------------------------------------------
+
+
+def interruptible(work: Callable[[], T]) -> T:
+    """Do it on a thread of its own: Ctrl-C is heard at once, also while native code runs."""
+    done: list[T] = []
+    failed: list[BaseException] = []
+    context = contextvars.copy_context()
+
+    def go() -> None:
+        try:
+            done.append(context.run(work))
+        except BaseException as e:
+            failed.append(e)
+
+    thread = threading.Thread(target=go, name="vyre-command", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.1)
+    if failed:
+        raise failed[0]
+    return done[0]
+
+
+@contextmanager
+def collected_warnings() -> Iterator[list[str]]:
+    """The warnings of a block as texts, once each."""
+    found: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield found
+    found += dict.fromkeys(str(w.message) for w in caught if not issubclass(w.category, DeprecationWarning))
+
+
+def warn(texts: Sequence[str]) -> None:
+    for text in texts:
+        print(f"warning: {text}", file=sys.stderr)
+
+
+# ---- arguments and results ------------------------------------------------------------------------------------------
+
+
+class Argument(TypedDict):
+    name: str
+    element: str
+    shape: list[int]
+    origin: str
+    head: list[Any]
+
+
+class Result(TypedDict):
+    name: str
+    element: str
+    shape: list[int]
+    nbytes: int
+    blake3: str
+    head: list[Any]
+    file: str | None
+
+
+class Other(TypedDict):
+    backend: str
+    reason: str
+
+
+class Choice(TypedDict):
+    """Where the call runs: the backend, its device, why this one and why not the others."""
+
+    backend: str
+    device: str | None
+    why: str
+    others: list[Other]
+
+
+def argument_rows(of: Request) -> list[Argument]:
+    import numpy as np
+
+    rows = []
+    for p in of.kernel.params:
+        if p.name in of.inputs:
+            given = of.inputs[p.name]
+            array = np.asarray(given.value)
+            element = p.element.name if p.element is not None else "const"
+            values = head(array, element)
+            rows.append(
+                Argument(name=p.name, element=element, shape=list(array.shape), origin=given.origin, head=values)
+            )
+    return rows
+
+
+def result_rows(of: Request, results: Sequence[Array], files: dict[str, str]) -> list[Result]:
+    from ...foundation.formats.blake3 import blake3
+
+    rows = []
+    for buffer, array in zip(of.program.host_outputs, results, strict=True):
+        rows.append(
+            Result(
+                name=buffer.name,
+                element=buffer.element.name,
+                shape=list(array.shape),
+                nbytes=array.nbytes,
+                blake3=blake3(array.tobytes()).hex(),
+                head=head(array, buffer.element.name),
+                file=files.get(buffer.name),
+            )
+        )
+    return rows
+
+
+def head(array: Array, element: str, most: int = HEAD) -> list[Any]:
+    """The first elements as Python values that survive JSON: infinities and NaN are texts."""
+    import numpy as np
+
+    some = array.reshape(-1)[:most]
+    if element == "bf16" and array.dtype == np.uint16:
+        some = (some.astype(np.uint32) << 16).view(np.float32)
+    return [repr(v) if isinstance(v, float) and not math.isfinite(v) else v for v in some.tolist()]
+
+
+def shown(values: Sequence[Any], size: int) -> str:
+    """`[1, 2, ...]`: floats with nine digits, which tell all f32 apart."""
+    texts = [f"{v:.9g}" if isinstance(v, float) else str(v) for v in values]
+    return f"[{', '.join([*texts, *(['...'] if size > len(texts) else [])])}]"
+
+
+def choice(of: Request, told: Explanation) -> Choice:
+    from ...front.compile import losers_for
+
+    losers = () if of.kernel.backend is not None else losers_for(of.program)
+    why = told.decisions[0].reason.removesuffix("".join(f"; {x.name}: {x.reason}" for x in losers))
+    if of.kernel.backend is not None:
+        why = f"--backend {of.kernel.backend} asks for it"
+    return Choice(
+        backend=told.backend,
+        device=told.choice("device"),
+        why=why,
+        others=[Other(backend=x.name, reason=x.reason) for x in losers],
+    )
+
+
+def same_bytes(a: Sequence[Array], b: Sequence[Array]) -> bool:
+    return len(a) == len(b) and all(
+        x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes() for x, y in zip(a, b, strict=True)
+    )
+
+
+def first_difference(names: Sequence[str], a: Sequence[Array], b: Sequence[Array]) -> str | None:
+    """Where two lists of results part: `out[12]: 1.0 and 2.0`."""
+    import numpy as np
+
+    for name, x, y in zip(names, a, b, strict=True):
+        if x.dtype != y.dtype or x.shape != y.shape:
+            return f"{name}: {x.dtype} {x.shape} and {y.dtype} {y.shape}"
+        left, right = (v.reshape(-1).view(np.dtype(f"u{v.itemsize}")) for v in (x, y))  # a NaN equals itself
+        apart = np.flatnonzero(left != right)
+        if apart.size:
+            at = int(apart[0])
+            return f"{name}[{at}]: {x.reshape(-1)[at]} and {y.reshape(-1)[at]}"
+    return None
+
+
+# ---- files ----------------------------------------------------------------------------------------------------------
+
+
+def output_files(of: Request, given: Sequence[str] | None) -> dict[str, str]:
+    """The files of `--output` by result. Said before anything runs: a name that is no result, a missing directory."""
+    found = pairs("--output", given or ())
+    names, taken = of.result_names, set()
+    for name, file in found.items():
+        if name not in names:
+            raise ArgumentTypeError(
+                f"{of.kernel.__name__} has no result {name}", fix=f"use one of: {', '.join(names) or 'none'}"
+            )
+        require_place(f"--output {name}={file}", file)
+        if (place := os.path.realpath(file)) in taken and place != os.devnull:
+            raise ArgumentValueError(f"--output writes {file} twice", fix="name another file for each result")
+        taken.add(place)
+    return found
+
+
+def require_place(where: str, file: str) -> None:
+    """Refuse a name that no file can have, and stdout, where the command itself prints."""
+    if os.path.isdir(file) or not os.path.isdir(os.path.dirname(os.path.abspath(file))):
+        raise ArgumentValueError(f"{where}: no file can be there", fix="name a file in a directory that exists")
+    if os.path.abspath(file) in STDOUT:
+        raise ArgumentValueError(f"{where}: the command itself prints there", fix="name a file or a pipe")
+
+
+def write_array(file: str, array: Array) -> None:
+    """An array file where the name ends in .npy, else its bytes."""
+    import numpy as np
+
+    def save(stream: Any) -> None:
+        if file.endswith(".npy"):
+            np.save(stream, array, allow_pickle=False)
+        else:
+            stream.write(array.tobytes())
+
+    write_whole(file, save)
+
+
+def write_whole(file: str, save: Callable[[Any], None]) -> None:
+    """Write a file so that nobody ever sees a part of it. A device or a pipe is written to, never replaced."""
+    try:
+        if os.path.exists(file) and not os.path.isfile(file):
+            with open(file, "wb") as stream:
+                save(stream)
+            return
+        path = Path(os.path.realpath(file))  # of a link, what it leads to
+        mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
+        descriptor, part = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as stream:
+                save(stream)
+            os.chmod(part, mode)  # mkstemp makes files for its owner alone
+            os.replace(part, path)
+        except BaseException:
+            Path(part).unlink(missing_ok=True)
+            raise
+    except OSError as e:
+        raise DispatchFailed(f"{file} cannot be written: {e.strerror or e}", fix="name another file") from e
+
+
+def _umask() -> int:
+    now = os.umask(0)
+    os.umask(now)
+    return now
+
+
+def duration(ns: float) -> str:
+    """
+    >>> duration(1_234_567), duration(950), duration(2_500_000_000)
+    ('1.23 ms', '0.95 us', '2.5 s')
+    """
+    for unit, size in (("s", 1e9), ("ms", 1e6)):
+        if ns >= size:
+            return f"{ns / size:.3g} {unit}"
+    return f"{ns / 1e3:.3g} us"
+
+
+def plain(value: Any) -> dict[str, Any]:
+    """A typed document as the mapping that it is."""
+    return cast("dict[str, Any]", value)

@@ -1,0 +1,1 @@
+"""Random programs: valid ones, ones whose lanes part, and damaged ones."""

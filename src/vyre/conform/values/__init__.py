@@ -1,0 +1,1 @@
+"""Inputs that find mistakes, and distances between results."""

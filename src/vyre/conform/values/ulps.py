@@ -1,0 +1,76 @@
+"""How far an f32 result is from the true value, in units of the last place.
+
+The true value is taken from NumPy in binary64, whose own error of about one of its units is 2^-29 of one of ours. That
+holds for sin, cos and tan next to multiples of pi/2 as well, since every f32 is reduced exactly there.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...foundation.ir.ops import UnaryOp
+from ...foundation.ir.rounding import F32_FLUSH, F32_MIN_NORMAL
+
+Array = NDArray[Any]
+_NUMPY_NAMES: Final = {"acos": "arccos", "asin": "arcsin", "atan": "arctan"}
+_LIVELY: Final = {
+    "exp": (-90, 90), "exp2": (-128, 130), "sinh": (-90, 90), "cosh": (-90, 90), "tanh": (-10, 10), "log": (0.5, 2),
+    "log2": (0.5, 2), "asin": (-1.01, 1.01), "acos": (-1.01, 1.01), "atan": (-4, 4),
+}  # fmt: skip
+"""Where a function does what it is known for; elsewhere most bit patterns give 0, 1, infinity or NaN."""
+
+
+def points(op: UnaryOp, count: int, seed: int = 0) -> Array:
+    """`count` f32 arguments: half are any bits, a quarter has a common size, a quarter lies where it matters."""
+    rng = np.random.default_rng((op.tag, seed))
+    quarter = count // 4
+    bits = rng.integers(0, 2**32, count - 2 * quarter, dtype=np.uint32)
+    sizes = np.exp2(rng.uniform(-8, 18, quarter)) * rng.choice((-1, 1), quarter)
+    near = rng.uniform(*_LIVELY.get(op.text, (-200, 200)), quarter)
+    return np.concatenate([bits.view(np.float32), sizes.astype(np.float32), near.astype(np.float32)])
+
+
+def canonical(x: Array) -> Array:
+    """f32 numbers with subnormals as zero of their sign."""
+    return np.where(np.abs(x) < np.float32(F32_MIN_NORMAL), np.copysign(np.float32(0), x), x)
+
+
+def true_values(op: UnaryOp, x: Array) -> Array:
+    """A transcendental function of f32 numbers, in binary64."""
+    with np.errstate(all="ignore"):
+        exact: Array = getattr(np, _NUMPY_NAMES.get(op.text, op.text))(canonical(x).astype(np.float64))
+    return exact
+
+
+def nearest(exact: Array) -> Array:
+    """The canonical f32 numbers next to binary64 numbers."""
+    with np.errstate(all="ignore"):
+        single = exact.astype(np.float32)
+    size = np.abs(exact)
+    edge = np.where(size < F32_FLUSH, np.float32(0), np.float32(F32_MIN_NORMAL))
+    small: Array = np.copysign(edge, exact).astype(np.float32)
+    return np.where(size < F32_MIN_NORMAL, small, single)
+
+
+def ulps(found: Array, exact: Array) -> Array:
+    """The distance of f32 results from true values. Where one of them is zero or not finite, it counts the canonical
+    numbers between the result and the right one (2^-126 comes after 0); a NaN too much or too few is infinitely far."""
+    right = nearest(exact)
+    with np.errstate(all="ignore"):
+        exponent = np.frexp(exact)[1]
+        error: Array = np.abs(found.astype(np.float64) - exact) * np.ldexp(1.0, 24 - exponent)
+        plain = np.isfinite(right) & np.isfinite(found) & (right != 0) & (found != 0)
+        if np.all(plain):
+            return error
+        steps = np.abs(_rank(found) - _rank(right)).astype(np.float64)
+        unlike = np.isnan(found) != np.isnan(right)
+        steps = np.where(np.isnan(found), np.where(unlike, np.inf, 0.0), np.where(unlike, np.inf, steps))
+        return np.where(plain, error, steps)
+
+
+def _rank(x: Array) -> Array:
+    bits = (canonical(x).view(np.uint32) & np.uint32(0x7FFFFFFF)).astype(np.int64)
+    return np.where(np.signbit(x), -1, 1) * np.maximum(bits - 0x7FFFFF, 0)

@@ -1,0 +1,1 @@
+"""Kernel form -> text of languages with braces."""
