@@ -46,17 +46,17 @@ HIDE_OPENCL = ("/etc/OpenCL/vendors",)
 HIDE_GL = ("/usr/share/glvnd/egl_vendor.d", "/etc/glvnd/egl_vendor.d")
 SHORT = (
     "tests/contract/test_faults.py",
-    "tests/unit/test_absent_devices.py",
-    "tests/unit/test_capability_claims.py",
-    "tests/unit/test_cli_doctor.py",
-    "tests/unit/test_cli_frame.py",
-    "tests/unit/test_cli_hostile.py",
-    "tests/unit/test_cli_listing.py",
-    "tests/unit/test_cli_run.py",
-    "tests/unit/test_docs.py",
-    "tests/unit/test_findings.py",
-    "tests/unit/test_readme.py",
-    "tests/unit/test_wgpu_backend.py",
+    "tests/unit/driver/selection/test_absent_devices.py",
+    "tests/unit/runtime/test_capability_claims.py",
+    "tests/unit/cli/test_cli_doctor.py",
+    "tests/unit/cli/test_cli_frame.py",
+    "tests/unit/cli/test_cli_hostile.py",
+    "tests/unit/cli/test_cli_listing.py",
+    "tests/unit/cli/test_cli_run.py",
+    "tests/docs/test_docs.py",
+    "tests/unit/runtime/test_requirements_of_backends.py",
+    "tests/docs/test_readme.py",
+    "tests/backend/wgpu/test_wgpu_backend.py",
 )
 LONGEST_S = 3600.0
 GRACE_S = 5.0  # for processes that are about to end

@@ -1,0 +1,138 @@
+"""What a backend remembers of its device may be damaged in any way: the device is then asked again, and calls work."""
+
+import json
+from dataclasses import asdict
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import vyre
+from vyre import In, Out, gid, u32
+from vyre.backends.cpu import exactness as cpu
+from vyre.driver.contract import BackendRegistration, DeviceInfo
+from vyre.driver.selection import registry
+from vyre.driver.selection import remembered as probe
+from vyre.runtime import exactness as runtime_exactness
+
+from ....support.damage import damaged
+from ..settings.test_settings import backend as stub
+
+X = np.arange(4, dtype=np.uint32)
+
+
+@vyre.kernel(workgroup=64)
+def double(x: In[u32], out: Out[u32]):
+    if gid.x < len(out):
+        out[gid.x] = x[gid.x] * 2
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("VYRE_CACHE_DIR", str(tmp_path))
+    return tmp_path / "probes"
+
+
+def every_damage(folder, monkeypatch, module, ask, right, may_be=lambda path, value: False):
+    """Ask with every field of the only file damaged, as if it had been written so; then with no such file at all."""
+    assert ask() == right
+    monkeypatch.setattr(module, "remember", lambda *args: None)  # which takes most of the time
+    (file,) = folder.iterdir()
+    real = json.loads(file.read_bytes())
+    del real["check"]
+    for path, value, entry in damaged(real):
+        file.write_bytes(probe.sealed(entry))
+        assert ask() == right or may_be(path, value), (path, value)
+    for blob in (b"", b"[" * 60_000, b"\xff\0", probe.sealed(real)[:-1], probe.sealed(real)[1:], b"null", b"{}"):
+        file.write_bytes(blob)
+        assert ask() == right
+    return file, real
+
+
+def says_why_not(path, value):
+    """A text there is a reason of the device."""
+    return path == ("unavailable",) and type(value) is str
+
+
+def test_the_processor(folder, monkeypatch):
+    host = SimpleNamespace(x86=True, compiler="c", triple="t", name="n", features="f")
+    monkeypatch.setattr(cpu, "build", lambda *args: None)
+    monkeypatch.setattr(cpu, "differing", lambda output: ())
+    every_damage(folder, monkeypatch, cpu, lambda: cpu.why_not_hardware(host, lambda built: b""), None, says_why_not)
+
+
+@pytest.mark.parametrize("name", ["cuda", "opencl"])
+def test_devices_with_modes(folder, monkeypatch, name):
+    pytest.importorskip({"cuda": "cuda.bindings", "opencl": "pyopencl"}[name])
+    module = __import__(f"vyre.backends.{name}.exactness", fromlist=["*"])
+    right = module.Exactness(module.Mode.SOFT, True)
+    monkeypatch.setattr(module, "identity", lambda device: "key")
+    monkeypatch.setattr(module, "probe", lambda device, run: right)
+    every_damage(
+        folder,
+        monkeypatch,
+        runtime_exactness,
+        lambda: module.exactness_of(None),
+        right,
+        lambda path, value: says_why_not(path, value) or path == ("devices", 1, "name"),  # which says that f64 is exact
+    )
+
+
+def test_adapters(folder, monkeypatch):
+    pytest.importorskip("wgpu")
+    from vyre.backends.wgpu import exactness as module
+
+    right = module.Record(module.SAFEST, None, 77, True)
+    asked = []
+    monkeypatch.setattr(module, "_known", {})
+    monkeypatch.setattr(module.native, "version", lambda: "1")
+    monkeypatch.setattr(module, "_found", lambda adapter: asked.append(adapter) or right)
+    adapter = SimpleNamespace(info={"device": "some"})
+
+    def ask():
+        module._known.clear()
+        return module.record_of(adapter)
+
+    file, real = every_damage(folder, monkeypatch, module, ask, right)
+
+    def write(text):
+        file.write_bytes(probe.sealed(real | {"devices": [real["devices"][0] | {"name": text}]}))
+
+    fitting = {"why_not": str, "loop_limit": int}
+    for path, value, record in damaged(asdict(right)):
+        write(json.dumps(record))
+        found = ask()
+        assert found == right or value is None or type(value) in (bool, fitting.get(path[-1])), (path, value)
+        assert found.loop_limit is None or 0 <= found.loop_limit <= module.TURNS
+        assert all(type(flag) is bool for flag in asdict(found.traits).values())
+    for text in ("[" * 60_000, '{"traits":' * 5000, "1e999", '{"traits": null}'):
+        write(text)
+        before = len(asked)
+        assert ask() == right
+        assert len(asked) == before + 1
+
+
+def test_a_call_that_chooses_its_backend(folder):
+    """The file of the registry, which remembers whether a backend would open."""
+    inner = stub("a")
+    for_all = {"kind": "device", "devices": lambda: (DeviceInfo(0, "some"),), "probe_key": lambda: "k"}
+    with registry.isolated(BackendRegistration(id="a", open=lambda device=None: inner.open(), **for_all)):
+        assert vyre.select(double.program).chosen == "a"
+        (file,) = folder.iterdir()
+        real = json.loads(file.read_bytes())
+        del real["check"]
+        for path, value, entry in damaged(real):
+            if not says_why_not(path, value):
+                file.write_bytes(probe.sealed(entry))
+                assert vyre.select(double.program).chosen == "a", (path, value)
+        assert double(X).tolist() == [0x61616161] * 4
+
+
+def test_a_call_on_the_processor_itself(folder):
+    vyre.acquire("cpu").shutdown()
+    for file in folder.glob("cpu*.json"):  # none where the processor need not be asked
+        for blob in (file.read_bytes().replace(b'"written": ', b'"written": 1' + b"0" * 400), b"[" * 60_000):
+            file.write_bytes(blob)
+            opened = vyre.acquire("cpu")
+            assert vyre.compile(double.program, backend=opened).dispatch([X])[0] == (2 * X).tobytes()
+            opened.shutdown()

@@ -1,0 +1,607 @@
+"""Small dispatches over host memory that are repeated: nobody sees from the bytes that the device does them as one."""
+
+import gc
+import random
+import threading
+import weakref
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from tests.contract.programs import ADD, COUNT, SPLIT, TRAP, words
+
+from vyre.backends.cuda.run.small_dispatch import CudaRound
+from vyre.backends.reference import run
+from vyre.conform.programs.random import random_program
+from vyre.driver.admission.program import why_not
+from vyre.driver.contract.values import DEFAULT_CONFIG, DispatchConfig
+from vyre.driver.plan import plan_dispatch
+from vyre.driver.plan.outputs import OutputSlot
+from vyre.errors import ArgumentTypeError, DeviceLost, DeviceOutOfMemory, DispatchFailed, KernelCompileFailed, Trap
+from vyre.foundation.ir.dtypes import u8, u32
+from vyre.foundation.ir.nodes import If, InvocationId, Let, Load, Store, lit
+from vyre.foundation.ir.program import Program, read, read_write, write_only
+from vyre.runtime import backend as backends
+from vyre.runtime import pipeline as offload
+from vyre.runtime.device import Launch, Round, Slot, Ticket
+
+from ...support.cpu_kernels import arange, bump
+from ...support.device_backends import open_or_skip
+
+GID = InvocationId(0)
+OFTEN = offload.WORTH_A_ROUND + 3
+
+
+class ByBatch(Round):
+    """Of a device that has no such thing: memory that is kept, and a batch."""
+
+    def __init__(self, device, code, slots, lengths, launches):
+        self.device, self.code, self.slots, self.lengths, self.launches = device, code, slots, lengths, launches
+        self.memories = [device.allocate(-(-max(s.nbytes, 256) // 256) * 256) for s in slots]
+        self.inputs = [memoryview(bytearray(s.nbytes)) for s in slots if s.filled]
+        self.outputs = [memoryview(bytearray(s.nbytes)) for s in slots if s.read]
+
+    def go(self):
+        batch, given = self.device.batch(), iter(self.inputs)
+        for memory, slot in zip(self.memories, self.slots, strict=True):
+            if slot.filled:
+                batch.write(memory, 0, next(given))
+            elif slot.zero:
+                batch.zero(memory, 0, -(-slot.nbytes // 4) * 4)
+        for base, grid in self.launches:
+            batch.launch(self.code, self.memories, self.lengths, base, grid)
+        for memory, slot in zip(self.memories, self.slots, strict=True):
+            if slot.read:
+                batch.read(memory, 0, slot.nbytes)
+        ticket = batch.submit()
+        ticket.take(self.outputs)
+        return ticket
+
+
+@pytest.fixture(scope="module", params=["cuda", "opencl"])
+def backend(request):
+    made = open_or_skip(request.param)
+    yield made
+    made.shutdown()
+
+
+@pytest.fixture
+def rounds(backend, monkeypatch):
+    """Those that are made, from here on."""
+    device, made = backend.session().device, []
+    by = device.round if backend.id == "cuda" else lambda *about: ByBatch(device, *about)
+
+    def counted(*about):
+        made.append(by(*about))
+        return made[-1]
+
+    monkeypatch.setattr(device, "round", counted, raising=False)
+    return made
+
+
+def compiled(backend, program, config=DEFAULT_CONFIG):
+    """For this test alone."""
+    return backend.compile_native(program, config)
+
+
+def runs_of(made, monkeypatch):
+    """Every run of the only round."""
+    (prepared,) = made
+    ran, go = [], prepared.go
+    monkeypatch.setattr(prepared, "go", lambda: [ran.append(1), go()][1])
+    return ran
+
+
+def test_a_dispatch_that_is_repeated_gets_a_round_and_new_inputs_count(backend, rounds, monkeypatch):
+    pipeline, target = compiled(backend, ADD), np.zeros(100, np.uint32)
+    for k in range(offload.WORTH_A_ROUND):
+        assert not rounds
+        assert bytes(pipeline.dispatch([arange(100), arange(100) + k])[0]) == (2 * arange(100) + k).tobytes()
+    ran = runs_of(rounds, monkeypatch)
+    for k in range(5):
+        assert bytes(pipeline.dispatch([arange(100) + k, arange(100)])[0]) == (2 * arange(100) + k).tobytes()
+    assert len(ran) == 5
+    for k in range(OFTEN):
+        assert pipeline.dispatch([arange(100) * k, arange(100)], out=[target])[0] is target
+        assert np.array_equal(target, arange(100) * (k + 1))
+    wide = arange(200)
+    assert bytes(pipeline.dispatch([wide[::2], wide[1::2]])[0]) == (wide[::2] + wide[1::2]).tobytes()
+
+
+@pytest.fixture
+def told(backend, rounds, monkeypatch):
+    """What is said about the launch of a dispatch, by a device that records."""
+    device = backend.session().device
+    if backend.id != "cuda":
+        monkeypatch.setattr(device, "records", lambda code: True, raising=False)
+
+    def ask(pipeline, inputs, config=DEFAULT_CONFIG, memory="host"):
+        return pipeline.launching(plan_dispatch(pipeline.program, inputs, config), config, memory)
+
+    return ask
+
+
+def test_a_plan_says_when_a_dispatch_is_recorded(backend, rounds, told):
+    pipeline, given = compiled(backend, ADD), [arange(100), arange(100)]
+    for k in range(1, OFTEN):
+        choice, why = told(pipeline, given)
+        if k <= offload.WORTH_A_ROUND:
+            assert (choice, "from run 8 over buffers of these lengths" in why) == ("recorded when repeated", True)
+        else:
+            assert (choice, why) == ("recorded", "one call copies its inputs, launches it and copies its results")
+        pipeline.dispatch(given)
+        assert len(rounds) == (k >= offload.WORTH_A_ROUND)
+    assert told(pipeline, [arange(9), arange(9)])[0] == "recorded when repeated"
+
+
+@pytest.mark.parametrize(
+    "program, inputs, config, why",
+    [
+        (
+            ADD,
+            [arange(9000), arange(9000)],
+            DEFAULT_CONFIG,
+            "its buffers have 108000 bytes together, and",
+        ),
+        (ADD, [arange(9), arange(9)], DispatchConfig(timeout=9.0), "not recorded, as it"),
+    ],
+)
+def test_a_plan_says_why_a_dispatch_is_not_recorded(backend, rounds, told, program, inputs, config, why):
+    pipeline = compiled(backend, program, config)
+    choice, said = told(pipeline, inputs, config) or ("plain", "not recorded, as it looks for a deadline")
+    assert (choice, why in said) == ("plain", True)
+    for _ in range(OFTEN):
+        pipeline.dispatch(inputs, config)
+    assert not rounds
+
+
+def test_a_plan_says_that_a_dispatch_over_resident_memory_is_recorded(backend, told):
+    given = [arange(9), arange(9)]
+    pipeline, traps = compiled(backend, ADD), compiled(backend, TRAP)
+    assert told(pipeline, given, memory="resident") == (
+        "recorded when repeated", "after some runs over the same memory one call launches all of it"
+    )  # fmt: skip
+    assert told(pipeline, given, memory="both") == ("plain", "not recorded, as a buffer comes from the host each time")
+    assert told(traps, [words(0)], memory="resident") == ("plain", "not recorded, as the host looks whether it trapped")
+    pipeline.close()
+    assert told(pipeline, given) is None
+
+
+def test_a_device_that_records_nothing_says_so(backend):
+    if backend.id == "cuda":
+        pytest.skip("it records")
+    plan = plan_dispatch(ADD, [arange(9), arange(9)])
+    assert compiled(backend, ADD).launching(plan, DEFAULT_CONFIG, "host") is None
+
+
+def test_results_of_a_round_are_the_callers(backend, rounds):
+    pipeline = compiled(backend, ADD)
+    kept = [pipeline.dispatch([arange(9), arange(9) + k])[0] for k in range(OFTEN)]
+    assert rounds
+    for k, found in enumerate(kept):
+        assert bytes(found) == (2 * arange(9) + k).tobytes()
+        found[0] = 1  # which nobody minds
+    assert bytes(pipeline.dispatch([arange(9), arange(9)])[0]) == (2 * arange(9)).tobytes()
+
+
+def test_what_a_round_does_not_store_is_zero_each_time(backend, rounds):
+    program = Program(
+        [read("x", 0, u32, 8), write_only("out", 1, u32, 8), read_write("n", 2, u32, 1)], (8, 1, 1),
+        [
+            If(Load("x", GID) % lit(2), [Store("out", GID, Load("x", GID))]),
+            If(GID.eq(lit(0)), [Store("n", lit(0), Load("n", lit(0)) + lit(1))]),
+        ],
+    )  # fmt: skip
+    pipeline = compiled(backend, program)
+    for k in range(OFTEN):
+        x = arange(8) + k
+        out, n = pipeline.dispatch([x, words(41 + k)])
+        assert bytes(out) == np.where(x % 2, x, 0).astype(np.uint32).tobytes()
+        assert bytes(n) == words(42 + k)
+    assert rounds
+
+
+def test_a_trap_of_a_round_says_where_and_nothing_is_written(backend, rounds):
+    pipeline = compiled(backend, TRAP)
+    target, slot = bytearray(b"\xa5" * 4), OutputSlot.of(bytearray(b"\xa5" * 4))
+    for out in ([target], [slot], None):
+        for _ in range(OFTEN):
+            with pytest.raises(Trap, match=r"seven.*Fix: ") as e:
+                pipeline.dispatch([words(0)], out=out)
+            assert e.value.context["tag"] == "seven"
+            assert e.value.context["invocation"] == (0, 0, 0)
+    assert target == bytes(slot) == b"\xa5" * 4
+    assert len(rounds) == 2  # dispatches into slots are planned each time
+
+
+@pytest.mark.parametrize("span", [(0, 12), (5, 11), (4, 4)])
+def test_only_the_wanted_bytes_of_a_round_come_back(backend, rounds, span):
+    out = write_only("out", 1, u32, 3).replace(output_byte_range=span)
+    program = Program([read("x", 0, u32, 3), out], (4, 1, 1), [Store("out", GID, Load("x", GID) * lit(0x01030507))])
+    pipeline, everything = compiled(backend, program), words(0x01030507, 0x02060A0E, 0x03090F15)
+    for _ in range(OFTEN):
+        assert bytes(pipeline.dispatch([words(1, 2, 3)])[0]) == everything[slice(*span)]
+    assert rounds
+
+
+def test_buffers_of_a_round_may_be_empty_narrow_and_several(backend, rounds):
+    pipeline = compiled(backend, SPLIT)
+    for _ in range(OFTEN):
+        low, high = pipeline.dispatch([arange(37) * 0x10001])
+        assert bytes(low) == (arange(37) * 0x10001 & 0xFFFF).astype(np.uint32).tobytes()
+        assert bytes(high) == (arange(37) * 0x10001 >> 16).astype(np.uint32).tobytes()
+    pipeline = compiled(backend, COUNT)
+    for _ in range(OFTEN):
+        assert pipeline.dispatch([b""]) == [b""]
+    program = Program(
+        [read("x", 0, u8, 5), write_only("out", 1, u8, 5)], (1, 1, 1), [Store("out", GID, Load("x", GID))]
+    )
+    pipeline = compiled(backend, program)
+    for k in range(OFTEN):
+        assert bytes(pipeline.dispatch([bytes(range(k, k + 5))])[0]) == bytes(range(k, k + 5))
+    assert len(rounds) >= 2
+
+
+def test_iterations_of_a_round_see_what_the_one_before_left(backend, rounds):
+    pipeline, config = compiled(backend, COUNT), DispatchConfig(fixpoint_iterations=5)
+    expected = backend.dispatch(COUNT, [words(1, 2, 3)], config)
+    for _ in range(OFTEN):
+        assert pipeline.dispatch([words(1, 2, 3)], config) == expected
+    assert len(rounds) == 1
+
+
+def test_large_dispatches_and_those_with_a_deadline_get_none(backend, rounds):
+    pipeline, x = compiled(backend, ADD), arange(offload.ROUND_BYTES // 12 + 1)
+    for _ in range(OFTEN):
+        pipeline.dispatch([x, x])
+    config = DispatchConfig(timeout=30.0)
+    for _ in range(OFTEN):
+        backend.dispatch(ADD, [words(1), words(2)], config)
+    assert not rounds
+    for _ in range(OFTEN):
+        pipeline.dispatch([x[1:], x[1:]])
+    assert len(rounds) == 1
+
+
+def test_memory_that_cannot_be_written_is_refused_after_a_round_too(backend, rounds):
+    pipeline = compiled(backend, ADD)
+    for _ in range(OFTEN):
+        pipeline.dispatch([words(1, 2), words(3, 4)], out=[bytearray(8)])
+    assert rounds
+    with pytest.raises(ArgumentTypeError, match=r"read-only.*Fix: "):
+        pipeline.dispatch([words(1, 2), words(3, 4)], out=[bytes(8)])
+    with pytest.raises(ArgumentTypeError, match=r"not contiguous.*Fix: "):
+        pipeline.dispatch([words(1, 2), words(3, 4)], out=[memoryview(bytearray(16))[::2]])
+
+
+def test_while_a_round_is_in_use_others_go_the_plain_way(backend, rounds, monkeypatch):
+    pipeline = compiled(backend, bump.program)
+    for _ in range(OFTEN):
+        pipeline.dispatch([arange(64)])
+    (prepared,) = rounds
+    ready, go_on, go = threading.Event(), threading.Event(), prepared.go
+
+    def held():
+        ready.set()
+        assert go_on.wait(30)
+        return go()
+
+    monkeypatch.setattr(prepared, "go", held)
+    found = []
+    thread = threading.Thread(target=lambda: found.append(pipeline.dispatch([arange(64)])[0]))
+    thread.start()
+    assert ready.wait(30)
+    try:
+        assert bytes(pipeline.dispatch([arange(64) + 7])[0]) == (2 * arange(64) + 8).tobytes()
+    finally:
+        go_on.set()
+        thread.join()
+    assert bytes(found[0]) == (2 * arange(64) + 1).tobytes()
+
+
+def test_rounds_of_many_threads_equal_the_serial_ones(backend, rounds):
+    pipeline, wrong = compiled(backend, bump.program), []
+
+    def work(seed):
+        rng = random.Random(seed)
+        for _ in range(100):
+            n, k = rng.choice((1, 64, 1000)), rng.randrange(1000)
+            (found,) = pipeline.dispatch([arange(n) + k])
+            if bytes(found) != (2 * arange(n) + k + 1).astype(np.uint32).tobytes():
+                wrong.append((n, k))
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+    assert len(rounds) >= 3
+
+
+def test_a_device_keeps_few_rounds_and_who_lost_one_gets_another(backend, rounds, monkeypatch):
+    monkeypatch.setattr(backends, "MAX_ROUNDS", 2)
+    pipeline = compiled(backend, bump.program)
+    for n in (10, 20, 30, 10):
+        for k in range(OFTEN):
+            assert bytes(pipeline.dispatch([arange(n) + k])[0]) == (2 * arange(n) + k + 1).tobytes()
+    assert len(rounds) == 4
+    alive = [weakref.ref(r) for r in rounds]
+    rounds.clear()
+    assert [r() is not None for r in alive] == [False, False, True, True]
+
+
+def test_a_round_that_is_lost_while_it_is_used_is_not_used_again(backend, rounds, monkeypatch):
+    pipeline = compiled(backend, bump.program)
+    for _ in range(OFTEN):
+        pipeline.dispatch([arange(12)])
+    (prepared,) = rounds
+    go = prepared.go
+
+    def lost():
+        monkeypatch.setattr(backends, "MAX_ROUNDS", 1)
+        for _ in range(OFTEN):
+            pipeline.dispatch([arange(13)])
+        return go()
+
+    monkeypatch.setattr(prepared, "go", lost)
+    assert bytes(pipeline.dispatch([arange(12)])[0]) == (2 * arange(12) + 1).tobytes()
+    monkeypatch.setattr(prepared, "go", None)
+    assert bytes(pipeline.dispatch([arange(12)])[0]) == (2 * arange(12) + 1).tobytes()
+
+
+@pytest.mark.parametrize("error", [DeviceOutOfMemory, DispatchFailed, KernelCompileFailed])
+def test_without_a_round_the_plain_way_is_taken(backend, monkeypatch, caplog, error):
+    caplog.set_level("INFO", "vyre.offload")
+    asked = []
+
+    def fails(*about):
+        asked.append(1)
+        raise error("there is none", fix="none")
+
+    monkeypatch.setattr(backend.session().device, "round", fails, raising=False)
+    pipeline = compiled(backend, bump.program)
+    for _ in range(3 * OFTEN):
+        assert bytes(pipeline.dispatch([arange(11)])[0]) == (2 * arange(11) + 1).tobytes()
+    assert asked == [1]
+    assert [r.getMessage() for r in caplog.records] == ["a small dispatch stays slow: there is none. Fix: none"]
+
+
+def test_a_device_that_is_lost_while_a_round_is_made_says_so(backend, monkeypatch):
+    def lost(*about):
+        raise DeviceLost("it is gone", fix="none")
+
+    monkeypatch.setattr(backend.session().device, "round", lost, raising=False)
+    pipeline = compiled(backend, bump.program)
+    for _ in range(offload.WORTH_A_ROUND - 1):
+        pipeline.dispatch([arange(11)])
+    with pytest.raises(DeviceLost):
+        pipeline.dispatch([arange(11)])
+
+
+def test_a_program_without_buffers_may_be_repeated(backend, rounds):
+    pipeline = compiled(backend, Program([], (1, 1, 1), [Let("x", GID)]))
+    config = DispatchConfig(grid_override=(3, 1, 1))
+    for _ in range(OFTEN):
+        assert pipeline.dispatch([], config) == []
+    assert len(rounds) == 1
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), DispatchFailed("the driver failed", fix="none")])
+def test_a_round_that_was_interrupted_or_failed_is_not_used_again(backend, rounds, monkeypatch, error):
+    class Ends(Ticket):
+        def done(self):
+            return True
+
+        def wait(self, seconds):
+            raise error
+
+        def take(self, into):
+            return []
+
+    pipeline = compiled(backend, bump.program)
+    for _ in range(OFTEN):
+        pipeline.dispatch([arange(12)])
+    (prepared,) = rounds
+    monkeypatch.setattr(prepared, "go", Ends)
+    with pytest.raises(type(error)):
+        pipeline.dispatch([arange(12)])
+    for _ in range(OFTEN):
+        assert bytes(pipeline.dispatch([arange(12)])[0]) == (2 * arange(12) + 1).tobytes()
+    assert len(rounds) == 2
+
+
+def test_a_pipeline_of_a_device_that_was_recovered_is_refused_although_it_has_a_round(backend):
+    made = open_or_skip(backend.id)
+    try:
+        pipeline = made.compile_native(bump.program, DispatchConfig())
+        for _ in range(OFTEN):
+            pipeline.dispatch([arange(12)])
+        made.try_recover()
+        with pytest.raises(DeviceLost, match=r"recovered after this pipeline was compiled.*Fix: compile"):
+            pipeline.dispatch([arange(12)])
+    finally:
+        made.shutdown()
+
+
+def test_a_backend_that_is_dropped_with_its_rounds_leaves_others_alone(backend):
+    for _ in range(3):
+        made = open_or_skip(backend.id)
+        pipeline = compiled(made, bump.program)
+        for _ in range(OFTEN):
+            pipeline.dispatch([arange(12)])
+        made.itself = made, pipeline  # so that the collector finds all of it at once
+        del made, pipeline
+        gc.collect()
+        assert bytes(backend.dispatch(bump.program, [arange(12)])[0]) == (2 * arange(12) + 1).tobytes()
+    assert not backend.device_lost()
+
+
+def test_random_programs_mean_the_same_in_rounds(backend, rounds):
+    ran = 0
+    for seed in range(2000, 2024):
+        case = random_program(random.Random(seed), max_statements=10)
+        if why_not(case.program, backend):
+            continue
+        config = DispatchConfig(grid_override=case.grid, output_elements=case.output_elements)
+        expected = run(case.program, case.inputs, grid=case.grid, output_elements=case.output_elements).outputs
+        pipeline = compiled(backend, case.program, config)
+        before = len(rounds)
+        for _ in range(OFTEN):
+            found = [bytes(o) for o in pipeline.dispatch(case.inputs, config)]
+            assert found == expected, f"seed {seed}, grid {case.grid}:\n{case.program}"
+        ran += len(rounds) > before
+    assert ran > 5
+
+
+@pytest.mark.parametrize("backend", ["cuda"], indirect=True)
+def test_memory_of_a_round_goes_with_its_pipeline(backend, rounds):
+    device = backend.session().device
+    live, idle = len(device._live), device.staging._idle_bytes
+    for _ in range(3):
+        pipeline = backend.compile_native(bump.program, DispatchConfig())
+        for _ in range(OFTEN):
+            pipeline.dispatch([arange(12)])
+        pipeline.close()
+        del pipeline
+        rounds.clear()
+        gc.collect()
+        backend.flush()
+        assert len(device._live) <= live + 2  # which the pool keeps
+        assert device.staging._idle_bytes >= idle
+
+
+def test_a_round_of_cuda_is_its_launches_and_two_that_copy():
+    made = []
+    pages = [SimpleNamespace(address=k << 20, view=memoryview(bytearray(b"\xa5" * 4096))) for k in (1, 2)]
+    left = list(pages)
+    device = SimpleNamespace(
+        allocate=lambda nbytes: {6 * 256: 1 << 30}[nbytes],
+        staging=SimpleNamespace(take=lambda nbytes: left.pop(0), give=lambda page: None),
+        graphs=SimpleNamespace(own=lambda device, commands: made.extend(commands)),
+        context=SimpleNamespace(lost=True),
+        mark=lambda stream: None,
+        copier="copier",
+        stream=3,
+    )
+    slots = [
+        Slot(300, False, False, True),
+        Slot(8, True, False, False),
+        Slot(4, True, False, True),
+        Slot(0, False, True, False),
+        Slot(32, False, True, True),
+    ]
+    grids, lengths, start = [((0, 0, 0), (3, 1, 1)), ((3, 0, 0), (1, 1, 1))], [75, 2, 1, 0, 8], 1 << 30
+    found = CudaRound(device, "code", slots, lengths, grids)
+    places = [start + 4 * 256, start, start + 2 * 256, start + 256, start + 3 * 256]
+    assert made == [
+        Launch("copier", (1 << 20, start), (256, 256), (0, 0, 0), (1, 1, 1)),
+        *(Launch("code", places, lengths, base, grid) for base, grid in grids),
+        Launch("copier", (start + 2 * 256, 2 << 20), (256, 256), (0, 0, 0), (1, 1, 1)),
+    ]
+    assert bytes(pages[0].view[: 4 * 256]) == bytes(4 * 256)
+    assert [v.nbytes for v in found.inputs] == [8, 4]
+    assert [v.nbytes for v in found.outputs] == [300, 4, 32]
+    found.inputs[1][:] = b"abcd"
+    assert bytes(pages[0].view[512:516]) == b"abcd"
+    pages[1].view[256:258] = b"xy"
+    assert bytes(found.outputs[2][:2]) == b"xy"
+
+
+def fake_device(made, **more):
+    return SimpleNamespace(**{
+        "allocate": lambda nbytes: 1 << 30,
+        "graphs": SimpleNamespace(own=lambda device, commands: None),
+        "context": SimpleNamespace(lost=False),
+        "staging": SimpleNamespace(take=lambda nbytes: page(), give=lambda p: made.append("give")),
+        "mark": lambda stream: SimpleNamespace(ended=lambda: True, put=lambda stream: None),
+        "hold": lambda mark, ends: made.append("hold"),
+        "copier": "copier", "stream": 3, "closed": False, "gone": False,
+    } | more)  # fmt: skip
+
+
+def page():
+    return SimpleNamespace(address=1 << 20, view=memoryview(bytearray(4096)))
+
+
+SLOTS = [Slot(4, True, False, True)]
+
+
+@pytest.mark.parametrize(
+    "state, done",
+    [
+        ({}, ["hold"]),
+        ({"gone": True}, []),
+        ({"context": SimpleNamespace(lost=True)}, []),
+        ({"closed": True}, ["give", "give"]),
+        ({"closed": True, "mark": lambda stream: SimpleNamespace(ended=lambda: False)}, []),
+    ],
+)
+def test_pinned_memory_of_a_round_comes_back_when_the_device_has_let_go_of_it(state, done):
+    made = []
+    prepared = CudaRound(fake_device(made, **state), "code", SLOTS, [1], [])
+    made.clear()
+    del prepared
+    gc.collect()
+    assert made == done
+
+
+def test_who_waits_for_a_round_lets_go_of_what_others_held():
+    made = []
+    device = fake_device(
+        made,
+        graphs=SimpleNamespace(own=lambda device, commands: lambda: made.append("launch")),
+        wait=lambda mark, seconds: made.append("wait") or True,
+        prune=lambda: made.append("prune"),
+    )
+    ticket = CudaRound(device, "code", SLOTS, [1], []).go()
+    assert ticket.wait(None)
+    assert made[:1] + made[-2:] == ["launch", "wait", "prune"]
+
+
+def test_a_round_that_was_interrupted_before_its_point_was_set_keeps_its_pinned_memory():
+    made = []
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    graphs = SimpleNamespace(own=lambda device, commands: interrupted)
+    prepared = CudaRound(fake_device(made, closed=True, graphs=graphs), "code", SLOTS, [1], [])
+    made.clear()
+    with pytest.raises(KeyboardInterrupt):
+        prepared.go()
+    del prepared
+    gc.collect()
+    assert made == []
+
+
+def test_a_round_that_finds_no_pinned_memory_leaves_none_behind():
+    made = []
+
+    def take(nbytes):
+        if made:
+            raise DeviceOutOfMemory("no memory", fix="none")
+        made.append("take")
+        return page()
+
+    staging = SimpleNamespace(take=take, give=lambda p: made.append("give"))
+    with pytest.raises(DeviceOutOfMemory):
+        CudaRound(fake_device(made, closed=True, staging=staging), "code", SLOTS, [1], [])
+    gc.collect()
+    assert made == ["take", "give"]
+
+
+@pytest.mark.parametrize("backend", ["cuda"], indirect=True)
+def test_rounds_of_many_lengths_keep_their_graphs(backend, rounds):
+    pipeline = compiled(backend, bump.program)
+    for n in range(1, 9):
+        for _ in range(OFTEN):
+            pipeline.dispatch([arange(n)])
+    assert len(rounds) == 8
+    before = backend.metrics()
+    for _ in range(3):
+        for n in range(1, 9):
+            assert bytes(pipeline.dispatch([arange(n)])[0]) == (2 * arange(n) + 1).tobytes()
+    after = backend.metrics()
+    assert after["graphs_launched"] - before["graphs_launched"] == 24
+    assert (after["graphs_made"], after["graphs_changed"]) == (before["graphs_made"], before["graphs_changed"])
