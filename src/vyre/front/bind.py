@@ -50,7 +50,7 @@ def name_arguments(kernel: Kernel, positional: int, named: tuple[str, ...]) -> t
     return names + named
 
 
-class Form:
+class ArgumentLayout:
     """Where the argument of each parameter is among the values of a call: the positional ones, then those by name."""
 
     __slots__ = ("at", "buffers", "consts")
@@ -158,7 +158,7 @@ class CallPlan:
     __slots__ = ("code", "config", "counts", "idle", "inputs", "outputs", "program", "request", "targets", "why_grid")
 
     def __init__(
-        self, kernel: Kernel, form: Form, program: Program, arrays: Mapping[str, Array], options: Options
+        self, kernel: Kernel, form: ArgumentLayout, program: Program, arrays: Mapping[str, Array], options: Options
     ) -> None:
         self.program = program
         self.request = options.config

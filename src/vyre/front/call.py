@@ -20,7 +20,7 @@ from ..driver.selection.registry import generation
 from ..driver.settings.knobs import BACKEND, STRICT
 from ..errors import ArgumentValueError
 from .arrays import Array, check_writable, destination, from_bytes, may_share_memory, ndarray, to_input
-from .bind import CallPlan, Extent, Form, Options, OutputPlan, check_array
+from .bind import ArgumentLayout, CallPlan, Extent, Options, OutputPlan, check_array
 from .compile import backend_for, losers_for
 from .device.array import is_on_device
 
@@ -67,7 +67,7 @@ class Call:
         named_so = (len(args), *named)
         form = kernel._forms.get(named_so)
         if form is None:
-            form = kernel._forms[named_so] = Form(kernel, len(args), tuple(named))
+            form = kernel._forms[named_so] = ArgumentLayout(kernel, len(args), tuple(named))
         self.values = values = [*args, *named.values()]
         program = kernel._only_program
         if program is None:
@@ -98,7 +98,7 @@ class Call:
         for at, make in plan.inputs:
             self.inputs.append(values[at] if make is None else make(values[at]))
 
-    def _move(self, form: Form, program: Program, options: Options) -> None:
+    def _move(self, form: ArgumentLayout, program: Program, options: Options) -> None:
         """An argument lives on a device: this becomes a call of that kind. Others pay nothing for the choice."""
         self.__class__ = _device_call()
         assert isinstance(self, _device_call())

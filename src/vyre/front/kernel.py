@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..driver.pipeline.cache import PipelineCache
     from ..foundation.ir.program import BufferDecl, Program
     from ..foundation.language.kernel import KernelSource, Param
-    from .bind import CallPlan, Form
+    from .bind import ArgumentLayout, CallPlan
     from .call import Call, PendingCall
 
 Extent = tuple[int, ...] | int | None
@@ -61,7 +61,7 @@ class Kernel:
         self._params = {p.name: p for p in source.params}
         self._programs: dict[tuple[Any, ...], Program] = {}
         self._named: dict[str, Kernel] = {}
-        self._forms: dict[tuple[object, ...], Form] = {}
+        self._forms: dict[tuple[object, ...], ArgumentLayout] = {}
         self._plans: dict[tuple[object, ...], CallPlan] = {}
         self._pipelines: dict[tuple[object, ...], tuple[DriverPipeline, PipelineCache, int]] = {}
         self._ready: dict[tuple[object, ...], Any] = {}

@@ -19,7 +19,7 @@ A `subgroup` reduction of floats gives canonical sums and products in every mode
 
 Loads, stores and atomics carry `guarded`: the access is out of bounds for some lane unless the emitter tests it. With
 `covered` set, the access is in bounds in every tile for which the kernel's `check` gives true, so an emitter that
-versions its body leaves out the test there, provided that it takes the values of `Check.loads` from the check. `whole`
+versions its body leaves out the test there, provided that it takes the values of `TileCheck.loads` from there. `whole`
 are the steps of its index that do not wrap where the access needs no test: an emitter may compute them in more bits.
 """
 
@@ -132,7 +132,7 @@ Body = list[Statement]
 
 
 @dataclass(slots=True, eq=False)
-class Check:
+class TileCheck:
     """Straight-line uniform code before a tile of workgroups: `ok` says that covered accesses fit.
 
     Only pure instructions and guarded loads of read-only buffers; no floats. `loads` are the loads of the kernel that
@@ -157,7 +157,7 @@ class Kernel:
     workgroup: tuple[int, int, int]
     buffers: tuple[Buffer, ...]
     body: Body
-    check: Check | None = None
+    check: TileCheck | None = None
     stored: dict[str, Ins] = field(default_factory=dict)
     soft_flush: bool = False
     firm: bool = False

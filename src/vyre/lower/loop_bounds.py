@@ -215,10 +215,10 @@ def _near_zero(factor: int) -> int:
 # ---- with lengths ---------------------------------------------------------------------------------------------------
 
 
-class _Facts:
+class _LoopFacts:
     """What holds in one place: intervals of steps, and differences of two of them. With `never`, nothing gets there."""
 
-    def __init__(self, around: _Facts | None = None) -> None:
+    def __init__(self, around: _LoopFacts | None = None) -> None:
         self.inside: dict[int, Interval] = {} if around is None else dict(around.inside)
         self.apart: dict[tuple[int, int], Interval] = {} if around is None else dict(around.apart)
         self.never = False
@@ -267,7 +267,7 @@ class _Values:
             most = min(most, wrapped((low, high), "u32")[1])
         return most if most < _MAX else None
 
-    def compute(self, k: int, facts: _Facts | None = None, depth: int = _DEPTH) -> Interval | None:
+    def compute(self, k: int, facts: _LoopFacts | None = None, depth: int = _DEPTH) -> Interval | None:
         """A step from the intervals of its operands, where `facts` hold."""
         op, dtype, attr, *operands = self.steps[k]
         match op:
@@ -315,7 +315,7 @@ class _Values:
 
     # -- conditions
 
-    def select(self, operands: list[int], facts: _Facts | None, depth: int) -> Interval | None:
+    def select(self, operands: list[int], facts: _LoopFacts | None, depth: int) -> Interval | None:
         """Each side where its condition holds."""
         condition, *sides = operands
         found = None
@@ -325,7 +325,7 @@ class _Values:
             found = value if found is None else join(found, value or found)
         return found
 
-    def under(self, facts: _Facts | None, k: int, depth: int) -> Interval | None:
+    def under(self, facts: _LoopFacts | None, k: int, depth: int) -> Interval | None:
         """The interval of a step where `facts` hold."""
         found = self.found[k]
         if found is None or facts is None:
@@ -337,9 +337,9 @@ class _Values:
         inner = self.compute(k, facts, depth - 1)
         return None if inner is None else meet(found, inner)
 
-    def facts(self, conditions: list[list[Any]], around: _Facts | None = None) -> _Facts:
+    def facts(self, conditions: list[list[Any]], around: _LoopFacts | None = None) -> _LoopFacts:
         """What follows from conditions that are known to be true or false."""
-        facts = _Facts(around)
+        facts = _LoopFacts(around)
         unvisited = [(condition, truth) for condition, truth in conditions]
         for at, truth in unvisited:  # which grows
             op, dtype, _, *args = self.steps[at]
@@ -354,7 +354,7 @@ class _Values:
                 self.compare(op if truth else _OPPOSITE[op], args[0], args[1], facts)
         return facts
 
-    def compare(self, op: str, a: int, b: int, facts: _Facts) -> None:
+    def compare(self, op: str, a: int, b: int, facts: _LoopFacts) -> None:
         """Learn from a comparison that is true."""
         if op in ("gt", "ge"):
             a, b, op = b, a, "lt" if op == "gt" else "le"

@@ -28,7 +28,7 @@ from ..errors import BackendUnavailable, DeviceLost, VyreError
 from ..foundation.ir.program import Program
 from .compiled import CompiledBackend
 from .device import Built, Device, Facts, Ticket
-from .memory_pool import Pool
+from .memory_pool import MemoryPool
 from .pipeline import OffloadPipeline, WorkPending
 from .resident import Residents, run_steps
 
@@ -41,7 +41,7 @@ class Session:
 
     def __init__(self, device: Device, backend: str) -> None:
         self.device = device
-        self.pool = Pool(device)
+        self.pool = MemoryPool(device)
         self.residents = Residents(device, self.pool, backend)
         self._repeated: list[weakref.ref[Any]] = []
         self._lock = threading.Lock()

@@ -25,7 +25,7 @@ class Piece(NamedTuple):
     nbytes: int
 
 
-class Pool:
+class MemoryPool:
     """The memory of one device."""
 
     def __init__(self, device: Device, kept_bytes: int | None = None) -> None:

@@ -19,7 +19,7 @@ from ..driver.contract.values import (
 from ..driver.plan.launch import LaunchPlan, resolve_fixpoint_iterations
 from ..errors import DeviceOutOfMemory
 from .device import Batch, Command, Device, Launch, Memory, Ticket, Zero
-from .memory_pool import Piece, Pool
+from .memory_pool import MemoryPool, Piece
 from .resident_memory import ResidentMemory, Resources, Upload
 from .work import Shape, Work, plain, settle
 
@@ -45,7 +45,7 @@ _PARTS_AHEAD = 4
 class Residents(ResidentMemory[Piece]):
     """The resident memory of one device."""
 
-    def __init__(self, device: Device, pool: Pool, backend: str) -> None:
+    def __init__(self, device: Device, pool: MemoryPool, backend: str) -> None:
         super().__init__(backend)
         self._device, self._pool = device, pool
         self._adopted: set[int] = set()

@@ -15,7 +15,7 @@ import pytest
 from tests.contract.programs import ADD, COUNT, LONG, NUMBER, TRAP, unwords, words
 
 from vyre.backends.cpu import REGISTRATION, CpuBackend, Switches, exactness, unavailable
-from vyre.backends.cpu.build import Built
+from vyre.backends.cpu.build import ObjectCode
 from vyre.backends.cpu.jit import host
 from vyre.backends.reference import run
 from vyre.conform.programs.random import random_program
@@ -506,7 +506,7 @@ def test_damaged_code_is_refused(backend):
     payload = backend.compile_native(COUNT, DispatchConfig()).serialize()
     for damaged in (b"", b"vcpu", payload[:20], b"x" + payload[1:], payload.replace(b'"format": ', b'"format": 9')):
         with pytest.raises(KernelCompileFailed, match=r"the stored code is damaged.*Fix: "):
-            Built.from_bytes(damaged)
+            ObjectCode.from_bytes(damaged)
     with pytest.raises(KernelCompileFailed, match="could not be loaded"):
         backend.load_native(COUNT, DispatchConfig(), payload[:-1000])
 

@@ -36,7 +36,7 @@ from vyre.foundation.ir.ops import BinaryOp, ReduceOp
 from vyre.foundation.ir.program import Program, output, read, read_write, workgroup
 from vyre.lower import lower
 from vyre.lower.from_program import build
-from vyre.lower.kernel_ir import Check, Ins, Kernel, walk
+from vyre.lower.kernel_ir import Ins, Kernel, TileCheck, walk
 from vyre.lower.uniformity import mark_uniform
 
 WIDTHS = (1, 4, 8, 16)
@@ -621,7 +621,7 @@ def test_the_check_of_a_tile_chooses_the_version_without_tests(width):
     length = Ins("len", "u32", attr=store.attr)
     wide = Ins("convert", "u64", (length,))
     ok = Ins("lt", "bool", (high, wide))
-    kernel.check = Check([high, length, wide, ok], ok)
+    kernel.check = TileCheck([high, length, wide, ok], ok)
     case = case_of(program, [], (50, 1, 1), out=331)
     for chunk in (1, 7, 50):
         launched = Launched(kernel, case, width, chunk=chunk)

@@ -232,7 +232,7 @@ def test_pages_come_back_when_nobody_looks_at_a_result_any_more(backend):
 
 
 def test_a_pool_keeps_no_more_than_its_limit():
-    pages = memory.Pages(kept_bytes=4 * memory.POOLED_BYTES)
+    pages = memory.HostPool(kept_bytes=4 * memory.POOLED_BYTES)
     held = [pages.take(memory.POOLED_BYTES, "a test", zeroed=True)[0] for _ in range(8)]
     held.clear()
     gc.collect()
@@ -253,4 +253,4 @@ def test_no_memory_is_an_error_that_says_so(monkeypatch):
         with pytest.raises(DeviceOutOfMemory, match=r"no memory for buffer 'n' .*Fix: "):
             backend.dispatch(bump.program, [arange(LARGE)])
     with pytest.raises(DeviceOutOfMemory, match=r"no memory for a test .*Fix: "):
-        memory.Pages().take(1 << 62, "a test", zeroed=True)
+        memory.HostPool().take(1 << 62, "a test", zeroed=True)

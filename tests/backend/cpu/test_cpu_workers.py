@@ -25,7 +25,7 @@ from vyre.backends.cpu.run.launch import (
     privatize,
     schedule,
 )
-from vyre.backends.cpu.run.workers import Pool, thread_count
+from vyre.backends.cpu.run.workers import Workers, thread_count
 from vyre.errors import ArgumentValueError, DeadlineExceeded, DeviceOutOfMemory, Trap
 
 from ...support import cpu_modules
@@ -48,7 +48,7 @@ def launch_of(buffers, groups, chunk=1):
 
 @pytest.fixture
 def pool():
-    made = Pool(keep=4)
+    made = Workers(keep=4)
     yield made
     made.close()
 
@@ -120,7 +120,7 @@ def test_a_thread_that_cannot_be_started_is_an_error_that_says_so(pool, monkeypa
 
 def test_threads_beyond_those_kept_end():
     others = set(threading.enumerate())
-    pool = Pool(keep=2)
+    pool = Workers(keep=2)
     hold = threading.Event()
     tasks = [pool.start(hold.wait) for _ in range(6)]
     mine = set(threading.enumerate()) - others
@@ -134,7 +134,7 @@ def test_threads_beyond_those_kept_end():
 
 def test_a_closed_pool_ends_its_threads_when_their_work_ends():
     others = set(threading.enumerate())
-    pool = Pool(keep=2)
+    pool = Workers(keep=2)
     hold = threading.Event()
     task = pool.start(hold.wait)
     (thread,) = set(threading.enumerate()) - others
@@ -320,10 +320,10 @@ def test_every_merge_is_the_atomic_itself(element, op):
 INTERRUPTED = """
 import signal, sys, threading
 import numpy as np
-from tests.backend.cpu.test_cpu_workers import launch_of, load, compile_object, Pool, Schedule
+from tests.backend.cpu.test_cpu_workers import launch_of, load, compile_object, Workers, Schedule
 from tests.support import cpu_modules
 code = load(compile_object(getattr(cpu_modules, sys.argv[1])))
-launch, pool = launch_of([np.zeros(1, np.uint32)], 4), Pool(keep=4)
+launch, pool = launch_of([np.zeros(1, np.uint32)], 4), Workers(keep=4)
 threading.Timer(0.2, signal.raise_signal, [signal.SIGINT]).start()
 try:
     launch.run(code, pool, Schedule(2, 1, False), None)

@@ -7,7 +7,7 @@ import pytest
 
 from vyre.backends.cuda.build import build, kernel_code
 from vyre.backends.cuda.emit.block_size import SIZES, fitting
-from vyre.backends.cuda.emit.coarsen import Code, cuda_code
+from vyre.backends.cuda.emit.coarsen import KernelText, cuda_code
 from vyre.backends.cuda.emit.packed_access import cuda_text
 from vyre.backends.reference import run
 from vyre.conform.programs.random import Case, random_bytes, random_program
@@ -97,7 +97,7 @@ def test_a_block_has_the_threads_with_which_most_run_at_once():
 
 
 def test_blocks_of_joined_workgroups_cover_all_invocations_and_no_more():
-    code = Code("", (128, 1, 1), joined=True)
+    code = KernelText("", (128, 1, 1), joined=True)
     assert [code.blocks(n, 16) for n in (1, 8, 9, 16, 17)] == [1, 1, 2, 2, 3]
     assert code.blocks((1 << 32) - 1, 1) == 1 << 25
 
@@ -120,7 +120,7 @@ def test_ids_are_those_of_the_workgroups(width, threads, cut, folder):
     case = Case(program, inputs, (groups, 1, 1), {"w": n, "l": n, "y": n})
 
     def code(kernel):
-        return Code(cuda_text(kernel, joined=True), (threads, 1, 1), joined=True)
+        return KernelText(cuda_text(kernel, joined=True), (threads, 1, 1), joined=True)
 
     assert cuda_host.run_case(case, folder, cut=cut, code=code) == expected(case)
     assert cuda_host.run_case(case, folder, cut=cut) == expected(case)

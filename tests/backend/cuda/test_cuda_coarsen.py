@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from vyre.backends.cuda.emit.coarsen import Code, cuda_code
+from vyre.backends.cuda.emit.coarsen import KernelText, cuda_code
 from vyre.backends.cuda.emit.packed_access import cuda_text
 from vyre.backends.reference import run
 from vyre.conform.programs.random import Case, random_bytes
@@ -187,10 +187,10 @@ def test_the_widest_element_fills_an_access(element, each):
 
 
 def test_blocks_cover_all_invocations_and_no_more():
-    code = Code("", (128, 1, 1), 4)
+    code = KernelText("", (128, 1, 1), 4)
     assert [code.blocks(n, 64) for n in (1, 7, 8, 9, 16, 17)] == [1, 1, 1, 2, 2, 3]
     assert code.blocks(1 << 26, 64) == 1 << 23
-    assert Code("", (64, 1, 1)).blocks(9, 64) == 9
+    assert KernelText("", (64, 1, 1)).blocks(9, 64) == 9
 
 
 # ---- bytes ---------------------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ def expected(case):
 
 
 def plain(kernel):
-    return Code(cuda_text(kernel), kernel.workgroup)
+    return KernelText(cuda_text(kernel), kernel.workgroup)
 
 
 @pytest.mark.parametrize("n", [0, 1, 3, 4, 5, 63, 64, 65, 511, 512, 513, 515, 1027])

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from vyre.backends.cuda.emit.coarsen import Code
+from vyre.backends.cuda.emit.coarsen import KernelText
 from vyre.backends.cuda.emit.packed_access import cuda_text, runs_of
 from vyre.backends.cuda.emit.text import build_options
 from vyre.backends.reference import run
@@ -184,7 +184,7 @@ def expected_of(case):
 
 
 def plain(kernel):
-    return Code(cuda_text(kernel), kernel.workgroup)
+    return KernelText(cuda_text(kernel), kernel.workgroup)
 
 
 def random_runs(rng):

@@ -10,7 +10,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from vyre.backends.cuda import compile as compiling
-from vyre.backends.cuda.emit.coarsen import Code, cuda_code
+from vyre.backends.cuda.emit.coarsen import KernelText, cuda_code
 from vyre.backends.cuda.emit.packed_access import cuda_text
 from vyre.backends.cuda.emit.text import build_options
 from vyre.backends.reference import run
@@ -219,7 +219,7 @@ def test_a_trap_says_which_and_where(folder):
 def test_no_tag_of_a_trap_hides_the_line_behind_it(folder):
     body = [If(BinOp(BinaryOp.EQ, GID, lit(3)), [TrapNode(GID, "a\\")]), Store("out", GID, GID + 1)]
     kernel = lowered(Program([write_only("out", 0, u32)], (64, 1, 1), body))
-    found, words = cuda_host.Code(kernel, folder, Code(cuda_text(kernel), (64, 1, 1))).run(
+    found, words = cuda_host.Code(kernel, folder, KernelText(cuda_text(kernel), (64, 1, 1))).run(
         [bytes(256)], [64], (1, 1, 1)
     )
     assert struct.unpack("<8I", words)[:3] == (1, 3, 3)

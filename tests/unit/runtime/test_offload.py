@@ -42,7 +42,7 @@ from vyre.foundation.ir.nodes import BufLen, Cast, IndirectDispatch, InvocationI
 from vyre.foundation.ir.program import Program, read, read_write, write_only
 from vyre.runtime import device
 from vyre.runtime.device import Built, Facts
-from vyre.runtime.memory_pool import Pool, size_class
+from vyre.runtime.memory_pool import MemoryPool, size_class
 from vyre.runtime.work import part
 
 from ...support.cpu_kernels import arange, bump, halves, histogram, stirred
@@ -129,7 +129,7 @@ class EndsLater:
 
 def test_a_pool_keeps_a_quarter_and_gives_way_when_the_device_is_full():
     device = CountingDevice(8192)
-    pool = Pool(device)
+    pool = MemoryPool(device)
     kept, much, more = pool.take(1024), pool.take(1000), pool.take(2048)
     for piece in (kept, much, more):
         pool.give(piece)
@@ -144,7 +144,7 @@ def test_a_pool_keeps_a_quarter_and_gives_way_when_the_device_is_full():
 
 
 def test_a_piece_is_idle_only_when_its_work_has_ended():
-    pool, ticket = Pool(CountingDevice(1 << 20)), EndsLater()
+    pool, ticket = MemoryPool(CountingDevice(1 << 20)), EndsLater()
     piece = pool.take(1000)
     pool.give_after(ticket, [piece])
     assert pool.take(1000) is not piece

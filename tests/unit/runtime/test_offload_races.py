@@ -18,7 +18,7 @@ from vyre.foundation.ir.dtypes import u32
 from vyre.foundation.ir.nodes import IndirectDispatch, Store, lit
 from vyre.foundation.ir.nodes import Trap as TrapNode
 from vyre.foundation.ir.program import Program, read_write
-from vyre.runtime.memory_pool import LEAST_BYTES, Pool
+from vyre.runtime.memory_pool import LEAST_BYTES, MemoryPool
 
 from ...support.cpu_kernels import arange
 from .test_offload import CountingDevice, backend, own, uploaded  # noqa: F401 - fixtures
@@ -146,7 +146,7 @@ class Dropped:
 
 
 def test_the_collector_may_give_memory_back_in_the_middle_of_the_pool():
-    pool, ended = Pool(CountingDevice(1 << 20)), []
+    pool, ended = MemoryPool(CountingDevice(1 << 20)), []
 
     def work():
         Dropped(pool, pool.take(1000))
@@ -163,14 +163,14 @@ def test_the_collector_may_give_memory_back_in_the_middle_of_the_pool():
 def test_a_piece_is_no_larger_than_the_device_allows():
     device = CountingDevice(1 << 20)
     device.most_bytes = 1100
-    assert Pool(device).take(1030).nbytes == 1040
-    assert Pool(device).take(1000).nbytes == 1024
+    assert MemoryPool(device).take(1030).nbytes == 1040
+    assert MemoryPool(device).take(1000).nbytes == 1024
 
 
 def test_no_piece_is_smaller_than_the_least_where_nobody_knows_the_most():
     device = CountingDevice(1 << 20)
     assert device.most_bytes == 0
-    assert Pool(device).take(0).nbytes == LEAST_BYTES
+    assert MemoryPool(device).take(0).nbytes == LEAST_BYTES
 
 
 def test_what_was_ready_lets_go_of_freed_memory_at_once(backend):  # noqa: F811

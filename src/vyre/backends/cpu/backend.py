@@ -25,12 +25,12 @@ from ...driver.contract.values import (
 from ...driver.plan.launch import as_launched
 from ...foundation.ir.program import Program
 from ...runtime.compiled import OPS, CompiledBackend
-from .build import Built, Switches, build
+from .build import ObjectCode, Switches, build
 from .exactness import why_not_hardware
 from .jit import Host, host
-from .run.host_pool import Pages
+from .run.host_pool import HostPool
 from .run.pipeline import CpuPipeline
-from .run.workers import Pool, thread_count
+from .run.workers import Workers, thread_count
 
 if TYPE_CHECKING:
     from .run.resident import HostExchange, HostResidents
@@ -53,9 +53,9 @@ class CpuBackend(CompiledBackend):
         if why is not None:
             self.switches = replace(self.switches, soft_flush=True)
         self.capability = capability(self.host, self.switches, why)
-        self.pool = Pool(keep=2 * self.threads)
+        self.pool = Workers(keep=2 * self.threads)
         weakref.finalize(self, self.pool.close).atexit = False
-        self.pages = Pages()
+        self.pages = HostPool()
         self._residents: HostResidents | None = None
 
     def compile_native(self, program: Program, config: DispatchConfig) -> CpuPipeline:
@@ -68,7 +68,7 @@ class CpuBackend(CompiledBackend):
     def load_native(self, program: Program, config: DispatchConfig, payload: bytes) -> CpuPipeline:
         """The pipeline that `serialize` gave these bytes of. The driver's key says that they are for this processor."""
         self.require_open()
-        loaded = CpuPipeline(self, as_launched(program, config), config, Built.from_bytes(payload))
+        loaded = CpuPipeline(self, as_launched(program, config), config, ObjectCode.from_bytes(payload))
         self._loaded.add()
         return loaded
 

@@ -54,7 +54,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class ObjectCode:
     image: bytes
     facts: Facts
 
@@ -63,7 +63,7 @@ class Built:
         return _HEADER.pack(_MAGIC, len(header)) + header + self.image
 
     @classmethod
-    def from_bytes(cls, payload: bytes) -> Built:
+    def from_bytes(cls, payload: bytes) -> ObjectCode:
         try:
             magic, length = _HEADER.unpack_from(payload)
             found: dict[str, Any] = json.loads(payload[_HEADER.size : _HEADER.size + length])
@@ -76,10 +76,10 @@ class Built:
             raise KernelCompileFailed("the stored code is damaged", fix="compile the program again") from e
 
 
-def build(program: Program, host: Host, switches: Switches, *, poll: bool = False) -> Built:
+def build(program: Program, host: Host, switches: Switches, *, poll: bool = False) -> ObjectCode:
     """Compile a program that was admitted; its workgroup size is that of the launch."""
     kernel, text, scratch_bytes = kernel_text(program, host, switches, poll=poll)
-    return Built(compile_object(text), facts_of(kernel, scratch_bytes))
+    return ObjectCode(compile_object(text), facts_of(kernel, scratch_bytes))
 
 
 def kernel_text(program: Program, host: Host, switches: Switches, *, poll: bool = False) -> tuple[Kernel, str, int]:

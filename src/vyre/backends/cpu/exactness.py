@@ -7,14 +7,14 @@ from collections.abc import Callable
 from ... import __version__
 from ...driver.selection.remembered import Probe, recall, remember
 from ...runtime.float_probe import GROUPS, TRIPLES, differing, output_bytes, probe_inputs, probe_program
-from .build import Built, Switches, build
+from .build import ObjectCode, Switches, build
 from .jit import Host, ffi, load
 from .run.launch import NEXT, Launch
 
 _REMEMBERED_AS = "cpu-exactness"
 
 
-def run_probe(built: Built) -> bytes:
+def run_probe(built: ObjectCode) -> bytes:
     """The output of the probe's program, computed on this thread."""
     code, facts = load(built.image), built.facts
     out = bytearray(output_bytes())
@@ -28,7 +28,7 @@ def run_probe(built: Built) -> bytes:
     return bytes(out)
 
 
-def why_not_hardware(host: Host, probe: Callable[[Built], bytes] = run_probe) -> str | None:
+def why_not_hardware(host: Host, probe: Callable[[ObjectCode], bytes] = run_probe) -> str | None:
     """Why f32 steps cannot be left to the processor's own flushing, or None: they can."""
     if not host.x86:
         return "the processor flushes by another rule"

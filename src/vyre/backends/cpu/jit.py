@@ -1,7 +1,7 @@
 """Text in, machine code out, with one compiler per process and one context per compilation.
 
 `compile_object` gives bytes that can be stored and loaded by another process on the same kind of processor; `load` puts
-them into memory. Machine code stays for as long as somebody holds its `Code`, which a call in flight does.
+them into memory. Machine code stays for as long as somebody holds its `LoadedCode`, which a call in flight does.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def host() -> Host:
     return Host(llvm.get_process_triple(), llvm.get_host_cpu_name(), features, bits, version)
 
 
-class Code:
+class LoadedCode:
     """Machine code in memory. `run(shared, worker)` lets go of the interpreter's lock while it runs."""
 
     __slots__ = ("_library", "nbytes", "run")
@@ -112,12 +112,12 @@ def _optimize(module: Any) -> None:
                 manager.detach()
 
 
-def load(image: bytes) -> Code:
+def load(image: bytes) -> LoadedCode:
     """Code from an object file that `compile_object` made on this kind of processor."""
     llvm = _llvm()
     builder = llvm.JITLibraryBuilder().add_object_img(image).add_current_process().export_symbol(ENTRY)
     try:
-        return Code(_linkers.link(builder), len(image))
+        return LoadedCode(_linkers.link(builder), len(image))
     except RuntimeError as e:
         raise KernelCompileFailed(
             "the machine code could not be loaded", fix="compile the program again", log=str(e)

@@ -7,7 +7,7 @@ from ...lower import LowerOptions, lower
 from ...lower.kernel_ir import Kernel
 from ...runtime.device import Built, Facts
 from .compile import compile_text
-from .emit.coarsen import Code, cuda_code
+from .emit.coarsen import KernelText, cuda_code
 from .emit.text import build_options, dynamic_bytes
 from .emit.vendor_math import within
 
@@ -35,7 +35,7 @@ def build(program: Program, arch: str, *, poll: bool = False, soft: bool = False
 
 def kernel_code(
     program: Program, *, poll: bool = False, soft: bool = False, ulp_budget: int = 0
-) -> tuple[Kernel, Code, list[str]]:
+) -> tuple[Kernel, KernelText, list[str]]:
     """The kernel form, its code, and what the compiler is told."""
     soft = soft or program.requirements.float64
     native = within(program, 0 if soft else ulp_budget)

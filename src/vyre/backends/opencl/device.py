@@ -96,9 +96,9 @@ class OpenCLDevice(Device):
         Not before: a thread that still records a launch over memory that is gone would end the process.
         """
 
-    def load(self, built: Built) -> _Code:
+    def load(self, built: Built) -> _LoadedKernel:
         with self.errors("loading a kernel"):
-            return _Code(self, built)
+            return _LoadedKernel(self, built)
 
     def image(self, code: Code) -> bytes:
         with self.errors("reading a compiled kernel"):
@@ -111,7 +111,7 @@ class OpenCLDevice(Device):
         return _Batch(self, timed, seconds)
 
     def ready(self, code: Code, memories: Sequence[Memory], lengths: Sequence[int], grid: Dims) -> Callable[[], Ticket]:
-        assert isinstance(code, _Code)
+        assert isinstance(code, _LoadedKernel)
         with self.errors("preparing a launch"):
             own = code.again()
             own.aim(memories, lengths, (0, 0, 0), None)
@@ -290,7 +290,7 @@ if hasattr(os, "register_at_fork"):
 _give_way = getattr(os, "sched_yield", lambda: None)
 
 
-class _Code:
+class _LoadedKernel:
     """A program that was built, and one kernel of it with the numbers it was last given."""
 
     def __init__(self, device: OpenCLDevice, built: Built, program: Any = None) -> None:
@@ -306,9 +306,9 @@ class _Code:
         if program is None:
             self._require_fit()
 
-    def again(self) -> _Code:
+    def again(self) -> _LoadedKernel:
         """The same program with a kernel of its own."""
-        return _Code(self.device, self.built, self.program)
+        return _LoadedKernel(self.device, self.built, self.program)
 
     def _require_fit(self) -> None:
         """What admission cannot see: the lowering adds workgroup memory where lanes exchange values."""
@@ -444,7 +444,7 @@ class _Batch(Batch):
             )
 
     def launch(self, code: Code, memories: Sequence[Memory], lengths: Sequence[int], base: Dims, grid: Dims) -> None:
-        assert isinstance(code, _Code)
+        assert isinstance(code, _LoadedKernel)
         device = self._device
         if code.polls and self._stop is None:
             self._stop = _Stop(device, self._seconds, clock=code.clock)

@@ -12,9 +12,9 @@ def findings() -> Iterator[Check]:
     yield installed("pyopencl", extra="opencl")
     if find_spec("pyopencl") is None:
         return
-    from . import devices as platforms
+    from . import devices
 
-    files, folder = platforms.icd_files(), platforms.vendors_folder()
+    files, folder = devices.icd_files(), devices.vendors_folder()
     yield (
         Check("ICD files", "ok", listed(files))
         if files
@@ -26,9 +26,9 @@ def findings() -> Iterator[Check]:
         )
     )
     try:
-        platforms.library()
+        devices.library()
     except (ImportError, OSError) as e:
         yield Check("loader", "fail", f"pyopencl cannot be loaded ({e})", "pip install --force-reinstall pyopencl")
         return
-    names = ", ".join(f"{p.name.strip()} {p.version.split('  ')[0].strip()}" for p in platforms.platforms())
-    yield said("platforms", platforms.why_none(), names, verdict="fail" if files else "warn")
+    names = ", ".join(f"{p.name.strip()} {p.version.split('  ')[0].strip()}" for p in devices.platforms())
+    yield said("platforms", devices.why_none(), names, verdict="fail" if files else "warn")

@@ -34,22 +34,22 @@ def open_backend(device: object = None) -> VyreBackend:
 
 
 def list_devices() -> tuple[DeviceInfo, ...]:
-    from . import devices as adapters
+    from . import devices
 
-    return adapters.devices()
+    return devices.devices()
 
 
 def unavailable() -> str | None:
     """Why no device can be had."""
-    from . import devices as adapters
+    from . import devices
 
-    if (why := adapters.why_none()) is not None:
+    if (why := devices.why_none()) is not None:
         return why
     from .exactness import best, record_of
 
     adapter = best()
     why_not = record_of(adapter).why_not
-    return None if why_not is None else f"{adapters.name_of(adapter)} cannot be used, as {why_not}: update its driver"
+    return None if why_not is None else f"{devices.name_of(adapter)} cannot be used, as {why_not}: update its driver"
 
 
 def checks() -> Iterator[Check]:

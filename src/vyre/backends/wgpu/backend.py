@@ -23,7 +23,7 @@ from .build import build
 from .device import WgpuDevice, most_bytes
 from .devices import chosen, is_emulated, is_opengl, name_of
 from .exactness import Record, best, describe, record_of
-from .run import binding_gaps as native
+from .run import binding_gaps
 
 
 class WgpuBackend(OffloadBackend):
@@ -118,7 +118,7 @@ def capability(adapter: Any, record: Record, immediates: bool = True) -> Backend
             "emulated": is_emulated(adapter),
             "driver": info["description"],
             "vendor": info["vendor"],
-            "wgpu": native.version(),
+            "wgpu": binding_gaps.version(),
             "immediates": immediates and "immediates" in adapter.features,
         },
     )

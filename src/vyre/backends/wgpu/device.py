@@ -32,7 +32,7 @@ from ...runtime.device import Built, Device, Memory, Ticket
 from ...runtime.exits import skip_exit_handlers
 from .devices import is_emulated, name_of
 from .emit.text import ENTRY
-from .run import binding_gaps as native
+from .run import binding_gaps
 from .run.commands import USAGE, Kernel, Layout, Piece, Sender, Sent, Uniform, WgpuBatch, rows
 
 FEATURES = ("immediates", "timestamp-query")
@@ -67,7 +67,7 @@ class WgpuDevice(Device):
                 fix="close what else uses the device, or see to its driver",
                 device=name_of(adapter),
             ) from e
-        native.stop_thread(self.raw)
+        binding_gaps.stop_thread(self.raw)
         self.limits: dict[str, int] = dict(self.raw.limits)
         self.name = name_of(adapter)
         self.row = self.limits["max-compute-workgroups-per-dimension"]
@@ -75,7 +75,7 @@ class WgpuDevice(Device):
         self.most_groups = (min(self.row**2, 0xFFFFFFFF), self.row, self.row)
         self.most_bytes = most_bytes(self.limits)
         self.immediate_bytes = self.limits["max-immediate-size"] if immediates and "immediates" in features else 0
-        self.tick_ns = native.nanoseconds_per_tick(self.raw) if "timestamp-query" in features else 0.0
+        self.tick_ns = binding_gaps.nanoseconds_per_tick(self.raw) if "timestamp-query" in features else 0.0
         self.queue = threading.RLock()
         self.last: Sent | None = None
         """The ticket of the last batch."""
@@ -285,7 +285,7 @@ class WgpuDevice(Device):
         try:
             self.require()
             if not ended():
-                native.poll(self.raw)
+                binding_gaps.poll(self.raw)
             return ended()
         finally:
             self.queue.release()
@@ -344,7 +344,7 @@ class WgpuDevice(Device):
         if not self.queue.acquire(blocking=False):
             return False
         try:
-            native.poll(self.raw)
+            binding_gaps.poll(self.raw)
             if self.submitted is not None and not self.submitted.is_over():
                 return False
             self._destroy()
@@ -410,7 +410,7 @@ def _suspect_all() -> None:
         device.suspect()
 
 
-native.when_lost(_suspect_all)
+binding_gaps.when_lost(_suspect_all)
 
 
 @atexit.register
@@ -418,13 +418,13 @@ def _leave() -> None:
     """A process that ends does not wait for its devices."""
     busy = [*_left_behind, *(d for d in list(_devices) if d._is_busy())]
     for device in busy:
-        native.forget(device.raw)
+        binding_gaps.forget(device.raw)
     if busy:
         skip_exit_handlers()
 
 
 def _forked() -> None:
-    native.leave_to_parent()
+    binding_gaps.leave_to_parent()
     _devices.clear()
     _left_behind.clear()
 

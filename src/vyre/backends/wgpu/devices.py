@@ -10,7 +10,7 @@ from typing import Any
 
 from ...driver.contract.registration import DeviceInfo
 from ...errors import BackendUnavailable
-from .run import binding_gaps as native
+from .run import binding_gaps
 
 _KINDS = ("DiscreteGPU", "IntegratedGPU", "unknown", "CPU")
 NOT_INSTALLED = "wgpu is not installed: pip install 'vyre[wgpu]'"
@@ -41,7 +41,7 @@ def listed() -> tuple[Any, ...]:
     import wgpu  # type: ignore[import-untyped]
 
     _looked_in.add(os.getpid())
-    with native.without_complaints():
+    with binding_gaps.without_complaints():
         return tuple(wgpu.gpu.enumerate_adapters_sync())
 
 

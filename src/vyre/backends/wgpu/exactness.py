@@ -22,11 +22,11 @@ from ...foundation.ir.dtypes import u32
 from ...foundation.ir.program import Program, read, write_only
 from ...runtime.device import Built, Facts
 from ...runtime.float_probe import CANONICAL, LANES, TRIPLES, differing, probe_inputs, probe_program, run_once
-from . import devices as adapters
+from . import devices
 from .build import build
 from .device import WgpuDevice
 from .emit.traits import SAFEST, Traits
-from .run import binding_gaps as native
+from .run import binding_gaps
 
 RANDOM_TRIPLES = 1 << 14
 TURNS = 70_000
@@ -56,7 +56,7 @@ class Record:
 def record_of(adapter: Any) -> Record:
     """The record of an adapter: remembered, or found now."""
     info = adapter.info
-    key = json.dumps([__version__, native.version(), sorted((k, str(v)) for k, v in info.items())])
+    key = json.dumps([__version__, binding_gaps.version(), sorted((k, str(v)) for k, v in info.items())])
     place = f"wgpu-exactness-{hashlib.blake2b(key.encode(), digest_size=8).hexdigest()}"
     with _asking:  # who comes meanwhile finds it remembered
         if (known := _recalled(place, key)) is not None:
@@ -86,8 +86,8 @@ def best() -> Any:
 
     A GPU is not replaced by the processor here: the cpu backend does that better.
     """
-    first, *others = adapters.adapters()
-    alike = [first, *(a for a in others if adapters.is_emulated(a) == adapters.is_emulated(first))]
+    first, *others = devices.adapters()
+    alike = [first, *(a for a in others if devices.is_emulated(a) == devices.is_emulated(first))]
     return next((a for a in alike if record_of(a).why_not is None), first)
 
 
@@ -220,7 +220,7 @@ def describe(record: Record, adapter: Any) -> dict[str, Any]:
     limit = record.loop_limit
     return {
         "f32": "canonical",
-        "device": adapters.name_of(adapter),
+        "device": devices.name_of(adapter),
         **asdict(record.traits),
         "loop_limit": 0 if limit is None else limit,
         "shared_is_zeroed": record.shared_is_zeroed,

@@ -25,17 +25,17 @@ def findings() -> Iterator[Check]:
         return
     if sys.platform.startswith("linux"):  # elsewhere the system brings its own
         yield icd_files()
-    from . import devices as adapters
+    from . import devices
 
-    why = adapters.why_none()
-    names = "" if why else ", ".join(adapters.name_of(a) for a in adapters.adapters())
+    why = devices.why_none()
+    names = "" if why else ", ".join(devices.name_of(a) for a in devices.adapters())
     yield said("adapters", why, names)
     if why is None:
         from .exactness import best, record_of
 
         adapter = best()
         wrong = record_of(adapter).why_not
-        name = adapters.name_of(adapter)
+        name = devices.name_of(adapter)
         yield (
             Check("f32", "ok", f"{name} computes the canonical f32")
             if wrong is None

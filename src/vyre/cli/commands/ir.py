@@ -34,7 +34,7 @@ class Buffer(TypedDict):
     count: int
 
 
-class Facts(TypedDict):
+class ProgramFacts(TypedDict):
     """Counts of the program, what a backend must offer for it, and whether the schedule can change a result."""
 
     counts: dict[str, int]
@@ -63,7 +63,7 @@ class Document(TypedDict):
     text: str
     wire_bytes: int
     wire_file: str | None
-    facts: Facts | None
+    facts: ProgramFacts | None
     emitted: Emitted | None
 
 
@@ -161,11 +161,11 @@ def findings_of(program: Program) -> list[Finding]:
     ]
 
 
-def facts_of(program: Program) -> Facts:
+def facts_of(program: Program) -> ProgramFacts:
     from ...foundation.check.determinism import determinism
 
     verdict, counts, needs = determinism(program), program.stats, program.requirements
-    return Facts(
+    return ProgramFacts(
         counts={name: n for name in counts.fields if isinstance(n := getattr(counts, name), int)},
         ops=sorted(program.ops()),
         requirements={name: getattr(needs, name) for name in needs.fields},
@@ -230,7 +230,7 @@ def show(document: Document, *, fingerprint: bool) -> None:
         print(document["text"].rstrip("\n"))
 
 
-def fact_rows(document: Document, facts: Facts) -> list[tuple[str, str]]:
+def fact_rows(document: Document, facts: ProgramFacts) -> list[tuple[str, str]]:
     needs = [f"{name} {n}" if type(n) is int else name for name, n in facts["requirements"].items() if n]
     return [
         ("kernel", f"{document['kernel']} from {document['file']} ({document['form']})"),

@@ -58,7 +58,7 @@ class Warm(TypedDict):
     equal: bool
 
 
-class Check(TypedDict):
+class RunCheck(TypedDict):
     """Against the backend that says what is right; `difference` is the first one."""
 
     backend: str
@@ -77,7 +77,7 @@ class Document(Choice):
     first_ns: int
     warm: Warm | None
     outputs: list[Result]
-    check: Check | None
+    check: RunCheck | None
     determinism: str
     warnings: list[str]
 
@@ -169,10 +169,10 @@ def calls(asked: Request, repeat: int, step: Callable[..., None]) -> tuple[list[
     return results, first_ns, times, equal
 
 
-def compare(asked: Request, results: list[Array]) -> Check:
+def compare(asked: Request, results: list[Array]) -> RunCheck:
     oracle = oracle_id()
     right, _ = asked.run(asked.kernel.on(oracle))
-    return Check(
+    return RunCheck(
         backend=oracle,
         equal=same_bytes(results, right),
         difference=first_difference(asked.result_names, results, right),

@@ -39,7 +39,7 @@ _MAX_LAUNCHES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class _Code:
+class _StageCode:
     """Compiled code of one stage, and its buffers by name in slot order. `base` names the uniform of the base ids."""
 
     entry: Entry
@@ -70,7 +70,7 @@ class SequencePipeline(CompiledPipeline):
         self.segment_count = len(stage_programs(program))
         self._limits = LaunchGeometryLimits.of(backend)
         self._stages = tuple((k, p) for k, p in enumerate(stage_programs(program), 1) if acts(p))
-        self._codes: dict[tuple[int, bool], _Code] = {}
+        self._codes: dict[tuple[int, bool], _StageCode] = {}
         for k, stage in self._stages:
             self._code(k, stage, oversized)
 
@@ -155,18 +155,18 @@ class SequencePipeline(CompiledPipeline):
                         pipeline=self.id,
                     ) from e
 
-    def _require_current(self, code: _Code) -> None:
+    def _require_current(self, code: _StageCode) -> None:
         """A device that was lost or recovered between two launches has nothing of what the first one left."""
         life = self.backend.life
         if code.entry.epoch != self.backend.pipelines.epoch:
             raise life.refusal(pipeline=self.id)
 
-    def _code(self, k: int, stage: Program, oversized: bool, run: _Run | None = None) -> _Code:
+    def _code(self, k: int, stage: Program, oversized: bool, run: _Run | None = None) -> _StageCode:
         found = self._codes.get((k, oversized))
         if found is None:
             program, base = based_program(stage) if oversized else (stage, None)
             config = self.config if run is None else run.in_time(self.config)
-            found = self._codes[k, oversized] = _Code(
+            found = self._codes[k, oversized] = _StageCode(
                 self._find(self.backend, program, config),
                 program,
                 tuple(b.name for b in program.host_inputs),
@@ -184,7 +184,9 @@ class _Whole:
         self._config = config.for_one_launch()
         self._launches: dict[tuple[int, Grid], tuple[PlannedDispatch, DispatchConfig, Run]] = {}
 
-    def launch(self, code: _Code, grid: Grid, inputs: Sequence[Buffer]) -> tuple[PlannedDispatch, DispatchConfig, Run]:
+    def launch(
+        self, code: _StageCode, grid: Grid, inputs: Sequence[Buffer]
+    ) -> tuple[PlannedDispatch, DispatchConfig, Run]:
         key = id(code), grid  # code is kept by its pipeline, which outlives this
         found = self._launches.get(key)
         if found is None:
@@ -219,7 +221,7 @@ class _Run:
         """Nanoseconds on the device, enqueueing and waiting, as far as every launch said."""
         return self._times if self.timed and self.launches else [None, None, None]
 
-    def launch(self, code: _Code, first: Grid, size: Grid) -> None:
+    def launch(self, code: _StageCode, first: Grid, size: Grid) -> None:
         memory, native = self.memory, code.entry.native
         inputs = [memory[name] if name != code.base else self._base(first) for name in code.inputs]
         plan, config, go = self.whole.launch(code, size, inputs)

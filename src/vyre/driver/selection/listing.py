@@ -213,7 +213,7 @@ class BackendListing:
         `brief` is for a choice, which asks others first where every device runs on the processor: then whether one
         would open is left open, since to find out may mean to open it.
         """
-        from . import remembered as probe
+        from . import remembered
 
         record = self.registration
         try:
@@ -222,45 +222,45 @@ class BackendListing:
             raise
         except BaseException:
             key = None  # a backend that cannot say what its answer depends on is asked every time
-        found = None if key is None else probe.recall(self.id, key)
+        found = None if key is None else remembered.recall(self.id, key)
         if found is None and brief:
             found = self._emulation(key)
         if found is None:
             try:
                 why = self.unavailable()
-                found = probe.Probe(why) if why is not None else probe.Probe(None, self.devices())
+                found = remembered.Probe(why) if why is not None else remembered.Probe(None, self.devices())
             except BackendUnavailable as e:
-                found = probe.Probe(str(e))
+                found = remembered.Probe(str(e))
             if key is not None and self._problem is None:
-                probe.remember(self.id, key, found)
+                remembered.remember(self.id, key, found)
         return found
 
     def _emulation(self, key: str | None) -> Probe | None:
         """The devices, if all of them run on the processor."""
-        from . import remembered as probe
+        from . import remembered
 
         record, place = self.registration, f"{self.id}-devices"
         if record.kind != "device" or record.devices is None:
             return None
-        if key is not None and (known := probe.recall(place, key)) is not None:
+        if key is not None and (known := remembered.recall(place, key)) is not None:
             return known
         try:
-            found = probe.Probe(None, self.devices())
+            found = remembered.Probe(None, self.devices())
         except BackendUnavailable:
             return None  # it says itself what is wrong, when it is asked whether it would open
         if not found.emulated:
             return None
         if key is not None:
-            probe.remember(place, key, found)
+            remembered.remember(place, key, found)
         return found
 
     def forget(self) -> None:
         """Drop what is remembered of it: it turned out to be wrong."""
         if self._record is not None and self._record.probe_key is not None:
-            from . import remembered as probe
+            from . import remembered
 
-            probe.forget(self.id)
-            probe.forget(f"{self.id}-devices")
+            remembered.forget(self.id)
+            remembered.forget(f"{self.id}-devices")
 
 
 def unusable(id: str, why: str) -> BackendUnavailable:

@@ -44,7 +44,7 @@ from ..ir.ops import BinaryOp, Ordering, UnaryOp
 from ..ir.program import Access, Program
 from ..ir.value import Value
 from ..ir.visit import Scopes, Steps, children, distinct, fold, run_nested
-from .linear import MOST_TERMS, WORD, Atom, Form, linear, plus
+from .linear import MOST_TERMS, WORD, Atom, LinearForm, linear, plus
 from .typing import Type, type_of
 
 EXTENTS = (WORD, 1 << 30, 1 << 28, 1 << 26, 1 << 24, 1 << 22, 1 << 20)
@@ -179,7 +179,7 @@ class Place(NamedTuple):
     writes: bool
     op: object
     blind: bool
-    at: Form | None
+    at: LinearForm | None
     bounds: frozenset[tuple[Atom, tuple[int, int]]]
     epochs: _Epochs
 
@@ -204,9 +204,9 @@ class _Places:
         self.changed = {n.name for n in everything if isinstance(n, Assign)}
         self.read = {e.name for e in everything if isinstance(e, Var)}
         self.by_buffer: dict[str, _Sources] = {b.name: {} for b in program.buffers if b.name not in fixed}
-        self.forms: Scopes[Form | None] = Scopes()
+        self.forms: Scopes[LinearForm | None] = Scopes()
         self.types: Scopes[Type] = Scopes()
-        self.facts: Scopes[_Facts] = Scopes()
+        self.facts: Scopes[_AccessFacts] = Scopes()
         self.loops = 0
         self.passages = _passages(program.entry)
 
@@ -218,7 +218,7 @@ class _Places:
                 case Let():
                     t = type_of(node.value, self.types.names, self.elements)
                     if node.name in self.changed:
-                        self.bind(node.name, None, t, _Facts())
+                        self.bind(node.name, None, t, _AccessFacts())
                     else:
                         form = linear(node.value, self.forms.names, self.constant)
                         self.bind(node.name, form, t, self.learn(node.value))
@@ -242,12 +242,12 @@ class _Places:
         low = start.const if start is not None and not start.terms else 0
         high = stop.const - 1 if stop is not None and not stop.terms else WORD - 1
         mark = self.forms.enter()
-        self.bind(node.var, Form(0, ((atom, 1),)), u32, _Facts())
+        self.bind(node.var, LinearForm(0, ((atom, 1),)), u32, _AccessFacts())
         # the body may follow itself
         yield self.sequence(node.body, self.passages[id(node)].after(epochs), {**bounds, atom: (low, high)})
         self.leave(mark)
 
-    def bind(self, name: str, form: Form | None, t: Type, facts: _Facts) -> None:
+    def bind(self, name: str, form: LinearForm | None, t: Type, facts: _AccessFacts) -> None:
         self.forms.bind(name, form)
         self.types.bind(name, t)
         self.facts.bind(name, facts)
@@ -274,26 +274,26 @@ class _Places:
         if isinstance(node, Store):
             add(node.buffer, node.index, True)
 
-    def learn(self, condition: Expr) -> _Facts:
+    def learn(self, condition: Expr) -> _AccessFacts:
         """What a condition says about ids and loop variables, either way."""
 
-        def combine(e: Expr, below: tuple[_Facts, ...]) -> _Facts:
+        def combine(e: Expr, below: tuple[_AccessFacts, ...]) -> _AccessFacts:
             match e:
                 case Var(name=name):
-                    return self.facts.get(name, _Facts())
+                    return self.facts.get(name, _AccessFacts())
                 case UnOp(op=UnaryOp.LOGICAL_NOT):
-                    return _Facts(below[0].if_false, below[0].if_true)
+                    return _AccessFacts(below[0].if_false, below[0].if_true)
                 case BinOp(op=BinaryOp.AND):
-                    return _Facts(_both(below[0].if_true, below[1].if_true))
+                    return _AccessFacts(_both(below[0].if_true, below[1].if_true))
                 case BinOp(op=BinaryOp.OR):
-                    return _Facts((), _both(below[0].if_false, below[1].if_false))
+                    return _AccessFacts((), _both(below[0].if_false, below[1].if_false))
                 case BinOp(op=BinaryOp() as op) if op in _OPPOSITE:
                     if type_of(e.left, self.types.names, self.elements) != u32:
-                        return _Facts()  # signed order is another one
+                        return _AccessFacts()  # signed order is another one
                     left = linear(e.left, self.forms.names, self.constant)
                     right = linear(e.right, self.forms.names, self.constant)
-                    return _Facts(_compare(op, left, right), _compare(_OPPOSITE[op], left, right))
-            return _Facts()
+                    return _AccessFacts(_compare(op, left, right), _compare(_OPPOSITE[op], left, right))
+            return _AccessFacts()
 
         return fold(condition, combine)
 
@@ -301,7 +301,7 @@ class _Places:
 Known = tuple[tuple[Atom, tuple[int, int]], ...]
 
 
-class _Facts(NamedTuple):
+class _AccessFacts(NamedTuple):
     if_true: Known = ()
     if_false: Known = ()
 
@@ -321,7 +321,7 @@ _MIRROR = {
 }  # fmt: skip
 
 
-def _compare(op: BinaryOp, left: Form | None, right: Form | None) -> Known:
+def _compare(op: BinaryOp, left: LinearForm | None, right: LinearForm | None) -> Known:
     """Bounds of a bare atom that is compared with a number; anything longer might have wrapped."""
     if left is None or right is None:
         return ()
@@ -415,7 +415,7 @@ def _meetings(buffers: Mapping[str, _Sources], shared: set[str], grid: _Grid) ->
     known: dict[object, bool] = {}
 
     def may_meet(a: Place, b: Place, same_group: bool) -> bool:
-        x, y = (Form(0), Form(0)) if a.at is None or b.at is None else (a.at, b.at)
+        x, y = (LinearForm(0), LinearForm(0)) if a.at is None or b.at is None else (a.at, b.at)
         apart = x.const - y.const, x.terms, y.terms, a.bounds, b.bounds, same_group  # all that the answer depends on
         if apart not in known:
             known[apart] = _may_meet(a, b, grid, same_group=same_group)
@@ -475,7 +475,7 @@ class _Unknown:
 def _may_meet(a: Place, b: Place, grid: _Grid, *, same_group: bool) -> bool:
     """Whether two different invocations, of one workgroup or of two, can have the same index at `a` and `b`."""
     blank = a.at is None or b.at is None
-    left, right = _expanded(Form(0) if blank else a.at, Form(0) if blank else b.at, grid)
+    left, right = _expanded(LinearForm(0) if blank else a.at, LinearForm(0) if blank else b.at, grid)
     unknowns = list(_differences(left, right, dict(a.bounds), dict(b.bounds), grid, same_group))
     if any(u.low > u.high for u in unknowns):
         return False
@@ -488,19 +488,21 @@ def _may_meet(a: Place, b: Place, grid: _Grid, *, same_group: bool) -> bool:
     return any(_can_differ(unknowns, start - turn * WORD, grid, same_group) for turn in turns)
 
 
-def _expanded(a: Form | None, b: Form | None, grid: _Grid) -> tuple[Form, Form]:
+def _expanded(a: LinearForm | None, b: LinearForm | None, grid: _Grid) -> tuple[LinearForm, LinearForm]:
     """Where one axis appears both as global id and as its parts, only the parts remain."""
     assert a is not None
     assert b is not None
     atoms = {atom for atom, _ in (*a.terms, *b.terms)}
     for axis in range(3):
         if ("g", axis) in atoms and (("l", axis) in atoms or ("w", axis) in atoms):
-            gone = Form(0, ((("g", axis), -1), (("l", axis), 1), (("w", axis), grid.size[axis])))
+            gone = LinearForm(0, ((("g", axis), -1), (("l", axis), 1), (("w", axis), grid.size[axis])))
             a, b = (plus(f, gone, dict(f.terms).get(("g", axis), 0)) for f in (a, b))
     return a, b
 
 
-def _differences(a: Form, b: Form, at_a: Bounds, at_b: Bounds, grid: _Grid, same_group: bool) -> Iterator[_Unknown]:
+def _differences(
+    a: LinearForm, b: LinearForm, at_a: Bounds, at_b: Bounds, grid: _Grid, same_group: bool
+) -> Iterator[_Unknown]:
     """The index of one access minus that of the other, without the constants, as unknowns."""
     in_a, in_b = dict(a.terms), dict(b.terms)
     ids: list[Atom] = [(kind, axis) for kind in "glw" for axis in range(3)]

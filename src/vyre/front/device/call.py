@@ -19,7 +19,7 @@ from ...driver.plan.binding import BindingPlan, BindingRole
 from ...errors import ArgumentTypeError, ArgumentValueError, CooperativeResidencyExceeded, UnsupportedFeature
 from ...foundation.language.kernel import Param
 from ..arrays import ARRAY_DTYPES, Array, check_dtype, from_bytes, to_input
-from ..bind import CallPlan, Form, Options, OutputPlan, check_array
+from ..bind import ArgumentLayout, CallPlan, Options, OutputPlan, check_array
 from ..call import NO_OPTIONS, Call, as_called, check_target, compiled_now, kept
 from .array import DeviceBuffer, adopt, device_of, duplicate
 from .home import Home, Memory, place_of, settle
@@ -60,7 +60,7 @@ class DevicePlan(CallPlan):
     __slots__ = ("sized", "slots")
 
     def __init__(
-        self, kernel: Kernel, form: Form, program: Program, arrays: Mapping[str, Any], options: Options
+        self, kernel: Kernel, form: ArgumentLayout, program: Program, arrays: Mapping[str, Any], options: Options
     ) -> None:
         super().__init__(kernel, form, program, arrays, options)
         makers = {b.name: make for b, (_, make) in zip(program.host_inputs, self.inputs, strict=True)}
@@ -82,7 +82,7 @@ class DeviceCall(Call):
     __slots__ = ()
     plan: DevicePlan
 
-    def prepare(self, form: Form, program: Program, options: Options) -> None:
+    def prepare(self, form: ArgumentLayout, program: Program, options: Options) -> None:
         """What a call does first, once it turns out to be one of these."""
         kernel, values = self.kernel, self.values
         self.given, self.inputs = values, []
@@ -140,7 +140,7 @@ class DeviceCall(Call):
         if all(type(r) is ResidentHandle for r in resources) and not any(map(_is_foreign, self.values)):
             kept(kernel._ready, numbers, (plan, self.home, resources, changes))
 
-    def _keep_apart(self, form: Form) -> None:
+    def _keep_apart(self, form: ArgumentLayout) -> None:
         """What is written does not overlap, and what is read is copied first if it overlaps that."""
         values = self.values
         written = []
@@ -352,7 +352,9 @@ class _Started(PendingDispatch):
         return self._result
 
 
-def _numbers(kernel: Kernel, form: Form, program: Program, values: Sequence[Any]) -> tuple[object, ...] | None:
+def _numbers(
+    kernel: Kernel, form: ArgumentLayout, program: Program, values: Sequence[Any]
+) -> tuple[object, ...] | None:
     """What tells calls over device arrays and Python numbers apart; None for calls over anything else."""
     found: list[object] = [kernel.backend, form, id(program)]
     for value in values:

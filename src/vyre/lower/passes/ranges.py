@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeAlias
 
 from ..instructions import COMPARES, INSTRUCTIONS
-from ..kernel_ir import FLOATS, PURE, Buffer, Check, Ins, Kernel, Local, walk
+from ..kernel_ir import FLOATS, PURE, Buffer, Ins, Kernel, Local, TileCheck, walk
 
 MAX = (1 << 32) - 1
 _HUGE = 1 << 62
@@ -169,7 +169,7 @@ class Ranges:
         facts.setdefault(value, []).append((other, k))
         self._log.append((facts, value))
 
-    def check(self, conditions: Iterable[Ins]) -> Check:
+    def check(self, conditions: Iterable[Ins]) -> TileCheck:
         """That these hold, of which there is one at least."""
         ok, *more = conditions
         for condition in more:
@@ -179,7 +179,7 @@ class Ranges:
             if item in needed:
                 needed.update(item.args)
         loads = {v: found for v, found in self._exact.items() if v.op == "load" and found is not None}
-        return Check(
+        return TileCheck(
             [item for item in self.code.body if item in needed],
             ok,
             {load: found for load, found in loads.items() if found in needed},

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ....foundation.ir.ops import AtomicOp
 from ....lower.kernel_ir import Buffer, Ins
-from . import streaming_stores as stream
+from . import streaming_stores
 from .instructions import STORAGE, SUFFIX, from_storage, to_storage, ty, vec
 from .uniformity import EACH, ROW, SAME, WIDE, Val, each_once
 
@@ -101,7 +101,7 @@ def store(e: Lanes, ins: Ins) -> None:
         if index.kind == ROW:
             if mask is None:
                 at = _at(e, buffer, far[p])
-                if not stream.row(e, ins, raw, at):
+                if not streaming_stores.row(e, ins, raw, at):
                     e.w.line(f"store {kind} {raw}, ptr {at}, align {_SIZES[storage]}")
                 continue
             at = _row_address(e, buffer, index.parts[p])
@@ -248,7 +248,7 @@ def _store_one(e: Lanes, ins: Ins, index: Val, value: Val, test: bool) -> None:
             raw = to_storage(e.w, buffer.element.name, x, 1)
             storage = STORAGE[buffer.element.name]
             at = _at(e, buffer, far[p])
-            if not stream.one(e, ins, raw, at):
+            if not streaming_stores.one(e, ins, raw, at):
                 e.w.line(f"store {storage} {raw}, ptr {at}, align {_SIZES[storage]}")
 
 

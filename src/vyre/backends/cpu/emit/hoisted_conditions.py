@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from ....lower.kernel_ir import PURE, Body, Check, If, Ins, Kernel, bodies, operands, walk
+from ....lower.kernel_ir import PURE, Body, If, Ins, Kernel, TileCheck, bodies, operands, walk
 from ....lower.passes.ranges import MAX, Ranges
 
 _OPPOSITE = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
 _FUEL = 200
 
 
-def held_conditions(kernel: Kernel) -> tuple[dict[int, bool], Check | None]:
+def held_conditions(kernel: Kernel) -> tuple[dict[int, bool], TileCheck | None]:
     """Conditions with the truth that they have in a tile that passes, and the kernel's check with what that takes."""
     ranges = Ranges(kernel)
     held: dict[int, bool] = {}

@@ -23,7 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ....errors import UnsupportedFeature
-from ....lower.kernel_ir import Buffer, Check, If, Ins, Kernel, Loop, walk
+from ....lower.kernel_ir import Buffer, If, Ins, Kernel, Loop, TileCheck, walk
 from .access import TRAP, ZERO
 from .barrier_phases import Phases
 from .hoisted_conditions import held_conditions
@@ -257,7 +257,7 @@ class _Tiles:
         self,
         kernel: Kernel,
         phases: Phases,
-        check: Check | None,
+        check: TileCheck | None,
         taken: Taken,
         *,
         flat: bool,

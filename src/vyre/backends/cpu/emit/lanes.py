@@ -14,14 +14,13 @@ from types import MappingProxyType
 
 from ....errors import UnsupportedFeature
 from ....lower.kernel_ir import PURE, Body, Buffer, If, Ins, Kernel, Local, Loop, walk
-from . import access, subgroups
-from . import unroll as turns
+from . import access, subgroups, unroll
 from .barrier_phases import PAD, Phases
 from .hoisted_conditions import unused, without
 from .instructions import literal, pure, ty
 from .steering import Taken
-from .uniformity import EACH, ROW, SAME, WIDE, Shape, Val, assigned, each_once
-from .writer import Code
+from .uniformity import EACH, ROW, SAME, WIDE, Val, Variance, assigned, each_once
+from .writer import FunctionWriter
 
 LEFT = Local("", "bool")
 """The lanes that have not returned yet, kept like a local."""
@@ -38,7 +37,7 @@ _SHORT = 16
 """A masked body of at most so many simple instructions is computed without asking whether a lane needs it."""
 
 
-class Lanes(Code):
+class Lanes(FunctionWriter):
     """Writes one function: `i1 name(shared, worker, i64 x0, i64 x1, i32 wy, i32 wz, taken...)`, true when everything
     must stop.
 
@@ -79,7 +78,7 @@ class Lanes(Code):
         self.lane_end = self.group_end = ""
         self.span = "%x0", "%x1"
         self.ids: dict[tuple[str, int], tuple[str, ...]] = {}
-        self.shapes: dict[tuple[int, int], Shape] = {}
+        self.shapes: dict[tuple[int, int], Variance] = {}
         self.most = width, parts
         self.cut(width, parts)
 
@@ -102,10 +101,10 @@ class Lanes(Code):
         """From here on, blocks are `parts` vectors of `width` lanes."""
         self.width, self.parts, self.shape = width, parts, self.shape_of(width, parts)
 
-    def shape_of(self, width: int, parts: int) -> Shape:
+    def shape_of(self, width: int, parts: int) -> Variance:
         if (width, parts) not in self.shapes:
             memory, spilled = frozenset(self.phases.memory), frozenset(self.phases.spilled)
-            self.shapes[width, parts] = Shape(
+            self.shapes[width, parts] = Variance(
                 self.kernel, width, parts, self.flat, self.rows, memory, spilled, self.held
             )
         return self.shapes[width, parts]
@@ -535,7 +534,7 @@ class Lanes(Code):
         if counted:
             start, stop = (Val(SAME, (self.far(x.parts[0]),)) for x in (start, stop))
             if mine and not parted and not leaving:
-                start = turns.unrolled(self, loop, start, stop)
+                start = unroll.unrolled(self, loop, start, stop)
                 before = self.block
         self.jump(head)
         self.start(head)

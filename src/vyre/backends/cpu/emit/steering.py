@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ....lower.kernel_ir import Check, If, Ins, Kernel, Local, Loop, operands, walk
+from ....lower.kernel_ir import If, Ins, Kernel, Local, Loop, TileCheck, operands, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +25,13 @@ class Taken:
     given: Mapping[Ins, str]
 
     @classmethod
-    def of(cls, kernel: Kernel, check: Check | None) -> Taken:
+    def of(cls, kernel: Kernel, check: TileCheck | None) -> Taken:
         loads = {} if check is None else check.loads
         names = {load: f"%taken{k}" for k, load in enumerate(dict.fromkeys(loads.values()))}
         return cls(_steering(kernel, check), names, {load: names[found] for load, found in loads.items()})
 
 
-def _steering(kernel: Kernel, check: Check | None) -> frozenset[Ins]:
+def _steering(kernel: Kernel, check: TileCheck | None) -> frozenset[Ins]:
     """Loads from which indices, conditions and the bounds of loops are computed, those of the check included."""
     roots: list[Ins] = [] if check is None else list(check.body)
     sets: dict[Local, list[Ins]] = {}

@@ -40,7 +40,7 @@ def each_once(parts: Iterable[K], make: Callable[[K], str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-class Shape:
+class Variance:
     """Levels of values and locals, and regions of bodies, for one way to cut a kernel into blocks.
 
     `flat`: blocks run along x over the invocations of many workgroups; otherwise over the linear local ids of one.

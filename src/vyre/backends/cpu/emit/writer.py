@@ -9,7 +9,7 @@ from __future__ import annotations
 from ....lower.kernel_ir import Buffer, Kernel, Local
 from .barrier_phases import Phases
 from .instructions import TYPES, Writer, literal, ty, vec
-from .uniformity import EACH, ROW, SAME, WIDE, Shape, Val
+from .uniformity import EACH, ROW, SAME, WIDE, Val, Variance
 
 POLL_EVERY = 1024
 
@@ -46,10 +46,10 @@ class Env:
         self.own[local] = val
 
 
-class Code:
+class FunctionWriter:
     """What is known while a function is written, and how to write its common parts."""
 
-    shape: Shape
+    shape: Variance
     width: int
     parts: int
 

@@ -51,7 +51,7 @@ def aligned(nbytes: int, alignment: int = 64) -> tuple[Any, Any]:
     return ffi.cast("void *", -(-start // alignment) * alignment), owner
 
 
-class Pages:
+class HostPool:
     """A pool of large results."""
 
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:

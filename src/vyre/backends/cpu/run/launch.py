@@ -17,10 +17,10 @@ from ....driver.contract.values import Dims
 from ....driver.pipeline.deadline import expired
 from ....runtime.work import require_no_trap
 from ..build import Facts
-from ..jit import Code, ffi
+from ..jit import LoadedCode, ffi
 from .cost import work
 from .host_pool import aligned
-from .workers import Pool
+from .workers import Workers
 
 BUFFERS, LENGTHS, GRID, TOTAL, CHUNK, NEXT, STOP, TRAP, TRAP_ADDRESS, TRAP_INVOCATION = 0, 1, 2, 5, 6, 7, 8, 9, 10, 11
 STREAM = 14
@@ -116,7 +116,7 @@ class Launch:
             self.workers.append(Worker(len(self.buffers), self._scratch_bytes))
         return self.workers[k]
 
-    def run(self, code: Code, pool: Pool, plan: Schedule, until: float | None) -> None:
+    def run(self, code: LoadedCode, pool: Workers, plan: Schedule, until: float | None) -> None:
         """Run to the end, or raise. What raises before the end leaves this launch to workers that may still run it."""
         words = self.shared
         words[NEXT] = words[STOP] = words[TRAP] = 0
@@ -148,7 +148,7 @@ class Launch:
         for task in tasks:
             task.result()
 
-    def _run_slices(self, code: Code) -> None:
+    def _run_slices(self, code: LoadedCode) -> None:
         words, own = self.shared, self.workers[0]
         own.limit(_CHUNKS_PER_LOOK)
         try:
@@ -178,7 +178,7 @@ class Worker:
         self.words[2] = ffi.cast("void *", chunks)
 
 
-def _share(launch: Launch, code: Code, worker: Worker) -> None:
+def _share(launch: Launch, code: LoadedCode, worker: Worker) -> None:
     code.run(launch.shared, worker.words)
 
 

@@ -16,8 +16,8 @@ from ....driver.plan.outputs import replace_output_buffers_preserving_slots
 from ....errors import ArgumentValueError
 from ....foundation.ir.program import Program
 from ....runtime.native import NativePipeline
-from ..build import Built, kernel_text
-from ..jit import Code, ffi, load
+from ..build import ObjectCode, kernel_text
+from ..jit import LoadedCode, ffi, load
 from .host_pool import copy, fill_zero
 from .launch import privatize
 from .warm import Shape
@@ -34,7 +34,7 @@ _BYTES = ffi.typeof("char[]")
 class CpuPipeline(NativePipeline[Shape]):
     """Machine code with its backend's threads and memory."""
 
-    def __init__(self, backend: CpuBackend, program: Program, config: DispatchConfig, built: Built) -> None:
+    def __init__(self, backend: CpuBackend, program: Program, config: DispatchConfig, built: ObjectCode) -> None:
         super().__init__(backend, program, config)
         self.backend, self.built = backend, built
         self.nbytes = len(built.image)
@@ -100,15 +100,15 @@ class CpuPipeline(NativePipeline[Shape]):
             self.keep_ready(residents, config, handles, once_more)
         return list(kept)
 
-    def require_open(self) -> Code:
+    def require_open(self) -> LoadedCode:
         self.backend.require_open()
-        code: Code = super().require_open()
+        code: LoadedCode = super().require_open()
         return code
 
     # -- every path but the warm one
 
     def finish(
-        self, code: Code, shape: Shape, inputs: Sequence[Buffer], out: Sequence[Buffer] | None, begun: float
+        self, code: LoadedCode, shape: Shape, inputs: Sequence[Buffer], out: Sequence[Buffer] | None, begun: float
     ) -> OutputBuffers:
         """The dispatch after everything was checked, from any thread. It ends also after a shutdown."""
         facts, timeout = self.built.facts, shape.config.timeout
@@ -117,7 +117,7 @@ class CpuPipeline(NativePipeline[Shape]):
             self._launches(code, shape, memory, None if timeout is None else begun + timeout)
             return memory.results()
 
-    def _launches(self, code: Code, shape: Shape, memory: _Memory, until: float | None) -> None:
+    def _launches(self, code: LoadedCode, shape: Shape, memory: _Memory, until: float | None) -> None:
         facts, workgroup = self.built.facts, shape.plan.launch.workgroup
         launch = shape.ready()
         launch.hold = memory

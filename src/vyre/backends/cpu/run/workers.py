@@ -58,7 +58,7 @@ class Task:
             raise self.error
 
 
-class Pool:
+class Workers:
     """Idle threads, and new ones where none is idle: a thread that hangs in machine code is nobody's loss but its own.
 
     Threads that are idle beyond `keep` end.
@@ -106,7 +106,7 @@ class Pool:
 class _Thread:
     __slots__ = ("_pool", "_task", "_wake")
 
-    def __init__(self, pool: Pool, task: Task) -> None:
+    def __init__(self, pool: Workers, task: Task) -> None:
         self._pool = pool
         self._task: Task | None = task
         self._wake = threading.Lock()

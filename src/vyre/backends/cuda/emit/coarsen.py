@@ -36,7 +36,7 @@ _MOST_BRANCHES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Code:
+class KernelText:
     """A kernel as a file, the threads of a block, and how many invocations along x each of them does.
 
     `joined`: the threads are those of several workgroups, and any other number of them would do. Where they are not,
@@ -57,15 +57,15 @@ class Code:
         return -(-groups * workgroup // (self.block[0] * self.each)) if self.takes_last else groups
 
 
-def cuda_code(kernel: Kernel) -> Code:
+def cuda_code(kernel: Kernel) -> KernelText:
     """The kernel with wide accesses, where that is possible and of use, or as it is."""
     found = _Accesses(kernel)
     if not found.possible:
         if are_joined(kernel):
-            return Code(cuda_text(kernel, joined=True), (SIZES[0], 1, 1), joined=True)
-        return Code(cuda_text(kernel), kernel.workgroup)
+            return KernelText(cuda_text(kernel, joined=True), (SIZES[0], 1, 1), joined=True)
+        return KernelText(cuda_text(kernel), kernel.workgroup)
     emitter = _Emitter(kernel, found)
-    return Code(with_words(emitter.text()), (_THREADS, 1, 1), emitter.each)
+    return KernelText(with_words(emitter.text()), (_THREADS, 1, 1), emitter.each)
 
 
 class _Accesses:

@@ -32,7 +32,7 @@ from ....foundation.meaning.subgroup import SUBGROUP_WIDTH
 from ....lower.c.emitter import ENTRY, Dialect, Subgroups
 from ....lower.c.library import TYPES, literal
 from ....lower.kernel_ir import Buffer, Kernel
-from . import vendor_math as native
+from . import vendor_math
 
 STATIC_BYTES = (48 << 10) - 64
 """Shared memory that the compiler lays out, less what a kernel has of its own; more is asked for by the launch."""
@@ -227,7 +227,7 @@ ushort half_bits(float x)
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(found) : "f"(x));
     return found;
 }""",
-            **native.texts(),
+            **vendor_math.texts(),
             "grid_barrier": _GRID_BARRIER,
             "subgroup_mask": self._warps.mask(),
             "subgroup_lanes": self._warps.count(),

@@ -16,7 +16,7 @@ from ....driver.pipeline.deadline import expired
 from ....lower.c.emitter import ENTRY
 from ....runtime.device import Batch, Built, Code, Memory, Ticket
 from ..devices import NOT_READY
-from ..emit import coarsen as vector
+from ..emit import coarsen
 from ..emit.block_size import active_blocks, fitting
 from .fast_calls import Address
 from .staging import DIRECT_BYTES, LARGE_BYTES, Pinned, address_of, new_bytes
@@ -83,7 +83,7 @@ class Loaded:
         joined = facts.extra.get("joined", False)
         if joined:
             self.block = fitting(partial(active_blocks, cu, ok, self.function, 0)), 1, 1
-        self._shape = vector.Code(built.source, self.block, facts.extra["each"], joined)
+        self._shape = coarsen.KernelText(built.source, self.block, facts.extra["each"], joined)
         self.takes_last = self._shape.takes_last
         self.numbers = Numbers(self)
 

@@ -68,7 +68,7 @@ class Body(NamedTuple):
     returns: bool
 
 
-class Shape(NamedTuple):
+class ChunkFacts(NamedTuple):
     """What the choice of chunks depends on. `refused` names a statement that this engine does not run."""
 
     refused: str | None
@@ -77,7 +77,7 @@ class Shape(NamedTuple):
     shared_nbytes: int
 
     @classmethod
-    def of(cls, program: Program) -> Shape:
+    def of(cls, program: Program) -> ChunkFacts:
         x, y, z = program.workgroup_size
         nodes = list(walk_nodes(program.entry))
         return cls(
@@ -164,8 +164,8 @@ def _view(element: DataType, data: bytearray, count: int) -> View:
     return View(np.frombuffer(data, dtype, count) if count else np.zeros(1, dtype), count)
 
 
-def _shape(program: Program) -> Shape:
-    return program._cached("reference.numpy.shape", lambda: Shape.of(program))
+def _shape(program: Program) -> ChunkFacts:
+    return program._cached("reference.numpy.shape", lambda: ChunkFacts.of(program))
 
 
 # ---- compiling ------------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ class _Group:
     def __init__(self, index: int) -> None:
         self.index = index
         self.epoch = 0
-        self.lanes: list[_Lane] = []
+        self.lanes: list[_Invocation] = []
         self.live = 0
         self.at_barrier = 0
 
@@ -48,12 +48,12 @@ class _Subgroup:
     __slots__ = ("arrived", "lanes", "live")
 
     def __init__(self) -> None:
-        self.lanes: list[_Lane] = []
+        self.lanes: list[_Invocation] = []
         self.live = 0
         self.arrived = 0
 
 
-class _Lane:
+class _Invocation:
     """An invocation. `waits` is the kind of step it waits at, END when it is done, NEXT when it can run."""
 
     __slots__ = ("gid", "group", "pc", "pending", "registers", "subgroup", "waits")
@@ -76,7 +76,7 @@ class _Run:
         self.trap: Trap | None = None
         self.single = options.schedule.kind in ("seeded", "lockstep")
         self.backwards = options.schedule.kind == "reversed"
-        self.ready: deque[_Lane] | list[_Lane] = deque()
+        self.ready: deque[_Invocation] | list[_Invocation] = deque()
         self.live = 0
         self.at_grid_barrier = 0
         self.alive: list[_Group] = []
@@ -125,7 +125,7 @@ class _Run:
             registers[GID : GID + 3] = gid
             registers[LID : LID + 3] = x, y, z
             registers[SUBGROUP_LANE] = lane_id
-            lane = registers[LANE] = _Lane(gid, group, subgroup, registers)
+            lane = registers[LANE] = _Invocation(gid, group, subgroup, registers)
             subgroup.lanes.append(lane)
             subgroup.live += 1
             group.lanes.append(lane)
@@ -142,7 +142,7 @@ class _Run:
 
     # -- schedules
 
-    def in_order(self, lanes: list[_Lane]) -> list[_Lane]:
+    def in_order(self, lanes: list[_Invocation]) -> list[_Invocation]:
         return lanes[::-1] if self.backwards else lanes
 
     def drain(self, groups: list[_Group]) -> None:
@@ -163,14 +163,14 @@ class _Run:
             self.draw_lots(lanes)
         self.check_ended()
 
-    def take_turns(self, ready: deque[_Lane]) -> None:
+    def take_turns(self, ready: deque[_Invocation]) -> None:
         self.ready = ready
         while ready:
             lane = ready.popleft()
             if self.advance(lane):
                 ready.append(lane)
 
-    def draw_lots(self, ready: list[_Lane]) -> None:
+    def draw_lots(self, ready: list[_Invocation]) -> None:
         self.ready = ready
         draw = random.Random(self.options.schedule.seed).random
         while ready:
@@ -205,7 +205,7 @@ class _Run:
 
     # -- one lane
 
-    def advance(self, lane: _Lane) -> bool:
+    def advance(self, lane: _Invocation) -> bool:
         """Run until the lane must wait or is done or, where lanes take turns, for one step.
 
         True when it is the lane's turn that ended and not the lane that stopped.
@@ -242,7 +242,7 @@ class _Run:
                 lane.pc = pc
                 return True
 
-    def stop(self, lane: _Lane, kind: Kind) -> None:
+    def stop(self, lane: _Invocation, kind: Kind) -> None:
         """The lane waits or is done; let go whoever waited for just this."""
         group, subgroup = lane.group, lane.subgroup
         if kind is Kind.END:
@@ -266,7 +266,7 @@ class _Run:
                 self.detector.grid_epoch += 1
             self.release(lane for g in self.alive for lane in self.in_order(g.lanes) if lane.waits is Kind.GRID_BARRIER)
 
-    def end(self, lane: _Lane) -> None:
+    def end(self, lane: _Invocation) -> None:
         if lane.pending:
             tag = next(iter(lane.pending))
             raise DispatchFailed(
@@ -292,7 +292,7 @@ class _Run:
             if lane.waits is not Kind.END:
                 lane.registers[meeting.result] = value
 
-    def release(self, lanes: Iterable[_Lane]) -> None:
+    def release(self, lanes: Iterable[_Invocation]) -> None:
         """Let lanes go on that have met at one step."""
         met = list(lanes)
         pc = met[0].pc

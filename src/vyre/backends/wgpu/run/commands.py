@@ -16,7 +16,7 @@ import wgpu  # type: ignore[import-untyped]
 from ....driver.contract.values import Dims
 from ....errors import DispatchFailed, VyreError
 from ....runtime.device import Batch, Memory, Ticket
-from . import binding_gaps as native
+from . import binding_gaps
 
 if TYPE_CHECKING:
     from ..device import WgpuDevice
@@ -305,10 +305,10 @@ class Sent(Ticket):
         self._device.submitted = self
         self._staging, self._uniforms, self._times = staging, uniforms, times
         if staging:
-            self._promises = [native.start_mapping(b) for b in staging]
-            self._over = lambda: all(map(native.is_mapped, self._promises))
+            self._promises = [binding_gaps.start_mapping(b) for b in staging]
+            self._over = lambda: all(map(binding_gaps.is_mapped, self._promises))
         else:
-            self._over = native.Done(self._device.raw)
+            self._over = binding_gaps.Done(self._device.raw)
 
     def fail(self, error: BaseException) -> None:
         self._error = error
