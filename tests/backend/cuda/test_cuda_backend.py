@@ -202,7 +202,7 @@ def test_bindings_that_do_not_load_and_a_missing_compiler_are_named(fake, monkey
 
 def test_devices_are_asked_for_only_where_there_are_some(fake, monkeypatch):
     fake(cuInit=(100,))
-    assert package.devices() == ()
+    assert package.list_devices() == ()
     with pytest.raises(BackendUnavailable, match=r"finds no device.*Fix: connect one"):
         driver.found_devices()
     monkeypatch.setattr(backends, "found_devices", lambda: [FOUND])
@@ -536,7 +536,7 @@ def own():
 
 
 def test_the_record_names_the_device_and_its_tools(backend):
-    assert backend.device == package.devices()[0].name
+    assert backend.device == package.list_devices()[0].name
     assert "\0" not in backend.device
     extras = backend.capability.extras
     assert extras["arch"].startswith("sm_")

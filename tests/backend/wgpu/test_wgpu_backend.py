@@ -104,7 +104,7 @@ def test_unknown_names_of_the_package_are_unknown():
 def test_without_the_library_it_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "wgpu", None)
     assert package.unavailable() == "wgpu is not installed: pip install 'vyre[wgpu]'"
-    assert package.devices() == ()
+    assert package.list_devices() == ()
     with pytest.raises(BackendUnavailable, match=r"wgpu is not installed.*Fix: pip install 'vyre\[wgpu\]'"):
         adapters.chosen()
 
@@ -120,7 +120,7 @@ def test_without_an_adapter_it_says_so_and_everything_else_works(tmp_path):
         from vyre.driver.selection import registry
         from vyre.errors import BackendUnavailable
         print(package.unavailable())
-        print(package.devices())
+        print(package.list_devices())
         with registry.isolated(package.REGISTRATION, reference):
             print([r.id for r in registry.registered_backends_by_precedence()])
             try:
@@ -145,7 +145,7 @@ def test_a_library_that_breaks_while_it_looks_is_said(monkeypatch):
 
     monkeypatch.setattr(adapters, "adapters", broken)
     assert package.unavailable().startswith("looking for adapters failed (RuntimeError: the loader is confused): see")
-    assert package.devices() == ()
+    assert package.list_devices() == ()
 
 
 def test_a_forked_process_is_told_to_spawn(backend):
@@ -232,7 +232,7 @@ def test_opengl_on_the_processor_is_not_used(monkeypatch):
     found = (adapter("llvmpipe (LLVM)", "OpenGL", "CPU"),)
     pytest.importorskip("wgpu")
     monkeypatch.setattr(adapters, "listed", lambda: found)
-    assert package.devices() == ()
+    assert package.list_devices() == ()
     assert package.unavailable() == adapters.ONLY_OPENGL
     with pytest.raises(BackendUnavailable, match=r"may end the process.*Fix: install the driver of the GPU"):
         adapters.chosen()

@@ -56,8 +56,8 @@ def planted(monkeypatch):
     before = list(app.app.registered_commands)
 
     def plant(body):
-        module = types.ModuleType("vyre.cli.planted")
-        monkeypatch.setitem(sys.modules, "vyre.cli.planted", module)
+        module = types.ModuleType("vyre.cli.commands.planted")
+        monkeypatch.setitem(sys.modules, "vyre.cli.commands.planted", module)
         monkeypatch.setitem(app.COMMANDS, "planted", "Planted by a test.")
 
         @app.app.command()
@@ -354,7 +354,7 @@ def test_every_command_takes_json_and_declares_its_document():
         if info["name"] not in groups:
             assert any("--json" in p["flags"] for p in info["parameters"]), info["name"]
     for name in app.COMMANDS:
-        declared = vars(import_module(f"vyre.cli.{name}"))
+        declared = vars(import_module(f"vyre.cli.commands.{name}"))
         assert any(is_typeddict(each) for each in declared.values()), name
 
 

@@ -31,7 +31,7 @@ def raising(error):
 def nothing_installed(monkeypatch):
     monkeypatch.setattr(metadata, "version", raising(metadata.PackageNotFoundError("it")))
     for id in ("cpu", "opencl", "wgpu"):
-        monkeypatch.setattr(part(id, "findings"), "find_spec", lambda name: None)
+        monkeypatch.setattr(part(id, "requirements"), "find_spec", lambda name: None)
     monkeypatch.setattr(importlib.import_module("vyre.backends.cuda"), "_is_installed", lambda: False)
 
 
@@ -54,7 +54,7 @@ def test_cpu_says_who_flushes(monkeypatch):
 
 def test_cuda_names_what_does_not_fit(monkeypatch):
     pytest.importorskip("cuda.bindings")
-    driver, compiler = part("cuda", "driver"), part("cuda", "compile")
+    driver, compiler = part("cuda", "devices"), part("cuda", "compile")
     monkeypatch.setattr(driver, "why_none", lambda: None)
     monkeypatch.setattr(driver, "driver_version", lambda: (12, 4))
     monkeypatch.setattr(compiler, "compiler_version", lambda: (13, 0))
@@ -74,7 +74,7 @@ def test_cuda_names_what_does_not_fit(monkeypatch):
 
 def test_opencl_tells_a_missing_driver_from_a_broken_one(monkeypatch, tmp_path):
     pytest.importorskip("pyopencl")
-    platforms = part("opencl", "platforms")
+    platforms = part("opencl", "devices")
     monkeypatch.setenv("OCL_ICD_VENDORS", str(tmp_path))
     monkeypatch.setattr(platforms, "platforms", list)
     assert found("opencl")["ICD files"][1:3] == ("warn", f"no driver announces itself in {tmp_path}")
@@ -89,7 +89,7 @@ def test_opencl_tells_a_missing_driver_from_a_broken_one(monkeypatch, tmp_path):
 
 def test_wgpu_names_files_that_are_not_there_and_devices_that_compute_wrongly(monkeypatch, tmp_path):
     pytest.importorskip("wgpu")
-    findings, adapters, exactness = part("wgpu", "findings"), part("wgpu", "adapters"), part("wgpu", "exactness")
+    findings, adapters, exactness = part("wgpu", "requirements"), part("wgpu", "devices"), part("wgpu", "exactness")
     monkeypatch.delenv("VK_DRIVER_FILES", raising=False)
     monkeypatch.setenv("VK_ICD_FILENAMES", str(tmp_path / "gone.json"))
     assert findings.icd_files().detail == f"the environment names {tmp_path / 'gone.json'}, which is not there"

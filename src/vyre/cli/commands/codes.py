@@ -9,7 +9,7 @@ from typing import NamedTuple, TypedDict
 from ...errors import RESERVED, ArgumentValueError, DiagCode, VyreError
 
 PAGE = "docs/error-codes.md"
-MODULES = ("..errors", "..driver.verify.cases")
+MODULES = ("...errors", "...driver.verify.cases")
 """Where errors are defined."""
 
 
