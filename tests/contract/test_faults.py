@@ -813,7 +813,7 @@ def test_a_dispatch_with_all_the_time_in_the_world_works(kind, timeout):
 
 
 def test_an_explanation_says_who_keeps_the_deadline():
-    for kind, text in ((FullBackend, "kept by backend full as: host"), (Keepsake, "kept by the driver, which leaves")):
+    for kind, text in ((FullBackend, "kept by backend full as: host"), (Keepsake, "kept by the driver (0.2 s; ")):
         told = pipelines.compile(guarded(kind()), ECHO).explain([b"a"], SOON)
         assert text in str(told)
 

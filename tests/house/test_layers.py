@@ -12,7 +12,7 @@ LAYERS_UPWARDS = "errors foundation driver lower runtime backends front libs con
 ROOMS_UPWARDS = {
     "foundation": "above lazy html ir meaning check formats language",
     "driver": (
-        "above settings contract counters diagnostics device_state plan policy admission pipeline execute guard "
+        "above policy settings contract counters diagnostics device_state plan admission pipeline execute guard "
         "selection resident verify"
     ),
 }

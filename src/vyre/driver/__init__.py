@@ -83,6 +83,7 @@ _MODULES = {
     "stream": "contract.stream",
     "values": "contract.values",
     "binding": "plan.binding",
+    "command_reuse_policy": "policy.launch",
     "device_profile": "contract.profile",
     "enforce": "admission.gates",
     "error": "..errors",
@@ -91,6 +92,7 @@ _MODULES = {
     "launch": "plan.launch",
     "numeric": "plan.bounds",
     "output_slots": "plan.outputs",
+    "param_inlining": "policy.code",
     "program_walks": "plan",
     "registry": "admission.gates",  # of operations, not of backends: the dialects are still to come
     "reservation_policy": "plan.bounds",
@@ -101,8 +103,8 @@ _MODULES = {
 }
 """Module of the driver's documentation -> the module that answers the same question here."""
 _ROOMS = (
-    "admission contract counters device_state diagnostics execute guard pipeline plan resident selection settings "
-    "verify"
+    "admission contract counters device_state diagnostics execute guard pipeline plan policy resident selection "
+    "settings verify"
 )
 
 _LENT: dict[str, str] = vars(sys.modules[__name__.partition(".")[0]])["_LENT_TO_DRIVER"]

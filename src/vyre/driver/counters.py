@@ -10,6 +10,8 @@ import threading
 import weakref
 from collections import Counter
 
+from .policy.decision import Decision
+
 SKIPS = ("order", "cost", "memory", "refused", "failed")
 """Why a dispatch that a shadow sampled was not compared."""
 _COUNTERS = (
@@ -118,7 +120,11 @@ def label_counters() -> dict[str, int]:
 
 
 def decision_counters() -> dict[tuple[str, str], int]:
-    """(what, choice) -> how often it was decided so: once for each combination of lengths that was planned."""
+    """(what, choice) -> how often it was decided so.
+
+    Code is counted when it was compiled or loaded, a config when a pipeline first sees it, and a dispatch once for
+    each combination of lengths that was planned.
+    """
     found: Counter[tuple[str, str]] = Counter()
     with _lock:
         for counts in (_ended, *_live):
@@ -126,10 +132,10 @@ def decision_counters() -> dict[tuple[str, str], int]:
     return dict(found)
 
 
-def count_decision(what: str, choice: str) -> None:
-    """A decision was made. Choices are a few fixed words, so that the table stays small."""
-    decisions = TALLY.counts.decisions
-    decisions[what, choice] = decisions.get((what, choice), 0) + 1
+def count_decision(decided: Decision) -> None:
+    """A decision was made, and is acted upon."""
+    decisions, made = TALLY.counts.decisions, (decided.what, decided.choice)
+    decisions[made] = decisions.get(made, 0) + 1
 
 
 def count_sequence(segments: int, launches: int, passes: int, *, fixpoint: bool) -> None:

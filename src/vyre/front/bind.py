@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..driver.contract.values import DEFAULT_CONFIG, U32_MAX, DispatchConfig
+from ..driver.policy.decision import Decision
+from ..driver.policy.geometry import grid_from
 from ..errors import ArgumentTypeError, ArgumentValueError, DeviceOutOfMemory, shown
 from ..foundation.language.kernel import Param
 from .arrays import ARRAY_DTYPES, WORD, Array, as_array, check_writable, is_plain, number_writer, to_input
@@ -112,6 +114,11 @@ class Options:
             self.sizes[name] = (count,)
 
     @property
+    def gives_grid(self) -> bool:
+        """Whether the caller says how much runs."""
+        return not (self.grid is None and self.extent is None and self.config.grid_override is None)
+
+    @property
     def key(self) -> tuple[Any, ...]:
         return self.grid, self.extent, tuple(self.sizes.items()), self.config
 
@@ -150,12 +157,12 @@ class CallPlan:
     `inputs` says for each input in slot order where it is among the values of the call, and what makes a dispatch's
     input of it, if that is not the array itself; `outputs` are in slot order too, and `targets` are those for which the
     caller brings an array. `request` is the caller's config and `config` has the grid as well; calls that differ in
-    size alone share it, and so the driver's warm path. `why_grid` says where the grid comes from, unless it is left to
+    size alone share it, and so the driver's warm path. `grid` says where the grid comes from, unless that is left to
     the driver. `code` tells apart what is compiled. `idle` means that the grid has no workgroup: outputs are zero and
     nothing runs.
     """
 
-    __slots__ = ("code", "config", "counts", "idle", "inputs", "outputs", "program", "request", "targets", "why_grid")
+    __slots__ = ("code", "config", "counts", "grid", "idle", "inputs", "outputs", "program", "request", "targets")
 
     def __init__(
         self, kernel: Kernel, form: ArgumentLayout, program: Program, arrays: Mapping[str, Array], options: Options
@@ -183,7 +190,10 @@ class CallPlan:
         read = {p.name: arrays[p.name].shape for p in kernel.params if p.role == "in"}
         results = {p.name: shapes[p.name] for p in kernel.params if p.role == "out"}
         results |= {p.name: arrays[p.name].shape for p in kernel.params if p.role == "inout"}
-        grid, self.why_grid = choose_grid(kernel.__name__, program, read, results, options, workgroup)
+        grid, why = choose_grid(kernel.__name__, program, read, results, options, workgroup)
+        self.grid: Decision | None = None
+        if grid is not None:
+            self.grid = grid_from(grid, given=why if options.gives_grid else None, covers=why)
         self.idle = grid is not None and 0 in grid and self.request.grid_override is None  # that one the driver refuses
         self.config = self.request if grid == self.request.grid_override else self.request.with_(grid_override=grid)
 

@@ -220,21 +220,22 @@ def check_target(o: OutputPlan, target: Array, other: OutputPlan, another: Array
 
 def as_called(told: Explanation, plan: CallPlan, why_backend: str) -> Explanation:
     """The explanation of a call, from that of its dispatch; one over no workgroup was explained over one instead."""
-    said: dict[str, tuple[str | None, str]] = {"backend": (None, why_backend)}
-    if plan.why_grid:
-        said["grid"] = None, plan.why_grid
+    from ..driver.execute.explanation import asked_for  # only those who ask pay for it
+    from ..driver.policy.decision import Decision
+
+    said = [Decision("backend", told.backend, why_backend), asked_for(plan.request)]
+    if plan.grid is not None:
+        said.append(plan.grid)
     if plan.idle:
         grid = plan.config.grid_override
-        assert grid is not None
+        assert grid is not None and plan.grid is not None
         told = replace(told, grid=grid, invocations=0)
-        said["grid"] = "x".join(map(str, grid)), f"{plan.why_grid}; it has no workgroup"
-        said["determinism"] = "proved", "nothing runs"
-        said["launch"] = "none", "nothing is launched: new outputs are zero, and updated arrays stay as they are"
-    changed = []
-    for d in told.decisions:
-        choice, reason = said.get(d.what, (None, d.reason))
-        changed.append(replace(d, choice=choice or d.choice, reason=reason))
-    return replace(told, decisions=tuple(changed))
+        said[-1] = replace(plan.grid, reason=f"{plan.grid.reason}; it has no workgroup")
+        nothing = "nothing is launched: new outputs are zero, and updated arrays stay as they are"
+        said += [Decision("launch", "none", nothing), Decision("determinism", "proved", "nothing runs")]
+    by_what = {d.what: d for d in said}
+    decisions = (by_what.get(d.what, d) for d in told.decisions if not (plan.idle and d.what == "recording"))
+    return replace(told, decisions=tuple(decisions))
 
 
 class PendingCall(PendingDispatch):

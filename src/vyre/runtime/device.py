@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from ..driver.contract.values import Dims
+from ..driver.policy.decision import Decision
+from ..driver.policy.launch import LaunchCosts
 from ..errors import KernelCompileFailed
 from ..lower.kernel_ir import Kernel
 from ..lower.length_exprs import plain
@@ -31,7 +33,8 @@ class Facts:
 
     `stored` are slots of buffers of which every element is stored, with the share of an invocation (see
     `lower.shares`). `turns` bounds the turns of all loops of one invocation (see `lower.trips`). `whole`: workgroups
-    wait for each other, so that a launch is not cut. `extra` is the backend's own.
+    wait for each other, so that a launch is not cut. `extra` is the backend's own. `decisions` were made when it was
+    built.
     """
 
     workgroup: Dims
@@ -41,13 +44,14 @@ class Facts:
     polls: bool = False
     whole: bool = False
     extra: dict[str, Any] = field(default_factory=dict)
+    decisions: tuple[Decision, ...] = ()
 
     @classmethod
-    def of(cls, kernel: Kernel, *, turns: list[Any] | None = None, **extra: Any) -> Facts:
+    def of(cls, kernel: Kernel, *decisions: Decision, turns: list[Any] | None = None, **extra: Any) -> Facts:
         """Those that follow from the lowered program."""
         slots = {b.name: b.slot for b in kernel.buffers}
         stored = {slots[name]: plain(share) for name, share in kernel.stored.items()}
-        return cls(kernel.workgroup, kernel.traps, stored, turns, kernel.poll, kernel.whole, extra)
+        return cls(kernel.workgroup, kernel.traps, stored, turns, kernel.poll, kernel.whole, extra, decisions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,9 @@ class Built:
             end = at + found.pop("source_bytes")
             x, y, z = found.pop("workgroup")
             stored = {int(slot): share for slot, share in found.pop("stored").items()}
-            facts = Facts(**found | {"workgroup": (x, y, z), "traps": tuple(found["traps"]), "stored": stored})
+            decisions = tuple(Decision(**decided) for decided in found.pop("decisions"))
+            plain = {"workgroup": (x, y, z), "traps": tuple(found["traps"]), "stored": stored, "decisions": decisions}
+            facts = Facts(**found | plain)
             return cls(payload[at:end].decode(), payload[end:], facts)
         except (struct.error, ValueError, KeyError, TypeError, AttributeError) as e:
             raise KernelCompileFailed("the stored code is damaged", fix="compile the program again") from e
@@ -116,7 +122,7 @@ class Slot(NamedTuple):
     read: bool
 
 
-FORMAT = 1
+FORMAT = 2
 _LENGTH = struct.Struct("<I")
 _MAGIC = b"vdev"
 
@@ -227,6 +233,10 @@ class Device(ABC):
     keeps_order: bool = False
     """Whether nobody needs to wait for a launch that was `ready`: what any thread submits after it comes after it,
     unless that is `Batch.ahead`."""
+    launch_costs: LaunchCosts = LaunchCosts()
+    """Of a launch over resident memory, by `ready`; recorded and repeated as one by `ready` and `sequence`."""
+    round_costs: LaunchCosts = LaunchCosts()
+    """Of a small dispatch over host memory, recorded and repeated as a `round`."""
 
     @abstractmethod
     def allocate(self, nbytes: int) -> Memory:
@@ -239,6 +249,10 @@ class Device(ABC):
     @abstractmethod
     def load(self, built: Built) -> Code:
         """The code, from the image or, where that is empty, from the source. Raises KernelCompileFailed."""
+
+    def decisions(self, code: Code) -> Sequence[Decision]:
+        """What was decided when it was loaded."""
+        return ()
 
     def image(self, code: Code) -> bytes:
         """What `load` takes instead of the source, in a process to come; empty where the source is as good."""
@@ -271,10 +285,6 @@ class Device(ABC):
             return batch.submit()
 
         return go
-
-    def records(self, code: Code) -> bool:
-        """Whether repeated launches of this code become one: by `ready`, `sequence` and `round`."""
-        return False
 
     def round(
         self, code: Code, slots: Sequence[Slot], lengths: Sequence[int], launches: Sequence[tuple[Dims, Dims]]

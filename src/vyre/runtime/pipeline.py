@@ -24,12 +24,15 @@ from ..driver.contract.values import (
     TimedDispatchResult,
     named,
 )
+from ..driver.counters import count_decision
 from ..driver.plan.outputs import OutputSlot, replace_output_buffers_preserving_slots
+from ..driver.policy.decision import Decision
+from ..driver.policy.launch import NEVER, RECORDED, WHEN_REPEATED
 from ..errors import DeviceLost, VyreError
 from ..foundation.ir.program import Program
 from .device import TRAP_BYTES, Built, Code, Device, Memory, Round, Slot, Ticket
 from .native import NativePipeline
-from .resident import dispatch_over, why_anew
+from .resident import dispatch_over
 from .work import Shape, Work, plain, require_no_trap, settle, trap_words
 
 if TYPE_CHECKING:
@@ -39,22 +42,24 @@ if TYPE_CHECKING:
 
 _MAX_SHAPES = 64
 """Combinations of lengths of resident memory that a pipeline remembers."""
-WORTH_A_ROUND = 8
-"""Runs of a dispatch over host memory before the device is asked for a faster way."""
 _NEVER = -sys.maxsize
-_LATER = "recorded when repeated"
-ROUND_BYTES = 64 << 10
-"""Memory of all its buffers, up to which there may be one: beyond, copies take longer than everything else."""
+_RECORDED = Decision("recording", RECORDED, "one call copies its inputs, launches it and copies its results")
 
 
 class _Planned:
     """A dispatch over memory of the caller: the shape of its launches, and what goes to the device and comes back."""
 
-    __slots__ = ("__weakref__", "inputs", "outputs", "plan", "reads", "repeats", "round", "runs", "shape", "zeros")
+    __slots__ = (
+        "__weakref__", "first", "inputs", "outputs", "plan", "reads", "recording", "repeats", "round", "runs", "shape",
+        "zeros",
+    )  # fmt: skip
 
     def __init__(self, shape: Shape, plan: DispatchPlan) -> None:
         self.shape, self.plan = shape, plan
-        self.runs = 0
+        self.recording = shape.recording
+        """What was decided, or what has come of it by now."""
+        self.first = int(shape.recording.numbers.get("first_recorded_run", 0))
+        self.runs = 0 if shape.recording.choice == WHEN_REPEATED else _NEVER
         self.repeats: list[_Repeat] = []
         """The faster way, unless a thread has taken it or there is none."""
         self.round: weakref.ref[Round] | None = None
@@ -74,16 +79,6 @@ class _Planned:
         self.reads = [(slot, start, n) for slot, start, n in self.outputs if n]
 
     @property
-    def why_plain(self) -> str | None:
-        """Why the device is asked for no faster way; None where copies take so little that it matters."""
-        facts, nbytes = self.shape.facts, sum(b.nbytes for b in self.shape.bound)
-        if facts.polls or facts.whole:
-            return "it looks for a deadline" if facts.polls else "its workgroups wait for each other"
-        if nbytes > ROUND_BYTES:
-            return f"its buffers have {nbytes} bytes together, and the copies of more than {ROUND_BYTES} take longer"
-        return self.shape.why_in_parts
-
-    @property
     def is_recorded(self) -> bool:
         return self.round is not None and self.round() is not None
 
@@ -96,22 +91,28 @@ class _Planned:
         if self.is_recorded:
             return None  # another thread has it
         self.runs += 1
-        if self.runs < WORTH_A_ROUND:
+        if self.runs < self.first:
             return None
         self.runs = _NEVER
-        if self.why_plain is not None:
-            return None
         try:
             made = self._prepared(session.device)
         except DeviceLost:
             raise
         except VyreError as e:  # the plain way may still go, and says what is wrong if not
             logging.getLogger("vyre.offload").info("a small dispatch stays slow: %s", e)
+            self._settle(Decision("recording", NEVER, f"the device refused: {e.message}"))
             return None
-        if made is not None:
-            self.runs, self.round = 0, weakref.ref(made.round)
-            session.keep(self)
+        if made is None:
+            self._settle(Decision("recording", NEVER, "the device refused"))
+            return None
+        self.runs, self.round = 0, weakref.ref(made.round)
+        self._settle(_RECORDED)
+        session.keep(self)
         return made
+
+    def _settle(self, recording: Decision) -> None:
+        self.recording = recording
+        count_decision(recording)
 
     def give(self, repeat: _Repeat) -> None:
         """For the next one, unless it was lost meanwhile."""
@@ -120,7 +121,7 @@ class _Planned:
 
     def lose(self) -> None:
         """Have none, until it is worth one again."""
-        self.runs, self.round = 0, None
+        self.runs, self.round, self.recording = 0, None, self.shape.recording
         self.repeats.clear()
 
     def _prepared(self, device: Device) -> _Repeat | None:
@@ -158,6 +159,8 @@ class OffloadPipeline(NativePipeline[_Planned]):
         self.backend, self.session, self.built = backend, session, built
         self.nbytes = len(built.image) + len(built.source)
         self._code = session.device.load(built)
+        for decided in (*built.facts.decisions, *session.device.decisions(self._code)):
+            count_decision(decided)
         self._bound: weakref.WeakSet[_Planned] = weakref.WeakSet()
         self.resident_shapes: dict[Any, Shape] = {}
 
@@ -171,11 +174,16 @@ class OffloadPipeline(NativePipeline[_Planned]):
         return replace(self.built, image=image).to_bytes()
 
     def prepared(self, plan: DispatchPlan, config: DispatchConfig) -> _Planned:
-        code, indirect = self.require_open(), self.program.indirect if plan.indirect else None
-        made = plan.bindings, plan.launch, plan.iterations, indirect
-        planned = _Planned(Shape(self.backend, self.session.device, code, self.built.facts, *made), plan)
+        planned = _Planned(self._shape(plan, config, "host"), plan)
+        count_decision(planned.recording)
         self._bound.add(planned)
         return planned
+
+    def _shape(self, plan: DispatchPlan, config: DispatchConfig, memory: str) -> Shape:
+        code, indirect = self.require_open(), self.program.indirect if plan.indirect else None
+        made = plan.bindings, plan.launch, plan.iterations, indirect
+        timed = config.timeout is not None
+        return Shape(self.backend, self.session.device, code, self.built.facts, *made, memory=memory, timed=timed)
 
     def run(
         self, prepared: _Planned, config: DispatchConfig, inputs: Sequence[Buffer], out: Sequence[Buffer] | None
@@ -232,20 +240,16 @@ class OffloadPipeline(NativePipeline[_Planned]):
             self.require_open()
             return dispatch_over(self, resources, config)
 
-    def launching(self, plan: DispatchPlan, config: DispatchConfig, memory: str) -> tuple[str, str] | None:
-        code, device = self._code, self.session.device
-        if code is None or not device.records(code):
-            return None
-        planned = self.prepared(plan, config)
-        on_host = memory == "host"
-        why = planned.why_plain if on_host else why_anew(planned.shape, all_resident=memory == "resident")
-        if config.timeout is not None or why is not None:
-            return "plain", f"not recorded, as {why or 'it has a deadline'}"
-        if not on_host:
-            return _LATER, "after some runs over the same memory one call launches all of it"
-        if any(p.is_recorded and p.plan == plan for p in list(self._bound)):
-            return "recorded", "one call copies its inputs, launches it and copies its results"
-        return _LATER, f"from run {WORTH_A_ROUND} over buffers of these lengths, one call copies and launches"
+    def decisions(self, plan: DispatchPlan, config: DispatchConfig, memory: str) -> Sequence[Decision]:
+        code = self._code
+        if code is None:
+            return ()
+        about_code = *self.built.facts.decisions, *self.session.device.decisions(code)
+        recording = self._shape(plan, config, memory).recording
+        if memory == "host" and recording.choice == WHEN_REPEATED:
+            settled = [p.recording for p in list(self._bound) if p.recording is not recording and p.plan == plan]
+            recording = next((r for r in settled if r.choice != WHEN_REPEATED), recording)
+        return *about_code, recording
 
     def holds(self, grid: Dims) -> bool:
         code = self._code

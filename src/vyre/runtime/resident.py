@@ -16,6 +16,7 @@ from ..driver.contract.values import (
     Resource,
     whole,
 )
+from ..driver.counters import count_decision
 from ..driver.plan.launch import LaunchPlan, resolve_fixpoint_iterations
 from ..errors import DeviceOutOfMemory
 from .device import Batch, Command, Device, Launch, Memory, Ticket, Zero
@@ -206,7 +207,8 @@ class Bound:
 
     def _planned(self, pipeline: OffloadPipeline, config: DispatchConfig) -> Shape:
         code = pipeline.require_open()
-        key = config, tuple(self._resources.sizes)
+        memory = "resident" if self._resources.all_resident else "both"
+        key = config, memory, tuple(self._resources.sizes)
         known = pipeline.resident_shapes.get(key)
         if known is not None:
             return known
@@ -225,14 +227,17 @@ class Bound:
             resolve_fixpoint_iterations(config, pipeline.backend_id),
             program.indirect,
             grid_known=program.indirect is None,
+            memory=memory,
+            timed=config.timeout is not None,
         )
+        count_decision(shape.recording)
         pipeline.remember_shape(key, shape)
         return shape
 
     def commands(self) -> list[Command]:
         """All of a dispatch over this memory, where the host has no part in it; else nothing."""
         shape = self.shape
-        if why_anew(shape, all_resident=self._resources.all_resident) is not None:
+        if shape.host_part is not None:
             return []
         assert shape.parts is not None
         found: list[Command] = []
@@ -264,13 +269,6 @@ class Bound:
     def undo(self) -> None:
         """Free the outputs of a dispatch that failed."""
         self._resources.undo()
-
-
-def why_anew(shape: Shape, *, all_resident: bool) -> str | None:
-    """Why the host has a part in each such dispatch over resident memory; None where it can be kept."""
-    if not all_resident:
-        return "a buffer comes from the host each time"
-    return "the host looks whether it trapped" if shape.facts.traps else shape.why_in_parts
 
 
 def dispatch_over(

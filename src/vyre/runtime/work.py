@@ -17,6 +17,7 @@ from ..driver.pipeline.deadline import expired
 from ..driver.plan.binding import BindingPlan, BindingRole
 from ..driver.plan.grid import INDIRECT_BYTES, box_count, boxes, check_grid, grid_words, require_grid_within
 from ..driver.plan.launch import LaunchPlan
+from ..driver.policy.launch import choose_recording
 from ..errors import CooperativeResidencyExceeded, Trap, UnsupportedFeature, VyreError
 from ..lower.length_exprs import number
 from .device import TRAP_BYTES, Batch, Code, Device, Facts, Memory, Ticket
@@ -43,8 +44,8 @@ class Shape:
     """A dispatch for buffers of certain lengths, planned."""
 
     __slots__ = (
-        "bound", "code", "depends", "facts", "grid", "grid_known", "indirect", "iterations", "launches", "lengths",
-        "parts", "pieces", "proved",
+        "bound", "code", "depends", "facts", "grid", "grid_known", "host_part", "indirect", "iterations", "launches",
+        "lengths", "parts", "pieces", "proved", "recording",
     )  # fmt: skip
 
     def __init__(
@@ -59,8 +60,13 @@ class Shape:
         indirect: tuple[str, int] | None = None,
         *,
         grid_known: bool = True,
+        memory: str = "host",
+        timed: bool = False,
     ) -> None:
-        """`indirect` is the buffer that holds the grid, and the byte at which it does; the first grid may be known."""
+        """`indirect` is the buffer that holds the grid, and the byte at which it does; the first grid may be known.
+
+        `memory` is where the buffers are: on the `host`, `resident`, or `both`. `timed`: it has a deadline.
+        """
         self.code, self.facts, self.iterations = code, facts, iterations
         self.bound = [b for b in bindings.bindings if b.role is not BindingRole.SHARED]
         self.lengths = tuple(b.element_count for b in self.bound)
@@ -82,6 +88,18 @@ class Shape:
         self.launches = iterations * each
         self.parts = tuple(boxes(launch.grid, device.most_groups)) if each <= _LAUNCHES else None
         """What one iteration launches, unless that is too much to write down."""
+        self.host_part = self._host_part(memory)
+        """Why the host has a part in each such dispatch, or None: all of it can be kept ready."""
+        differs = self.host_part
+        if timed or facts.polls or facts.whole:
+            differs = "its workgroups wait for each other" if facts.whole else "the host looks for a deadline"
+        on_host = memory == "host"
+        self.recording = choose_recording(
+            device.round_costs if on_host else device.launch_costs,
+            copied_bytes=sum(b.nbytes for b in self.bound) if on_host else None,
+            differs=differs,
+        )
+        """Whether it is recorded when it is repeated."""
         most = backend.max_storage_buffer_bytes
         for b in self.bound:
             if b.nbytes > most:
@@ -132,9 +150,11 @@ class Shape:
         """Whether all of it can be submitted at once."""
         return self.indirect is None and self.launches < _LAUNCHES
 
-    @property
-    def why_in_parts(self) -> str | None:
-        """Why its launches cannot be written down as they are, or None: they can."""
+    def _host_part(self, memory: str) -> str | None:
+        if memory == "both":
+            return "a buffer comes from the host each time"
+        if memory == "resident" and self.facts.traps:
+            return "the host looks whether it trapped"
         if self.indirect is not None:
             return "its grid lies in memory"
         if not self.is_simple or self.parts is None:

@@ -6,13 +6,13 @@ import random
 import pytest
 
 from vyre.backends.cuda.build import build, kernel_code
-from vyre.backends.cuda.emit.block_size import SIZES, fitting
 from vyre.backends.cuda.emit.coarsen import KernelText, cuda_code
 from vyre.backends.cuda.emit.packed_access import cuda_text
 from vyre.backends.reference import run
 from vyre.conform.programs.random import Case, random_bytes, random_program
 from vyre.driver.contract.values import DEFAULT_CONFIG, DispatchConfig
 from vyre.driver.guard.backend import guarded
+from vyre.driver.policy.geometry import THREADS, choose_threads
 from vyre.foundation.ir.dtypes import u32
 from vyre.foundation.ir.nodes import (
     Assign,
@@ -88,12 +88,15 @@ def test_invocations_that_know_of_each_other_are_not_joined(body):
 
 
 def test_a_block_has_the_threads_with_which_most_run_at_once():
+    def fitting(active):
+        return choose_threads(active).numbers["threads"]
+
     assert fitting(lambda size: 2048 // size) == 256
     assert fitting(lambda size: 900 // size) == 128
     assert fitting(lambda size: min(4, 2048 // size)) == 512
     assert fitting(lambda size: 1 if size <= 64 else 0) == 64
     assert fitting(lambda size: 5 if size == 32 else 0) == 32
-    assert all(size & (size - 1) == 0 for size in SIZES)
+    assert all(size & (size - 1) == 0 for size in THREADS)
 
 
 def test_blocks_of_joined_workgroups_cover_all_invocations_and_no_more():
@@ -168,7 +171,7 @@ def test_a_device_joins_workgroups_and_gives_the_bytes_of_the_reference():
     case = Case(pipeline.program, (x, x), (1000, 1, 1), {})
     config = DispatchConfig(grid_override=case.grid)
     assert [bytes(o) for o in pipeline.dispatch(case.inputs, config)] == expected(case)
-    assert pipeline.require_open().block[0] in SIZES
+    assert pipeline.require_open().block[0] in THREADS
     backend = guarded(opened)
     for case in joined_cases(RANDOM):
         for timeout in (None, 60.0):

@@ -19,7 +19,7 @@ from vyre.backends.cuda.emit.coarsen import cuda_code
 from vyre.backends.cuda.run import staging
 from vyre.backends.cuda.run.commands import CudaBatch, Loaded, Numbers, Sent
 from vyre.backends.cuda.run.fast_calls import Calls, Setting
-from vyre.backends.cuda.run.graphs import OF_A_KIND, WORTH_A_GRAPH
+from vyre.backends.cuda.run.graphs import OF_A_KIND
 from vyre.driver.contract.values import DispatchConfig, HostResource, ResidentDispatchStep, ResidentReadRange
 from vyre.driver.guard import compile as pipelines
 from vyre.driver.guard.backend import guarded
@@ -39,6 +39,7 @@ from .test_cuda_backend import run_alone
 
 N = 100
 GID = InvocationId(0)
+WORTH_A_GRAPH = CudaDevice.launch_costs.first_recorded_run
 
 
 @vyre.kernel(workgroup=64)

@@ -195,20 +195,22 @@ class Approximate(VyreBackend, contract=1):
 
 
 def test_an_explanation_says_how_near():
-    backend, exp, reason = Approximate(), program_of("exp"), "ulp_budget; the device's own exp may be used"
-    assert floats_of(backend, exp, 2) == ("each operation within 2 ulp", reason)
-    assert floats_of(backend, exp, 3)[1] == "ulp_budget; the device's own exp, sinh may be used"
+    backend, exp, may = Approximate(), program_of("exp"), "may be used"
+    near = "each operation within 2 ulp: the device's own exp"
+    assert floats_of(backend, exp, 2) == ("within ulp_budget", f"{near} {may}")
+    assert floats_of(backend, exp, 3)[1] == f"each operation within 3 ulp: the device's own exp, sinh {may}"
     assert floats_of(backend, exp, None) == floats_of(backend, exp, 0) == ("exact", "no ulp_budget is set")
-    within_any = "computes exactly, which is within any budget"
-    assert floats_of(backend, exp, 1) == ("exact", f"backend approximate {within_any}")
-    assert floats_of(backend, storing(Cast(f64, UnOp(UnaryOp.EXP, X)), element=f64), 9)[0] == "exact"
+    none = "the backend has no function of its own within the budget"
+    assert floats_of(backend, exp, 1) == ("exact", none)
+    wide = "the program computes with f64, which is exact within any budget"
+    assert floats_of(backend, storing(Cast(f64, UnOp(UnaryOp.EXP, X)), element=f64), 9) == ("exact", wide)
     assert floats_of(backend, storing(X / Y), 9) == ("exact", "the program has no function that a budget is for")
-    assert floats_of(acquire("reference"), exp, 255) == ("exact", f"backend reference {within_any}")
+    assert floats_of(acquire("reference"), exp, 255) == ("exact", none)
 
 
 def test_a_device_says_so_too(device):
     choice, reason = floats_of(device, program_of("exp"), 2)
-    assert choice == "each operation within 2 ulp"
+    assert choice == "within ulp_budget"
     assert " exp," in reason
     assert "sinh" not in reason
     assert device.capability.exactness["native"] == dict(APART)

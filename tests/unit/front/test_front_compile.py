@@ -569,7 +569,11 @@ def in_place(x: InOut[u32]):
 def test_explain_says_where_a_grid_comes_from(recording, kernel, options, grid, why):
     told = kernel.explain(np.zeros((10, 20), np.uint32), **options)
     assert told.grid == grid
-    assert next(d.reason for d in told.decisions if d.what == "grid") == why
+    size = "x".join(map(str, grid))
+    (decided,) = (d for d in told.decisions if d.what == "grid")
+    assert decided.reason == f"{size}: {why}"
+    assert decided.choice == ("given" if options.keys() & {"grid", "domain"} or "grid_override" in why else "inferred")
+    assert ("grid_override" in str(told)) == ("grid_override" in why)
 
 
 def test_explain_says_why_other_backends_were_not_chosen():

@@ -14,53 +14,33 @@ from vyre.backends.cuda.run.small_dispatch import CudaRound
 from vyre.backends.reference import run
 from vyre.conform.programs.random import random_program
 from vyre.driver.admission.program import why_not
-from vyre.driver.contract.values import DEFAULT_CONFIG, DispatchConfig
+from vyre.driver.contract.values import DEFAULT_CONFIG, DispatchConfig, HostResource
+from vyre.driver.counters import decision_counters
 from vyre.driver.plan import plan_dispatch
 from vyre.driver.plan.outputs import OutputSlot
+from vyre.driver.policy.launch import NEVER, RECORDED, RECORDED_BYTES, WHEN_REPEATED, LaunchCosts
 from vyre.errors import ArgumentTypeError, DeviceLost, DeviceOutOfMemory, DispatchFailed, KernelCompileFailed, Trap
 from vyre.foundation.ir.dtypes import u8, u32
 from vyre.foundation.ir.nodes import If, InvocationId, Let, Load, Store, lit
 from vyre.foundation.ir.program import Program, read, read_write, write_only
 from vyre.runtime import backend as backends
-from vyre.runtime import pipeline as offload
-from vyre.runtime.device import Launch, Round, Slot, Ticket
+from vyre.runtime.device import Launch, Slot, Ticket
 
+from ...support.batched_round import ByBatch
 from ...support.cpu_kernels import arange, bump
 from ...support.device_backends import open_or_skip
 
 GID = InvocationId(0)
-OFTEN = offload.WORTH_A_ROUND + 3
-
-
-class ByBatch(Round):
-    """Of a device that has no such thing: memory that is kept, and a batch."""
-
-    def __init__(self, device, code, slots, lengths, launches):
-        self.device, self.code, self.slots, self.lengths, self.launches = device, code, slots, lengths, launches
-        self.memories = [device.allocate(-(-max(s.nbytes, 256) // 256) * 256) for s in slots]
-        self.inputs = [memoryview(bytearray(s.nbytes)) for s in slots if s.filled]
-        self.outputs = [memoryview(bytearray(s.nbytes)) for s in slots if s.read]
-
-    def go(self):
-        batch, given = self.device.batch(), iter(self.inputs)
-        for memory, slot in zip(self.memories, self.slots, strict=True):
-            if slot.filled:
-                batch.write(memory, 0, next(given))
-            elif slot.zero:
-                batch.zero(memory, 0, -(-slot.nbytes // 4) * 4)
-        for base, grid in self.launches:
-            batch.launch(self.code, self.memories, self.lengths, base, grid)
-        for memory, slot in zip(self.memories, self.slots, strict=True):
-            if slot.read:
-                batch.read(memory, 0, slot.nbytes)
-        ticket = batch.submit()
-        ticket.take(self.outputs)
-        return ticket
+COSTS = LaunchCosts(launch_ns=3, record_ns=16, replay_ns=1)
+FIRST = 8
+"""The run at which a dispatch is recorded that costs as much."""
+OFTEN = FIRST + 3
 
 
 @pytest.fixture(scope="module", params=["cuda", "opencl"])
 def backend(request):
     made = open_or_skip(request.param)
+    made.session().device.round_costs = made.session().device.launch_costs = COSTS
     yield made
     made.shutdown()
 
@@ -94,7 +74,7 @@ def runs_of(made, monkeypatch):
 
 def test_a_dispatch_that_is_repeated_gets_a_round_and_new_inputs_count(backend, rounds, monkeypatch):
     pipeline, target = compiled(backend, ADD), np.zeros(100, np.uint32)
-    for k in range(offload.WORTH_A_ROUND):
+    for k in range(FIRST):
         assert not rounds
         assert bytes(pipeline.dispatch([arange(100), arange(100) + k])[0]) == (2 * arange(100) + k).tobytes()
     ran = runs_of(rounds, monkeypatch)
@@ -109,29 +89,53 @@ def test_a_dispatch_that_is_repeated_gets_a_round_and_new_inputs_count(backend, 
 
 
 @pytest.fixture
-def told(backend, rounds, monkeypatch):
-    """What is said about the launch of a dispatch, by a device that records."""
-    device = backend.session().device
-    if backend.id != "cuda":
-        monkeypatch.setattr(device, "records", lambda code: True, raising=False)
+def told(backend, rounds):
+    """What is said about the recording of a dispatch, by a device that records."""
 
     def ask(pipeline, inputs, config=DEFAULT_CONFIG, memory="host"):
-        return pipeline.launching(plan_dispatch(pipeline.program, inputs, config), config, memory)
+        found = pipeline.decisions(plan_dispatch(pipeline.program, inputs, config), config, memory)
+        return next(((d.choice, d.reason) for d in found if d.what == "recording"), None)
 
     return ask
 
 
-def test_a_plan_says_when_a_dispatch_is_recorded(backend, rounds, told):
+def recordings(choice):
+    return decision_counters().get(("recording", choice), 0)
+
+
+def test_a_plan_says_when_a_dispatch_is_recorded_and_each_is_counted_once(backend, rounds, told):
     pipeline, given = compiled(backend, ADD), [arange(100), arange(100)]
+    planned, recorded = recordings(WHEN_REPEATED), recordings(RECORDED)
     for k in range(1, OFTEN):
         choice, why = told(pipeline, given)
-        if k <= offload.WORTH_A_ROUND:
-            assert (choice, "from run 8 over buffers of these lengths" in why) == ("recorded when repeated", True)
+        if k <= FIRST:
+            assert (choice, "from run 8 over buffers of these lengths" in why) == (WHEN_REPEATED, True)
         else:
-            assert (choice, why) == ("recorded", "one call copies its inputs, launches it and copies its results")
+            assert (choice, why) == (RECORDED, "one call copies its inputs, launches it and copies its results")
         pipeline.dispatch(given)
-        assert len(rounds) == (k >= offload.WORTH_A_ROUND)
-    assert told(pipeline, [arange(9), arange(9)])[0] == "recorded when repeated"
+        assert len(rounds) == (k >= FIRST)
+    assert (recordings(WHEN_REPEATED), recordings(RECORDED)) == (planned + 1, recorded + 1)
+    assert told(pipeline, [arange(9), arange(9)])[0] == WHEN_REPEATED
+
+
+@pytest.mark.parametrize(
+    "costs, first",
+    [(LaunchCosts(), None), (LaunchCosts(5, 9, 5), None), (LaunchCosts(5, 20, 1), 5), (LaunchCosts(5, 4, 1), 1)],
+)
+def test_what_launches_cost_decides_whether_and_when_one_is_recorded(backend, rounds, told, monkeypatch, costs, first):
+    monkeypatch.setattr(backend.session().device, "round_costs", costs)
+    pipeline, given = compiled(backend, ADD), [arange(50), arange(50)]
+    before = recordings(NEVER), recordings(RECORDED)
+    choice, why = told(pipeline, given)
+    found = [bytes(pipeline.dispatch(given)[0]) for _ in range(OFTEN)]
+    assert set(found) == {(2 * arange(50)).tobytes()}
+    assert len(rounds) == (first is not None)
+    after = recordings(NEVER), recordings(RECORDED)
+    assert after == (before[0] + (first is None), before[1] + (first is not None))
+    if first is None:
+        assert (choice, why) == (NEVER, "the device repeats no launch faster than it makes one")
+    else:
+        assert (choice, f"from run {first} over" in why) == (WHEN_REPEATED, True)
 
 
 @pytest.mark.parametrize(
@@ -141,37 +145,57 @@ def test_a_plan_says_when_a_dispatch_is_recorded(backend, rounds, told):
             ADD,
             [arange(9000), arange(9000)],
             DEFAULT_CONFIG,
-            "its buffers have 108000 bytes together, and",
+            "its buffers have 108000 bytes together, and the copies of more than 65536 take longer",
         ),
-        (ADD, [arange(9), arange(9)], DispatchConfig(timeout=9.0), "not recorded, as it"),
+        (ADD, [arange(9), arange(9)], DispatchConfig(timeout=9.0), "the host looks for a deadline"),
     ],
 )
 def test_a_plan_says_why_a_dispatch_is_not_recorded(backend, rounds, told, program, inputs, config, why):
-    pipeline = compiled(backend, program, config)
-    choice, said = told(pipeline, inputs, config) or ("plain", "not recorded, as it looks for a deadline")
-    assert (choice, why in said) == ("plain", True)
+    pipeline, before = compiled(backend, program, config), recordings(NEVER)
+    assert told(pipeline, inputs, config) == (NEVER, why)
     for _ in range(OFTEN):
         pipeline.dispatch(inputs, config)
     assert not rounds
+    assert recordings(NEVER) == before + 1
+
+
+def test_a_plan_says_that_a_device_refused_to_record(backend, told, monkeypatch):
+    def fails(*about):
+        raise DeviceOutOfMemory("there is no room", fix="none")
+
+    monkeypatch.setattr(backend.session().device, "round", fails)
+    pipeline, given = compiled(backend, ADD), [arange(7), arange(7)]
+    for _ in range(OFTEN):
+        pipeline.dispatch(given)
+    assert told(pipeline, given) == (NEVER, "the device refused: there is no room")
+    monkeypatch.setattr(backend.session().device, "round", lambda *about: None)
+    pipeline = compiled(backend, ADD)
+    for _ in range(OFTEN):
+        pipeline.dispatch(given)
+    assert told(pipeline, given) == (NEVER, "the device refused")
 
 
 def test_a_plan_says_that_a_dispatch_over_resident_memory_is_recorded(backend, told):
     given = [arange(9), arange(9)]
     pipeline, traps = compiled(backend, ADD), compiled(backend, TRAP)
     assert told(pipeline, given, memory="resident") == (
-        "recorded when repeated", "after some runs over the same memory one call launches all of it"
+        WHEN_REPEATED, "after some runs over the same memory one call launches all of it"
     )  # fmt: skip
-    assert told(pipeline, given, memory="both") == ("plain", "not recorded, as a buffer comes from the host each time")
-    assert told(traps, [words(0)], memory="resident") == ("plain", "not recorded, as the host looks whether it trapped")
+    assert told(pipeline, given, memory="both") == (NEVER, "a buffer comes from the host each time")
+    assert told(traps, [words(0)], memory="resident") == (NEVER, "the host looks whether it trapped")
     pipeline.close()
     assert told(pipeline, given) is None
 
 
-def test_a_device_that_records_nothing_says_so(backend):
-    if backend.id == "cuda":
-        pytest.skip("it records")
-    plan = plan_dispatch(ADD, [arange(9), arange(9)])
-    assert compiled(backend, ADD).launching(plan, DEFAULT_CONFIG, "host") is None
+def test_dispatches_over_resident_memory_are_counted_once_for_each_combination_of_lengths(backend):
+    pipeline = compiled(backend, ADD)
+    handles = [backend.allocate_resident(36) for _ in range(3)]
+    later, never = recordings(WHEN_REPEATED), recordings(NEVER)
+    for _ in range(3):
+        pipeline.dispatch_resident(handles)
+    assert (recordings(WHEN_REPEATED), recordings(NEVER)) == (later + 1, never)
+    pipeline.dispatch_resident([HostResource(arange(9)), *handles[1:]])
+    assert (recordings(WHEN_REPEATED), recordings(NEVER)) == (later + 1, never + 1)
 
 
 def test_results_of_a_round_are_the_callers(backend, rounds):
@@ -251,7 +275,7 @@ def test_iterations_of_a_round_see_what_the_one_before_left(backend, rounds):
 
 
 def test_large_dispatches_and_those_with_a_deadline_get_none(backend, rounds):
-    pipeline, x = compiled(backend, ADD), arange(offload.ROUND_BYTES // 12 + 1)
+    pipeline, x = compiled(backend, ADD), arange(RECORDED_BYTES // 12 + 1)
     for _ in range(OFTEN):
         pipeline.dispatch([x, x])
     config = DispatchConfig(timeout=30.0)
@@ -373,7 +397,7 @@ def test_a_device_that_is_lost_while_a_round_is_made_says_so(backend, monkeypatc
 
     monkeypatch.setattr(backend.session().device, "round", lost, raising=False)
     pipeline = compiled(backend, bump.program)
-    for _ in range(offload.WORTH_A_ROUND - 1):
+    for _ in range(FIRST - 1):
         pipeline.dispatch([arange(11)])
     with pytest.raises(DeviceLost):
         pipeline.dispatch([arange(11)])

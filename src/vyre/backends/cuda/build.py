@@ -22,15 +22,19 @@ def build(program: Program, arch: str, *, poll: bool = False, soft: bool = False
     budget: NVIDIA's functions flush or not as the compiler is told.
     """
     kernel, code, options = kernel_code(program, poll=poll, soft=soft, ulp_budget=ulp_budget)
-    facts = Facts.of(
+    return Built(code.text, compile_text(code.text, arch, options), facts_of(kernel, code))
+
+
+def facts_of(kernel: Kernel, code: KernelText) -> Facts:
+    return Facts.of(
         kernel,
+        *code.decisions,
         buffers=sum(not b.shared for b in kernel.buffers),
         block=list(code.block),
         each=code.each,
         joined=code.joined,
         shared=dynamic_bytes(kernel),
     )
-    return Built(code.text, compile_text(code.text, arch, options), facts)
 
 
 def kernel_code(

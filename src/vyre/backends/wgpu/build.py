@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ...driver.policy.code import INLINE, choose_parameters
+from ...driver.policy.decision import Decision
 from ...errors import UnsupportedFeature
 from ...foundation.ir.program import Program
 from ...lower import LowerOptions, lower
@@ -24,19 +26,20 @@ def build(program: Program, traits: Traits, limits: Mapping[str, int], *, immedi
     """
     kernel = lower(program, LowerOptions(soft_flush=traits.soft_flush, off=OFF))
     _require_fit(kernel, limits)
-    immediates = 4 * param_words(kernel) <= immediate_bytes
-    text = wgsl_text(kernel, traits, immediates)
-    return Built(text, b"", facts_of(kernel, immediates))
+    parameters = choose_parameters(4 * param_words(kernel), immediate_bytes)
+    text = wgsl_text(kernel, traits, parameters.choice == INLINE)
+    return Built(text, b"", facts_of(kernel, parameters))
 
 
-def facts_of(kernel: Kernel, immediates: bool) -> Facts:
+def facts_of(kernel: Kernel, parameters: Decision) -> Facts:
     writable = [b.writable for b in kernel.buffers if not b.shared] + [True] * bool(kernel.traps)
     return Facts.of(
         kernel,
+        parameters,
         turns=turns_of(kernel),
         writable=writable,
         words=param_words(kernel),
-        immediates=immediates,
+        immediates=parameters.choice == INLINE,
         helper_turns=helper_turns(kernel),
     )
 

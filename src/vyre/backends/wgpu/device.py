@@ -19,6 +19,9 @@ from typing import Any
 import wgpu  # type: ignore[import-untyped]
 
 from ...driver.contract.values import Dims
+from ...driver.plan.binding import BackendLayoutClass, BackendLayoutSlot
+from ...driver.policy.code import choose_layout
+from ...driver.policy.decision import Decision
 from ...errors import (
     BackendError,
     DeviceLost,
@@ -136,12 +139,16 @@ class WgpuDevice(Device):
 
     def load(self, built: Built) -> Kernel:
         extra = built.facts.extra
-        layout = Layout(tuple(extra["writable"]), extra["words"], extra["immediates"])
+        layout = Layout.of(extra["writable"], extra["words"], extra["immediates"])
+        decided = choose_layout(len(layout.table.slots), known=layout in self._layouts)
         with self.reported("compiling the kernel", KernelCompileFailed, "report the program with the log"):
             groups, whole = self._laid_out(layout)
             module = self.raw.create_shader_module(code=built.source)
             entry = {"module": module, "entry_point": ENTRY}
-            return Kernel(self.raw.create_compute_pipeline(layout=whole, compute=entry), layout, groups)
+            return Kernel(self.raw.create_compute_pipeline(layout=whole, compute=entry), layout, groups, decided)
+
+    def decisions(self, code: Kernel) -> Sequence[Decision]:
+        return (code.shared,)
 
     def _laid_out(self, layout: Layout) -> tuple[tuple[Any, ...], Any]:
         """The library's layouts: of the groups, and of all."""
@@ -150,17 +157,15 @@ class WgpuDevice(Device):
             if known is not None:
                 self._layouts.move_to_end(layout)
                 return known
-        kinds = [["storage" if w else "read-only-storage" for w in layout.writable]]
-        if not layout.immediates:
-            kinds.append(["uniform"])
         groups = tuple(
             self.raw.create_bind_group_layout(
                 entries=[
-                    {"binding": k, "visibility": wgpu.ShaderStage.COMPUTE, "buffer": {"type": kind}}
-                    for k, kind in enumerate(group)
+                    {"binding": slot.binding, "visibility": wgpu.ShaderStage.COMPUTE, "buffer": {"type": _kind(slot)}}
+                    for slot in layout.table.slots
+                    if slot.group == group
                 ]
             )
-            for group in kinds
+            for group in ((0,) if layout.immediates else (0, 1))
         )
         size = 4 * layout.words if layout.immediates else 0
         found = groups, self.raw.create_pipeline_layout(bind_group_layouts=list(groups), immediate_size=size)
@@ -382,6 +387,13 @@ class WgpuDevice(Device):
                 error, fix = DeviceOutOfMemory, "free resident memory, or dispatch less at once"
                 message = "the device is out of memory"
             raise error(message, fix=fix, device=self.name, log=str(e), **context) from e
+
+
+def _kind(slot: BackendLayoutSlot) -> str:
+    """What the library calls such a buffer."""
+    if slot.kind is BackendLayoutClass.UNIFORM:
+        return "uniform"
+    return "read-only-storage" if slot.read_only else "storage"
 
 
 def most_bytes(limits: Any) -> int:

@@ -14,6 +14,7 @@ from .values import Dims, DispatchConfig, OutputBuffers, ResidentHandle, Resourc
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from ..policy.decision import Decision
 
 Run: TypeAlias = "Callable[[Sequence[Buffer], Sequence[Buffer] | None], OutputBuffers]"
 """(inputs, buffers for the outputs or None) -> outputs."""
@@ -85,12 +86,15 @@ class CompiledPipeline(ABC):
         dispatch = self.dispatch
         return lambda inputs, out: dispatch(inputs, config, out=out)
 
-    def launching(self, plan: DispatchPlan, config: DispatchConfig, memory: str) -> tuple[str, str] | None:
-        """For `explain`: how this dispatch is launched, and why; None where every one is launched anew, as it comes.
+    def decisions(self, plan: DispatchPlan, config: DispatchConfig, memory: str) -> Sequence[Decision]:
+        """For `explain`: what was decided about this code, and about this dispatch of it, below the driver.
 
         `memory` is where its buffers are: on the `host`, `resident`, or `both`.
         """
-        return None
+        from ..policy.decision import Decision  # only `explain` pays for it
+        from ..policy.launch import NEVER
+
+        return (Decision("recording", NEVER, f"backend {self.backend_id} records no launches"),)
 
     def dispatch_batch(
         self,

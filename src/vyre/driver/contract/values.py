@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from ...foundation.ir.program import Program
+    from ..policy.decision import Decision
     from .capability import BackendCapability
     from .pipeline import CompiledPipeline
 
@@ -129,12 +130,25 @@ def _require_or_nothing(name: str, value: Any) -> str | None:
     raise ArgumentValueError(f"{name}={shown(value)} is not a demand", fix=f'pass {name}="require", or nothing')
 
 
-def _approximates(budget: int, facts: BackendCapability, program: Program) -> bool:
-    """Whether the device has functions of its own within the budget, and the program uses functions at all."""
-    from ...foundation.check.requirements import may_approximate  # building a config does without it
+def decide_floats(budget: int | None, facts: BackendCapability, program: Program) -> Decision:
+    """As `choose_floats`, of a program on a backend with these facts."""
+    from ...foundation.check.requirements import may_approximate  # building a config does without these
+    from ..policy.code import choose_floats
 
-    native = facts.native_within(budget)
-    return bool(native) and may_approximate(program) and not program.requirements.float64
+    if not budget:
+        return choose_floats(budget)
+    return choose_floats(
+        budget,
+        native=facts.native_within(budget),
+        has_functions=may_approximate(program),
+        float64=program.requirements.float64,
+    )
+
+
+def _approximates(budget: int, facts: BackendCapability, program: Program) -> bool:
+    from ..policy.code import EXACT
+
+    return decide_floats(budget, facts, program).choice != EXACT
 
 
 def _unless_auto(mode: StrEnum | None) -> StrEnum | None:

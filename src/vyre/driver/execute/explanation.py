@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ArgumentTypeError
 from ...foundation import html
-from ...foundation.check.requirements import may_approximate
 from ...foundation.ir.program import Program
 from ..admission.program import admit, settle_config
 from ..contract.backend import VyreBackend
-from ..contract.pipeline import CompiledPipeline
-from ..contract.values import DEFAULT_CONFIG, DispatchConfig, named
+from ..contract.values import DEFAULT_CONFIG, DispatchConfig, decide_floats, named
 from ..pipeline.compiler import PassthroughPipeline, key_of, pipelines_of
 from ..pipeline.sequence import SequencePipeline
 from ..pipeline.watched import WatchedBackend
-from ..plan.claims import proof_of
-from ..plan.launch import PlannedDispatch, plan_dispatch
+from ..plan.claims import decide_determinism
+from ..plan.launch import plan_dispatch
 from ..plan.stages import launch_limits
 from ..policy.decision import Decision
-from ..policy.launch import NONE, PLAIN, SEQUENCE, choose_deadline, choose_launch
+from ..policy.geometry import dims
+from ..policy.launch import SEQUENCE
 from ..settings.knobs import DEFAULT, SHADOW
 from .pipeline import DriverPipeline
+from .route import deadline_of, launch_of
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -72,7 +72,7 @@ class Explanation:
         ]
         lines = [
             f"program {self.program[:16]} on {self.backend}, pipeline {self.pipeline or 'not compiled yet'}",
-            f"grid {_dims(self.grid)} of workgroup {_dims(self.workgroup)}, {self.invocations} invocations",
+            f"grid {dims(self.grid)} of workgroup {dims(self.workgroup)}, {self.invocations} invocations",
             "buffers:",
             *(buffers or ["  none"]),
             "key:",
@@ -88,7 +88,7 @@ class Explanation:
             html.facts(
                 [
                     ("pipeline", self.pipeline or "not compiled yet"),
-                    ("grid", f"{_dims(self.grid)} of workgroup {_dims(self.workgroup)}"),
+                    ("grid", f"{dims(self.grid)} of workgroup {dims(self.workgroup)}"),
                     ("invocations", f"{self.invocations:,}"),
                     ("output bytes", f"{self.output_bytes:,}"),
                 ]
@@ -130,6 +130,7 @@ def explain_dispatch(
     native = handle.native if handle is not None and key == handle.key else None  # another config, another code
     entry = pipelines_of(backend).peek(key)  # held, or it may be closed meanwhile
     code = native if native is not None or entry is None else entry.native
+    launch = launch_of(program, backend, settled, plan.launch.grid, code)
     return Explanation(
         backend.id,
         program.fingerprint,
@@ -149,12 +150,12 @@ def explain_dispatch(
             *([Decision("device", backend.device, "the backend was opened on it")] if backend.device else []),
             _config_decision(handle, settled),
             *_code_decisions(backend, key, native),
-            _workgroup_decision(plan, settled),
-            Decision("grid", _dims(plan.launch.grid), plan.launch.why_grid),
-            _launch_decision(program, backend, plan, settled, code, memory),
-            _deadline_decision(backend, settled),
-            _floats_decision(program, backend, settled, key),
-            _determinism_decision(program, plan),
+            *(d for d in plan.launch.decisions if d.what != "determinism"),
+            launch,
+            *(() if code is None or launch.choice == SEQUENCE else code.decisions(plan, settled, memory)),
+            deadline_of(backend, settled),
+            decide_floats(settled.ulp_budget, backend.capability, program),
+            decide_determinism(program, plan.launch),
             _shadow_decision(),
         ),
     )
@@ -163,10 +164,15 @@ def explain_dispatch(
 def _config_decision(handle: DriverPipeline | None, settled: DispatchConfig) -> Decision:
     if handle is not None and settled is handle.config:
         return Decision("config", "compile time", "the call brings none, or one equal to the default")
-    if settled == DEFAULT_CONFIG:
+    return asked_for(settled)
+
+
+def asked_for(config: DispatchConfig) -> Decision:
+    """What a config says."""
+    if config == DEFAULT_CONFIG:
         return Decision("config", "default", "nothing is asked for")
-    names = (f.name for f in fields(settled))
-    asked = [name for name in names if getattr(settled, name) != getattr(DEFAULT_CONFIG, name)]
+    names = (f.name for f in fields(config))
+    asked = [name for name in names if getattr(config, name) != getattr(DEFAULT_CONFIG, name)]
     return Decision("config", "this call", f"it sets {', '.join(asked)}")
 
 
@@ -189,59 +195,6 @@ def _code_decisions(backend: VyreBackend, key: PipelineCacheKey, native: object)
     return code, Decision("cache", "held", kept)
 
 
-def _workgroup_decision(plan: PlannedDispatch, config: DispatchConfig) -> Decision:
-    why = "the program declares it" if config.workgroup_override is None else "workgroup_override"
-    return Decision("workgroup", _dims(plan.launch.workgroup), why)
-
-
-def _launch_decision(
-    program: Program,
-    backend: VyreBackend,
-    plan: PlannedDispatch,
-    config: DispatchConfig,
-    native: CompiledPipeline | None,
-    memory: str,
-) -> Decision:
-    is_held = native is None or isinstance(native, SequencePipeline) or native.holds(plan.launch.grid)
-    decided = choose_launch(program, backend, config, plan.launch.grid, holds=is_held)
-    if decided.choice == SEQUENCE:
-        return replace(decided, choice=f"{decided.numbers['launches']} {SEQUENCE}")
-    if decided.choice != PLAIN:
-        return decided
-    if native is None:
-        return replace(decided, reason="nothing is recorded of it before it is compiled and has run")
-    choice, reason = native.launching(plan, config, memory) or (PLAIN, f"backend {backend.id} records no launches")
-    return replace(decided, choice=choice, reason=reason)
-
-
-def _deadline_decision(backend: VyreBackend, config: DispatchConfig) -> Decision:
-    decided = choose_deadline(backend, config)
-    if decided.choice == NONE:
-        return decided
-    return replace(decided, choice=f"{config.timeout:g} s", reason=decided.reason)
-
-
-def _floats_decision(program: Program, backend: VyreBackend, config: DispatchConfig, key: PipelineCacheKey) -> Decision:
-    if not config.ulp_budget:
-        return Decision("floats", "exact", "no ulp_budget is set")
-    if not may_approximate(program):
-        return Decision("floats", "exact", "the program has no function that a budget is for")
-    budget = key.options.config.ulp_budget
-    if budget is None:
-        return Decision("floats", "exact", f"backend {backend.id} computes exactly, which is within any budget")
-    what = f"the device's own {', '.join(backend.capability.native_within(budget))} may be used"
-    return Decision("floats", f"each operation within {budget} ulp", f"ulp_budget; {what}")
-
-
-def _determinism_decision(program: Program, plan: PlannedDispatch) -> Decision:
-    """Of this dispatch; the program's own verdict is about every grid."""
-    whole, proof = proof_of(program), proof_of(program, plan.launch)
-    if proof.verdict == "unproved":
-        return Decision("determinism", "unproved", "; ".join(proof.reasons))
-    where = "for this grid" if proof is not whole else proof.verdict.removeprefix("proved") or "for every grid"
-    return Decision("determinism", "proved", where.strip())
-
-
 def _shadow_decision() -> Decision:
     asked = SHADOW.setting()
     if asked.origin == DEFAULT:
@@ -249,7 +202,3 @@ def _shadow_decision() -> Decision:
     return Decision(
         "shadow", str(asked.value), f"{asked.origin}; an oracle computes this share of the dispatches again"
     )
-
-
-def _dims(dims: tuple[int, int, int]) -> str:
-    return "x".join(map(str, dims))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from ...errors import ArgumentTypeError, DispatchFailed, VyreError
 from ..admission.program import admit, settle_config
 from ..contract.pending import PendingDispatch
-from ..contract.pipeline import CompiledPipeline, Run
+from ..contract.pipeline import CompiledPipeline, DispatchPlan, Run
 from ..contract.values import (
     DEFAULT_CONFIG,
     DispatchConfig,
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ...foundation.ir.program import Program
     from ..pipeline.cache import Entry, PipelineCache
     from ..pipeline.key import PipelineCacheKey
+    from ..policy.decision import Decision
     from .explanation import Explanation
 
 _RouteKey: TypeAlias = tuple[DispatchConfig, object]
@@ -157,6 +158,9 @@ class DriverPipeline(CompiledPipeline):
         from .explanation import explain_dispatch  # only those who ask pay for it
 
         return explain_dispatch(self, inputs, config)
+
+    def decisions(self, plan: DispatchPlan, config: DispatchConfig, memory: str) -> Sequence[Decision]:
+        return self.native.decisions(plan, config, memory)
 
     def close(self) -> None:
         """Let go of the compiled code, which others may still use. Later dispatches of this handle are refused."""

@@ -16,7 +16,15 @@ from .. import above
 from ..contract.backend import VyreBackend
 from ..contract.pending import PendingDispatch
 from ..contract.pipeline import CompiledPipeline, Run
-from ..contract.values import Dims, DispatchConfig, OutputBuffers, ResidentHandle, Resource, named
+from ..contract.values import (
+    Dims,
+    DispatchConfig,
+    OutputBuffers,
+    ResidentHandle,
+    Resource,
+    decide_floats,
+    named,
+)
 from ..counters import FAILED, INPUT_BYTES, LANES, OUTPUT_BYTES, PLAIN, RESIDENT, SHAPES, TALLY, count_decision
 from ..pipeline.compiler import code_for
 from ..pipeline.deadline import DeadlinePipeline
@@ -28,8 +36,9 @@ from ..plan.outputs import (
     enforce_actual_output_budget,
     replace_output_buffers_preserving_slots,
 )
-from ..plan.stages import launch_limits
-from ..policy.launch import BY_BACKEND, NONE, SEQUENCE, choose_deadline, choose_launch
+from ..plan.stages import decide_launch, launch_limits
+from ..policy.decision import Decision
+from ..policy.launch import BY_BACKEND, NONE, SEQUENCE, choose_deadline
 from ..settings.knobs import SHADOW
 from .prepared_resident import NOTHING, Repeats
 
@@ -89,6 +98,7 @@ class Route:
         if self.shadow is not None and _is_resident(entry.native):
             self.resident = self.shadow.around_resident(self.resident, lambda: backend, config)
         TALLY.numbers[LANES] += 1
+        count_decision(decide_floats(config.ulp_budget, backend.capability, program))
 
     def _build_run(self) -> Run:
         """The warm path as one closure: nothing is built, formatted, locked or looked up by name."""
@@ -196,6 +206,8 @@ class Route:
                 run = native.bind(plan, self.config)
         planned = sum(memoryview(b).nbytes for b in inputs), plan.output_bytes, sizes, run, native
         TALLY.numbers[SHAPES] += 1
+        for decided in plan.launch.decisions:
+            count_decision(decided)
         if not plan.indirect and (out is None or all(_is_buffer(b) for b in out)):
             key = lengths(inputs, out)
             if key is not None:
@@ -207,10 +219,9 @@ class Route:
     def _code(self, grid: Dims) -> CompiledPipeline:
         """The compiled program, or the launches that a dispatch over this grid is made of."""
         native = self.entry.native
-        is_sequence = isinstance(native, SequencePipeline)
-        decided = choose_launch(self.program, self.backend, self.config, grid, holds=is_sequence or native.holds(grid))
-        count_decision(decided.what, decided.choice)
-        if is_sequence or decided.choice != SEQUENCE:
+        decided = launch_of(self.program, self.backend, self.config, grid, native)
+        count_decision(decided)
+        if isinstance(native, SequencePipeline) or decided.choice != SEQUENCE:
             return native  # where its workgroups do not all run at once, it refuses, and says how many it holds
         if self._sequence is None:
             oversized = max(grid) > self.backend.max_workgroups_per_dimension
@@ -219,10 +230,10 @@ class Route:
 
     def timed(self, native: CompiledPipeline, sizes: Sequence[int] = ()) -> CompiledPipeline:
         """The same code, kept to the config's deadline if there is one."""
-        decided = choose_deadline(self.backend, self.config)
+        decided = deadline_of(self.backend, self.config)
         if decided.choice == NONE:
             return native
-        count_decision(decided.what, decided.choice)
+        count_decision(decided)
         return DeadlinePipeline(native, self.entry, self.life, sizes, keeps_it=decided.choice == BY_BACKEND)
 
     @contextmanager
@@ -294,6 +305,19 @@ class Route:
 
     def stale(self) -> DeviceLost:
         return self.life.refusal(pipeline=self.entry.native.id, **self.config.labelled)
+
+
+def launch_of(
+    program: Program, backend: VyreBackend, config: DispatchConfig, grid: Dims, native: CompiledPipeline | None
+) -> Decision:
+    """How a dispatch of this code is launched; of code that is not compiled yet, if it holds every grid."""
+    holds = native is None or isinstance(native, SequencePipeline) or native.holds(grid)
+    return decide_launch(program, backend, config, grid, holds=holds)
+
+
+def deadline_of(backend: VyreBackend, config: DispatchConfig) -> Decision:
+    """Who ends a dispatch under this config that takes too long."""
+    return choose_deadline(config.timeout, backend=backend.id, keeps=backend.deadline)
 
 
 def _shadow_of(backend: VyreBackend, program: Program) -> Shadow | None:

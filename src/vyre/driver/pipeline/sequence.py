@@ -31,6 +31,7 @@ from .watched import WatchedBackend
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from ..policy.decision import Decision
     from .cache import Entry
 
 
@@ -86,6 +87,9 @@ class SequencePipeline(CompiledPipeline):
     def bind(self, plan: DispatchPlan, config: DispatchConfig) -> Run:
         whole = _Whole(plan, config, self._limits)
         return lambda inputs, out: self._run(whole, inputs, out, timed=False).outputs
+
+    def decisions(self, plan: DispatchPlan, config: DispatchConfig, memory: str) -> Sequence[Decision]:
+        return ()  # each launch has code of its own
 
     def dispatch_timed(
         self,

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 from ...errors import InvalidProgram
 from ...foundation.check.determinism import Determinism, determinism
 from ...foundation.ir.program import Program
+from ..policy.decision import Decision
+
+PROVED, UNPROVED = "proved", "unproved"
 
 if TYPE_CHECKING:
     from ..contract.values import DispatchConfig
@@ -22,7 +25,16 @@ def proof_of(program: Program, launch: LaunchPlan | None = None) -> Determinism:
     return whole if whole.covers((x, y, z)) else determinism(program, launch.grid, launch.workgroup)
 
 
-def require_proof(program: Program, launch: LaunchPlan, config: DispatchConfig, *, indirect: bool) -> None:
+def decide_determinism(program: Program, launch: LaunchPlan) -> Decision:
+    """Whether a schedule can change the results of this launch; the program's own verdict is about every grid."""
+    whole, proof = proof_of(program), proof_of(program, launch)
+    if proof.verdict == "unproved":
+        return Decision("determinism", UNPROVED, "; ".join(proof.reasons))
+    where = "for this grid" if proof is not whole else proof.verdict.removeprefix("proved").strip() or "for every grid"
+    return Decision("determinism", PROVED, where)
+
+
+def require_proof(program: Program, launch: LaunchPlan, config: DispatchConfig, *, indirect: bool) -> Decision:
     """Raise unless schedules cannot change the results of this launch.
 
     A grid that is read from memory is known here for one launch of the host; for others, the proof must hold for every
@@ -36,7 +48,7 @@ def require_proof(program: Program, launch: LaunchPlan, config: DispatchConfig, 
         is_proved = proof is whole or proof.verdict == "proved"
         where = f"a grid of {launch.grid} workgroups of {launch.workgroup}"
     if is_proved:
-        return
+        return decide_determinism(program, launch)
     held = "" if whole.verdict == "unproved" else f"use one of the grids that it is {whole.verdict}, "
     raise InvalidProgram(
         f'determinism="require": the program is not proved deterministic for {where}: {"; ".join(proof.reasons)}',

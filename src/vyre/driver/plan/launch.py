@@ -13,12 +13,14 @@ came from memory; so it can be kept and used again for other inputs of the same 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ...errors import InvalidProgram
 from ...foundation.ir.program import Program
 from ..contract.values import DEFAULT_CONFIG, DispatchConfig
+from ..policy.decision import Decision
+from ..policy.geometry import choose_workgroup, grid_from
 from .binding import BindingPlan, byte_lengths
 from .bounds import Checked
 from .grid import (
@@ -56,7 +58,7 @@ _LISTS = (list, tuple)
 class LaunchPlan:
     """One launch. `param_words` are the element count and then, at slot + 1, the length of each bound buffer.
 
-    `why_grid` says in words where the grid comes from.
+    `decisions` are those about its workgroup and its grid, and about determinism where the caller demands it.
     """
 
     element_count: int = 1
@@ -64,7 +66,7 @@ class LaunchPlan:
     grid: Grid = _ONE
     param_words: tuple[int, ...] = ()
     max_binding_alignment: int = 1
-    why_grid: str = field(default="", compare=False)
+    decisions: tuple[Decision, ...] = field(default=(), compare=False)
 
     @classmethod
     def prepare(
@@ -85,7 +87,8 @@ class LaunchPlan:
         if grid is None:
             elements = dispatch_element_count_for_program(program, bindings.bindings)
             grid = infer_dispatch_grid(elements, workgroup, backend, axes=axes_of(program))
-            why = f"{why_element_count(program, bindings.bindings)}, in workgroups of {workgroup[0]}"
+            covers = f"{why_element_count(program, bindings.bindings)}, in workgroups of {workgroup[0]}"
+            decided = grid_from(grid, covers=covers)
         else:
             if indirect is None and not all(grid):
                 raise InvalidProgram(
@@ -95,7 +98,8 @@ class LaunchPlan:
                 )
             check_grid(grid, workgroup)
             source = None if indirect is None else find_indirect_dispatch(program)
-            why = "grid_override" if source is None else f"the program takes it from {source.count_buffer}"
+            memory = None if source is None else source.count_buffer
+            decided = grid_from(grid, memory=memory, given="grid_override")
             elements = _LAUNCH.mul(grid[0], workgroup[0], "element_count", 32)
         if all(grid):
             validate_launch_geometry(workgroup, grid, limits)
@@ -105,13 +109,14 @@ class LaunchPlan:
             grid,
             dispatch_param_words(bindings.bindings, elements),
             max((b.preferred_alignment for b in bindings.bindings), default=1),
-            why,
+            (choose_workgroup(program.workgroup_size, config.workgroup_override), decided),
         )
-        if config.determinism is not None:
-            from .claims import require_proof  # which loads the prover
+        if config.determinism is None:
+            return launch
+        from .claims import require_proof  # which loads the prover
 
-            require_proof(program, launch, config, indirect=indirect is not None)
-        return launch
+        proved = require_proof(program, launch, config, indirect=indirect is not None)
+        return replace(launch, decisions=(*launch.decisions, proved))
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,9 @@ from ...foundation.ir.program import Access, BufferDecl, LinearType, Program, un
 from ...foundation.ir.visit import distinct, rewrite
 from ..contract.backend import VyreBackend
 from ..contract.values import DispatchConfig
-from .grid import Grid, LaunchGeometryLimits, box_count
+from ..policy.decision import Decision
+from ..policy.launch import choose_launch
+from .grid import Grid, LaunchGeometryLimits
 
 
 def segments_needed(program: Program, backend: VyreBackend) -> bool:
@@ -43,6 +45,22 @@ def launch_limits(program: Program, backend: VyreBackend, config: DispatchConfig
     limits = LaunchGeometryLimits.of(backend)
     whole = config.cooperative or (contains_grid_sync(program) and not backend.allows_host_grid_sync_split)
     return limits.any_grid() if all(limits.max_grid_dim) and not whole and not _has_unknown(program) else limits
+
+
+def decide_launch(
+    program: Program, backend: VyreBackend, config: DispatchConfig, grid: Grid, *, holds: bool = True
+) -> Decision:
+    """As `choose_launch`. `holds`: the compiled code runs all workgroups of this grid at once."""
+    most, waits = backend.max_workgroups_per_dimension, contains_grid_sync(program)
+    return choose_launch(
+        grid,
+        most,
+        stages=sum(map(acts, stage_programs(program))) if waits or max(grid) > most else 1,
+        waits=waits,
+        has_barrier=backend.supports_grid_sync,
+        splits=backend.allows_host_grid_sync_split,
+        together=holds or config.cooperative,
+    )
 
 
 # ---- programs -------------------------------------------------------------------------------------------------------
@@ -113,8 +131,3 @@ def based_program(stage: Program) -> tuple[Program, str]:
 
     entry = rewrite(stage.entry, expr=counted_on)
     return stage.replace(buffers=(*stage.buffers, uniform(name, slot, u32, 6)), entry=entry), name
-
-
-def launch_count(program: Program, grid: Grid, most: int) -> int:
-    """Launches of one pass over a grid, on a device that takes `most` workgroups along an axis."""
-    return sum(map(acts, stage_programs(program))) * box_count(grid, most)

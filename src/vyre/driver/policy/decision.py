@@ -1,4 +1,4 @@
-"""A decision is a value: whoever decides returns it, the funnel counts it, and `explain` prints it."""
+"""A decision is a value: the module that decides returns it, the funnel counts it, and `explain` prints it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One choice on the way to the device. `numbers` are what it was made from, or what it comes to."""
+    """One choice on the way to the device, out of a few fixed words; `counters` has a number for each of them.
+
+    `numbers` are what it was made from, or what it comes to.
+    """
 
     what: str
     choice: str

@@ -22,6 +22,7 @@ from vyre.driver.execute.pipeline import run_batch, run_one
 from vyre.driver.guard import compile as pipeline
 from vyre.driver.guard.compile import explain
 from vyre.driver.plan import OutputSlot
+from vyre.driver.policy.decision import Decision
 from vyre.driver.selection.registry import acquire
 from vyre.errors import (
     ArgumentTypeError,
@@ -661,12 +662,14 @@ def test_explain_shows_the_plan_and_runs_nothing(counted):
         "config: this call (it sets timeout, label)",
         "code: to be compiled (no pipeline has this key)",
         "cache: miss (dispatch_policy_changed; the nearest earlier key differs in deadline)",
-        "grid: 3x1x1 (covers the 10 elements of out, the longest output, in workgroups of 4)",
-        "launch: plain (nothing is recorded of it before it is compiled and has run)",
+        "workgroup: declared (4x1x1: the program declares it)",
+        "grid: inferred (3x1x1: covers the 10 elements of out, the longest output, in workgroups of 4)",
+        "launch: plain (the device takes the whole grid)",
         "determinism: proved (for grids with one workgroup along y and z)",
-        "deadline: 2.5 s (kept by backend echo as: cooperative)",
+        "deadline: kept by the backend (2.5 s, kept by backend echo as: cooperative)",
     ):
         assert line in text
+    assert "recording" not in text  # before it is compiled
 
 
 def decisions(explained):
@@ -681,7 +684,8 @@ def test_explain_tells_native_code_from_a_passthrough_and_knows_the_cache(monkey
     assert found["config"][0] == "compile time"
     assert found["code"] == ("native", "backend echo compiled it")
     assert found["cache"] == ("held", "still in memory")
-    assert found["launch"] == ("plain", "backend echo records no launches")
+    assert found["launch"] == ("plain", "the device takes the whole grid")
+    assert found["recording"] == ("never", "backend echo records no launches")
     pipeline.compile(backend, storing())
     assert decisions(compiled.explain([ONE]))["cache"] == ("held", "no longer in memory; this pipeline keeps it")
 
@@ -711,13 +715,13 @@ def test_explain_of_a_program_on_a_backend_compiles_nothing():
     [
         (
             DispatchConfig(workgroup_override=(2, 1, 1)),
-            ("2x1x1", "workgroup_override"),
-            ("5x1x1", "covers the 10 elements of out, the longest output, in workgroups of 2"),
+            ("overridden", "2x1x1: workgroup_override"),
+            ("inferred", "5x1x1: covers the 10 elements of out, the longest output, in workgroups of 2"),
         ),
         (
             DispatchConfig(grid_override=(7, 1, 1)),
-            ("4x1x1", "the program declares it"),
-            ("7x1x1", "grid_override"),
+            ("declared", "4x1x1: the program declares it"),
+            ("given", "7x1x1: grid_override"),
         ),
     ],
 )
@@ -726,15 +730,14 @@ def test_explain_gives_the_reason_of_the_geometry(config, workgroup, grid):
     assert (found["workgroup"], found["grid"]) == (workgroup, grid)
 
 
-def test_explain_asks_the_code_how_it_is_launched(monkeypatch):
+def test_explain_asks_the_code_what_was_decided_about_it(monkeypatch):
     backend, asked = EchoBackend(), []
-    compiled = pipeline.compile(backend, copying())
-    monkeypatch.setattr(
-        type(compiled.native), "launching", lambda self, *about: [asked.append(about), ("recorded", "twice")][1]
-    )
-    assert decisions(compiled.explain([ONE]))["launch"] == ("recorded", "twice")
-    assert decisions(explain(copying(), [ONE], backend=backend))["launch"] == ("recorded", "twice")
+    compiled, said = pipeline.compile(backend, copying()), Decision("recording", "recorded", "twice")
+    monkeypatch.setattr(type(compiled.native), "decisions", lambda self, *about: [asked.append(about), (said,)][1])
+    assert decisions(compiled.explain([ONE]))["recording"] == ("recorded", "twice")
+    assert decisions(explain(copying(), [ONE], backend=backend))["recording"] == ("recorded", "twice")
     (plan, config, memory), _ = asked
+    assert compiled.decisions(plan, config, memory) == (said,)
     assert (plan.launch.grid, config, memory) == ((1, 1, 1), compiled.config, "host")
 
 

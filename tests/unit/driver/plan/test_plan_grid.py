@@ -144,10 +144,11 @@ def test_a_subgroup_operation_visits_every_input(collective):
 def test_a_grid_says_what_it_covers(buffers, body, lengths, why):
     p = program(*buffers, body=body)
     sizes = {"o": 0} if any(b.name == "o" and not b.count for b in buffers) else None
-    assert LaunchPlan.prepare(p, sized(p, lengths, sizes)).why_grid == f"{why}, in workgroups of 256"
-    assert LaunchPlan.prepare(p, sized(p, lengths, sizes), DispatchConfig(grid_override=(1, 1, 1))).why_grid == (
-        "grid_override"
-    )
+    _, decided = LaunchPlan.prepare(p, sized(p, lengths, sizes)).decisions
+    assert (decided.choice, decided.reason) == ("inferred", f"1x1x1: {why}, in workgroups of 256")
+    config = DispatchConfig(grid_override=(1, 1, 1))
+    _, decided = LaunchPlan.prepare(p, sized(p, lengths, sizes), config).decisions
+    assert (decided.choice, decided.reason) == ("given", "1x1x1: grid_override")
 
 
 def test_uniforms_size_nothing_and_one_invocation_is_the_least():

@@ -710,12 +710,12 @@ def test_the_plan_is_explained():
     backend = Splitting()
     compiled = pipeline.compile(backend, adding(3))
     told = str(compiled.explain([words(1)]))
-    assert "launch: 3 in sequence (the device has no grid-wide barrier)" in told
+    assert "launch: in sequence (3 launches, as the device has no grid-wide barrier)" in told
     assert "code: sequence (backend splitting compiled each launch of it)" in told
     told = str(compiled.explain([words(1)], DispatchConfig(grid_override=(4, 4, 1))))
-    assert "launch: 12 in sequence (the device has no grid-wide barrier and the device takes 3 workgroups" in told
+    assert "in sequence (12 launches, as the device has no grid-wide barrier and the device takes 3 workgroups" in told
     plain = Program([read_write("x", 0, u32)], (1, 1, 1), [add("x", 1, GID)])
-    assert "2 in sequence (the device takes 3" in str(explain(plain, [bytes(16)], backend=backend))
+    assert "in sequence (2 launches, as the device takes 3" in str(explain(plain, [bytes(16)], backend=backend))
     assert "launch: plain" in str(explain(plain, [bytes(12)], backend=backend))
     assert backend.launches == []
 

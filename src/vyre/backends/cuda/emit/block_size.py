@@ -11,35 +11,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ....driver.policy.decision import Decision
+from ....driver.policy.geometry import choose_block
 from ....foundation.meaning.subgroup import SUBGROUP_WIDTH
 from ....lower.c.emitter import ENTRY, Emitter
 from ....lower.kernel_ir import Kernel, walk
 from .text import Cuda
 
-ENOUGH = 64
-"""Invocations of a workgroup with which a multiprocessor can be full."""
-SIZES = (256, 128, 512, 64, 32)
-"""Threads of a block that are tried, in this order: starting many small blocks takes longer than a short kernel. Powers
-of two, so that no id wraps around."""
 TOGETHER = frozenset(("lane", "barrier", "subgroup"))
 """What knows of other invocations."""
 
 
-def are_joined(kernel: Kernel) -> bool:
-    """Whether blocks of a kernel have invocations of several workgroups."""
-    width, *others = kernel.workgroup
-    return (
-        others == [1, 1]
-        and (width < ENOUGH or width % SUBGROUP_WIDTH != 0)
-        and not kernel.whole
+def decide_block(kernel: Kernel, each: int) -> Decision:
+    """As `choose_block`, of a kernel whose threads can do so many invocations each."""
+    apart = (
+        not kernel.whole
         and not any(b.shared for b in kernel.buffers)
         and not any(item.op in TOGETHER for item in walk(kernel.body))
     )
-
-
-def fitting(active: Callable[[int], int]) -> int:
-    """Threads of a block, if `active` blocks of a size run on a multiprocessor at once."""
-    return max(SIZES, key=lambda size: size * active(size))
+    return choose_block(kernel.workgroup, apart=apart, each=each, step=SUBGROUP_WIDTH)
 
 
 class JoinedCuda(Cuda):

@@ -16,10 +16,12 @@ import re
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 
+from ....driver.policy.decision import Decision
+from ....driver.policy.geometry import JOINED, THREADS, WIDE
 from ....lower.c.emitter import ENTRY, Emitter
 from ....lower.c.library import STORAGE, literal
 from ....lower.kernel_ir import PURE, Body, Buffer, If, Ins, Kernel, Statement, walk
-from .block_size import SIZES, TOGETHER, are_joined, last_parameter
+from .block_size import TOGETHER, decide_block, last_parameter
 from .packed_access import cuda_text
 from .text import Cuda, with_words
 
@@ -47,6 +49,7 @@ class KernelText:
     block: tuple[int, int, int]
     each: int = 1
     joined: bool = False
+    decisions: tuple[Decision, ...] = ()
 
     @property
     def takes_last(self) -> bool:
@@ -60,12 +63,13 @@ class KernelText:
 def cuda_code(kernel: Kernel) -> KernelText:
     """The kernel with wide accesses, where that is possible and of use, or as it is."""
     found = _Accesses(kernel)
-    if not found.possible:
-        if are_joined(kernel):
-            return KernelText(cuda_text(kernel, joined=True), (SIZES[0], 1, 1), joined=True)
-        return KernelText(cuda_text(kernel), kernel.workgroup)
-    emitter = _Emitter(kernel, found)
-    return KernelText(with_words(emitter.text()), (_THREADS, 1, 1), emitter.each)
+    emitter = _Emitter(kernel, found) if found.possible else None
+    decided = decide_block(kernel, 1 if emitter is None else emitter.each)
+    if emitter is not None and decided.choice == WIDE:
+        return KernelText(with_words(emitter.text()), (_THREADS, 1, 1), emitter.each, decisions=(decided,))
+    if decided.choice == JOINED:
+        return KernelText(cuda_text(kernel, joined=True), (THREADS[0], 1, 1), joined=True, decisions=(decided,))
+    return KernelText(cuda_text(kernel), kernel.workgroup, decisions=(decided,))
 
 
 class _Accesses:

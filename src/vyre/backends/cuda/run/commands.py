@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from ....driver.contract.values import Dims
 from ....driver.pipeline.deadline import expired
+from ....driver.policy.decision import Decision
+from ....driver.policy.geometry import choose_threads
 from ....lower.c.emitter import ENTRY
 from ....runtime.device import Batch, Built, Code, Memory, Ticket
 from ..devices import NOT_READY
 from ..emit import coarsen
-from ..emit.block_size import active_blocks, fitting
+from ..emit.block_size import active_blocks
 from .fast_calls import Address
 from .staging import DIRECT_BYTES, LARGE_BYTES, Pinned, address_of, new_bytes
 
@@ -81,8 +83,11 @@ class Loaded:
             kind = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             ok(cu.cuFuncSetAttribute(self.function, kind, self.shared_bytes), "loading a kernel")
         joined = facts.extra.get("joined", False)
+        self.decisions: tuple[Decision, ...] = ()
         if joined:
-            self.block = fitting(partial(active_blocks, cu, ok, self.function, 0)), 1, 1
+            decided = choose_threads(partial(active_blocks, cu, ok, self.function, 0))
+            self.block = int(decided.numbers["threads"]), 1, 1
+            self.decisions = (decided,)
         self._shape = coarsen.KernelText(built.source, self.block, facts.extra["each"], joined)
         self.takes_last = self._shape.takes_last
         self.numbers = Numbers(self)

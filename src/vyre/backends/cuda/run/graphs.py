@@ -27,8 +27,6 @@ OF_A_KIND = 4
 """Graphs that differ in numbers only. Where more such sequences take turns, they take each other's."""
 MOST = 256
 """Graphs of a device, after which single launches get none."""
-WORTH_A_GRAPH = 8
-"""Runs of a single launch before it gets a graph, which costs what a few launches do."""
 _LOOKS_AGAIN = 64
 """Runs after which a single launch that got none asks again."""
 DOING = "launching a graph"
@@ -157,7 +155,7 @@ class Graphs:
         later = Later(device, commands)
         owner = weakref.ref(later)
         graph: _Graph | None = None
-        waits = 0 if plain is None else WORTH_A_GRAPH
+        waits = 0 if plain is None else device.launch_costs.first_recorded_run or 0
 
         def go() -> Ticket:
             nonlocal graph, waits

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import wgpu  # type: ignore[import-untyped]
 
 from ....driver.contract.values import Dims
+from ....driver.plan.binding import BackendLayoutClass, BackendLayoutFingerprint, BackendLayoutSlot
+from ....driver.policy.decision import Decision
 from ....errors import DispatchFailed, VyreError
 from ....runtime.device import Batch, Memory, Ticket
 from . import binding_gaps
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 QUERIES = 128
 """Times in one set of queries: two for each compute pass."""
 USAGE = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
+_WORD_BYTES = 4
 _SPIN_S = 0.0002
 _LONGEST_NAP_S = 0.001
 
@@ -39,19 +42,29 @@ class Piece:
 
 
 class Layout(NamedTuple):
-    """How a kernel is bound. `words` are its parameters; `immediates`: without a buffer for them."""
+    """How a kernel is bound: its table, and the `words` of its parameters; `immediates`: without a buffer for them."""
 
-    writable: tuple[bool, ...]
+    table: BackendLayoutFingerprint
     words: int
     immediates: bool
 
+    @classmethod
+    def of(cls, writable: Sequence[bool], words: int, immediates: bool) -> Layout:
+        """Buffers in group 0, which are arrays of words; a buffer for parameters is group 1."""
+        storage, uniform = BackendLayoutClass.STORAGE, BackendLayoutClass.UNIFORM
+        slots = [BackendLayoutSlot(0, k, storage, not w, _WORD_BYTES) for k, w in enumerate(writable)]
+        if not immediates:
+            slots.append(BackendLayoutSlot(1, 0, uniform, True, _WORD_BYTES * words))
+        return cls(BackendLayoutFingerprint(tuple(slots)), words, immediates)
+
 
 class Kernel(NamedTuple):
-    """A kernel that the device has loaded, with the library's layouts of its groups."""
+    """A kernel that the device has loaded, with the library's layouts of its groups, and whether others have them."""
 
     pipeline: Any
     layout: Layout
     groups: tuple[Any, ...]
+    shared: Decision
 
     def params(self, lengths: Sequence[int], base: Dims, row: int) -> bytes:
         """Lengths, the workgroup id to count from, the workgroups of a row, and two words that are zero."""
