@@ -251,7 +251,7 @@ def test_the_best_device_is_one_that_can_be_used(module, monkeypatch):
     monkeypatch.setattr(module, "record_of", lambda a: records[a.info["device"]])
     slow = adapter(device="other", adapter_type="CPU")
     for found, first in (((bad, good, other), good), ((other, bad), other), ((bad,), bad), ((bad, slow), bad)):
-        monkeypatch.setattr(module.adapters, "adapters", lambda found=found: found)
+        monkeypatch.setattr(module.devices, "adapters", lambda found=found: found)
         assert module.best() is first
 
 
