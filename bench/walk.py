@@ -18,6 +18,7 @@ from record import record
 
 import vyre
 from vyre import In, Out, f32, gid
+from vyre.driver import registered_backends
 
 PACKAGE = str(Path(vyre.__file__).parent)
 WARM = 20
@@ -63,7 +64,7 @@ def measured(backend: str) -> dict[str, Any]:
 
 def main() -> None:
     found = {}
-    for listing in vyre.driver.registered_backends():
+    for listing in registered_backends():
         if listing.id in ("cpu", "cuda", "opencl", "wgpu") and listing.unavailable() is None:
             found[listing.id] = measured(listing.id)
     record("walk", {"kernel": "saxpy, 256 elements", "warm": found})

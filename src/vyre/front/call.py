@@ -85,15 +85,16 @@ class Call:
                     self._move(form, program, options)
                     return
                 value = values[at] = check_array(p, value)
-            signature += (value.dtype, value.shape, value.flags.c_contiguous)
+            flags = value.flags  # of what is written, a plan is kept only if it can be
+            signature += (value.dtype, value.shape, flags.c_contiguous and (flags.writeable or p.role == "in"))
         key = tuple(signature) if options is NO_OPTIONS else (*signature, options.key)
         plan = kernel._plans.get(key)
         if plan is None:
             arrays = {p.name: check_array(p, values[at]) for at, p in form.buffers if values[at] is not None}
             plan = kept(kernel._plans, key, CallPlan(kernel, form, program, arrays, options))
         self.plan = plan
-        if plan.targets:
-            self._check_targets()
+        if len(plan.targets) > 1:
+            self._check_targets_apart()
         self.inputs: list[Any] = []  # in a plain loop: a comprehension costs a warm call 0.1 us more
         for at, make in plan.inputs:
             self.inputs.append(values[at] if make is None else make(values[at]))
@@ -104,16 +105,12 @@ class Call:
         assert isinstance(self, _device_call())
         self.prepare(form, program, options)
 
-    def _check_targets(self) -> None:
-        """What a result is written into can take it, and no two share memory."""
+    def _check_targets_apart(self) -> None:
+        """No two arrays that results are written into share memory."""
         values, targets = self.values, self.plan.targets
         for k, (at, o) in enumerate(targets, 1):
-            target = values[at]
-            flags = target.flags
-            if not (flags.c_contiguous and flags.writeable):
-                check_writable(o.name, target, o.element)
             for other_at, other in targets[k:]:
-                check_target(o, target, other, values[other_at])
+                check_target(o, values[at], other, values[other_at])
 
     def check_targets_again(self) -> None:
         """Between the start and the result, the caller may have changed what the result is written into."""
@@ -124,7 +121,8 @@ class Call:
                     f"{o.name} has become an array of {target.dtype} with shape {target.shape} since the call started",
                     fix=f"give it {o.dtype} and the shape {o.shape} again",
                 )
-        self._check_targets()
+            check_writable(o.name, target, o.element)
+        self._check_targets_apart()
 
     def pipeline(self) -> DriverPipeline:
         """The compiled program, on the backend that `on` named or that is chosen now.
@@ -144,10 +142,12 @@ class Call:
         plan, compiled = self.plan, self.pipeline()
         if plan.idle:
             return self.hand_back([self._untouched(o) for o in plan.outputs])
-        out: list[Any] = []
+        values, inputs, out = self.values, self.inputs, []
         for o in plan.outputs:
-            out.append(self._destination(o))
-        compiled.dispatch(self.inputs, plan.config, out=out)
+            # of an array that is updated in place, a backend may read while it writes
+            at = None if o.role == "inout" else o.at
+            out.append(o.fresh() if at is None else destination(values[at], inputs))
+        compiled.dispatch(inputs, plan.config, out=out)
         return self.hand_back(out)
 
     def start(self) -> PendingCall:
@@ -172,11 +172,6 @@ class Call:
         why = f"{listed} asks for it" if listed.value else "the first that is available and runs it"
         return "; ".join([why, *(f"{x.name}: {x.reason}" for x in losers)])
 
-    def _destination(self, o: OutputPlan) -> Any:
-        if o.at is None or o.role == "inout":
-            return o.fresh()  # of an array that is updated in place, a backend may read while it writes
-        return destination(self.values[o.at], self.inputs)
-
     def _untouched(self, o: OutputPlan) -> Any:
         """What a result is when no invocation runs."""
         return o.fresh(np.zeros) if o.at is None or o.role == "out" else to_input(self.values[o.at])
@@ -187,7 +182,8 @@ class Call:
         for o, data in zip(self.plan.outputs, results):  # noqa: B905 - the driver has seen that none is missing
             target = None if o.at is None else self.values[o.at]
             if target is not data:
-                data = from_bytes(data, o.dtype, o.shape)
+                if o.is_bool or type(data) is not ndarray:
+                    data = from_bytes(data, o.dtype, o.shape)
                 if target is not None:
                     target[...] = data
                     data = target

@@ -32,6 +32,7 @@ from vyre import (
     wg,
 )
 from vyre.front.arrays import ARRAY_DTYPES
+from vyre.front.bind import OutputPlan
 
 
 @vyre.kernel(workgroup=64)
@@ -471,9 +472,10 @@ def no_memory(*_):
 
 
 def test_memory_that_is_not_there_is_an_error_of_its_own(monkeypatch):
-    monkeypatch.setattr("vyre.front.call.Call._destination", lambda call, o: o.fresh(no_memory))
-    with pytest.raises(vyre.DeviceOutOfMemory, match=r"result out.*Fix: ask for a smaller one"):
-        saxpy(1.0, ONES, ONES)
+    with monkeypatch.context() as patched:
+        patched.setattr(OutputPlan.fresh, "__defaults__", (no_memory,))
+        with pytest.raises(vyre.DeviceOutOfMemory, match=r"result out.*Fix: ask for a smaller one"):
+            saxpy(1.0, ONES, ONES)
     monkeypatch.setattr("vyre.front.call.np.zeros", no_memory)
     with pytest.raises(vyre.DeviceOutOfMemory, match=r"result out.*Fix: ask for a smaller one"):
         saxpy(1.0, ONES, ONES, domain=0)
