@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ..driver.contract.pipeline import CompiledPipeline, DispatchPlan, Run
-from ..driver.contract.values import DispatchConfig, OutputBuffers, ResidentHandle, named
+from ..driver.contract.pending import PendingDispatch
+from ..driver.contract.pipeline import Bound, CompiledPipeline, DispatchPlan, by_host_clock
+from ..driver.contract.values import DispatchConfig, OutputBuffers, ResidentHandle, TimedDispatchResult, named
 from ..driver.execute.prepared_resident import Again, Repeats
 from ..driver.plan.grid import LaunchGeometryLimits
 from ..driver.plan.launch import lengths, plan_dispatch
@@ -49,11 +50,24 @@ class NativePipeline(CompiledPipeline, Generic[P]):
         """What a dispatch needs besides the memory of its call. Raises if the device cannot run it."""
 
     @abstractmethod
-    def run(self, prepared: P, config: DispatchConfig, inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> Any:
-        """The dispatch; see `bind`."""
+    def run(
+        self, prepared: P, config: DispatchConfig, inputs: Sequence[Buffer], out: Sequence[Buffer] | None
+    ) -> OutputBuffers:
+        """The dispatch; see `Bound`."""
 
-    def bind(self, plan: DispatchPlan, config: DispatchConfig) -> Run:
-        return partial(self.run, self.prepared(plan, config), config)
+    def run_timed(
+        self, prepared: P, config: DispatchConfig, inputs: Sequence[Buffer], out: Sequence[Buffer] | None
+    ) -> TimedDispatchResult:
+        return by_host_clock(lambda: self.run(prepared, config, inputs, out))
+
+    @abstractmethod
+    def start(
+        self, prepared: P, config: DispatchConfig, inputs: Sequence[Buffer], out: Sequence[Buffer] | None
+    ) -> PendingDispatch: ...
+
+    def bind(self, plan: DispatchPlan, config: DispatchConfig) -> Bound:
+        of = self.prepared(plan, config), config
+        return Bound(partial(self.run, *of), partial(self.run_timed, *of), partial(self.start, *of))
 
     def dispatch(
         self,
@@ -63,22 +77,43 @@ class NativePipeline(CompiledPipeline, Generic[P]):
         out: Sequence[Buffer] | None = None,
     ) -> OutputBuffers:
         settled = self.config if config is None else config
-        found: OutputBuffers = self.run(self.planned(inputs, settled, out), settled, inputs, out)
-        return found
+        with named(settled.label):
+            return self.run(self.planned(inputs, settled, out), settled, inputs, out)
+
+    def dispatch_timed(
+        self,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig | None = None,
+        *,
+        out: Sequence[Buffer] | None = None,
+    ) -> TimedDispatchResult:
+        settled = self.config if config is None else config
+        with named(settled.label):
+            return self.run_timed(self.planned(inputs, settled, out), settled, inputs, out)
+
+    def dispatch_async(
+        self,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig | None = None,
+        *,
+        out: Sequence[Buffer] | None = None,
+    ) -> PendingDispatch:
+        settled = self.config if config is None else config
+        with named(settled.label):
+            return self.start(self.planned(inputs, settled, out), settled, inputs, out)
 
     def planned(self, inputs: Sequence[Buffer], config: DispatchConfig, out: Sequence[Buffer] | None) -> P:
         """The prepared dispatch of a call that comes without a plan."""
-        with named(config.label):
-            self.require_open()
-            try:
-                sizes = lengths(inputs, out)
-                known = self._planned.get((config, sizes))
-            except (TypeError, ValueError, BufferError):
-                sizes = known = None  # planning says what is wrong
-            if known is not None:
-                return known
-            plan = plan_dispatch(self.program, inputs, config, self.limits, self.backend_id, out=out)
-            found = self.prepared(plan, config)
+        self.require_open()
+        try:
+            sizes = lengths(inputs, out)
+            known = self._planned.get((config, sizes))
+        except (TypeError, ValueError, BufferError):
+            sizes = known = None  # planning says what is wrong
+        if known is not None:
+            return known
+        plan = plan_dispatch(self.program, inputs, config, self.limits, self.backend_id, out=out)
+        found = self.prepared(plan, config)
         if sizes is not None and not plan.indirect:
             if len(self._planned) >= _MAX_PLANNED:
                 self._planned.clear()

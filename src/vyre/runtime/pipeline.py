@@ -60,6 +60,7 @@ class _Planned:
         """What was decided, or what has come of it by now."""
         self.first = int(shape.recording.numbers.get("first_recorded_run", 0))
         self.runs = 0 if shape.recording.choice == WHEN_REPEATED else _NEVER
+        """So far; below zero where the device has no faster way."""
         self.repeats: list[_Repeat] = []
         """The faster way, unless a thread has taken it or there is none."""
         self.round: weakref.ref[Round] | None = None
@@ -189,45 +190,33 @@ class OffloadPipeline(NativePipeline[_Planned]):
         self, prepared: _Planned, config: DispatchConfig, inputs: Sequence[Buffer], out: Sequence[Buffer] | None
     ) -> OutputBuffers:
         begun = time.monotonic()
-        with named(config.label):
-            self.require_possible(prepared, inputs)
-            found = self._repeated(prepared, inputs, out) if config.timeout is None else None
-            return self._finished(prepared, inputs, config, out, begun)[0] if found is None else found
+        self.require_possible(prepared, inputs)
+        if config.timeout is None and prepared.runs >= 0:
+            found = self._repeated(prepared, inputs, out)
+            if found is not None:
+                return found
+        return self._finished(prepared, inputs, config, out, begun)[0]
 
-    def dispatch_timed(
-        self,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig | None = None,
-        *,
-        out: Sequence[Buffer] | None = None,
+    def run_timed(
+        self, prepared: _Planned, config: DispatchConfig, inputs: Sequence[Buffer], out: Sequence[Buffer] | None
     ) -> TimedDispatchResult:
         begun = time.monotonic()
-        settled = self.config if config is None else config
-        planned = self.planned(inputs, settled, out)
-        with named(settled.label):
-            self.require_possible(planned, inputs)
-            outputs, work = self._finished(planned, inputs, settled, out, begun, timed=True)
+        self.require_possible(prepared, inputs)
+        outputs, work = self._finished(prepared, inputs, config, out, begun, timed=True)
         wall_ns = int((time.monotonic() - begun) * 1e9)
         return TimedDispatchResult(outputs, wall_ns, work.device_ns, work.enqueue_ns, work.wait_ns)
 
-    def dispatch_async(
-        self,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig | None = None,
-        *,
-        out: Sequence[Buffer] | None = None,
+    def start(
+        self, prepared: _Planned, config: DispatchConfig, inputs: Sequence[Buffer], out: Sequence[Buffer] | None
     ) -> PendingDispatch:
         begun = time.monotonic()
         targets = None if out is None else list(out)
-        settled = self.config if config is None else config
-        planned = self.planned(inputs, settled, targets)  # says now what is wrong
-        with named(settled.label):
-            self.require_possible(planned, inputs)
-            if settled.timeout is None and planned.shape.is_simple:
-                work = self._submitted(planned, inputs, settled, begun, ahead=True)
-                return self.backend.watch(WorkPending(planned, work, targets, settled.label))
-            given: list[Buffer] = [b if type(b) is bytes else bytes(memoryview(b)) for b in inputs]
-            return self.backend.start(lambda: self._started(planned, given, settled, targets, begun))
+        self.require_possible(prepared, inputs)
+        if config.timeout is None and prepared.shape.is_simple:
+            work = self._submitted(prepared, inputs, config, begun, ahead=True)
+            return self.backend.watch(WorkPending(prepared, work, targets, config.label))
+        given: list[Buffer] = [b if type(b) is bytes else bytes(memoryview(b)) for b in inputs]
+        return self.backend.start(lambda: self._started(prepared, given, config, targets, begun))
 
     def dispatch_resident(
         self, resources: Sequence[Resource], config: DispatchConfig | None = None

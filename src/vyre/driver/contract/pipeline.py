@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, Self, TypeAlias
 
 from ...errors import ArgumentTypeError, DispatchFailed, UnsupportedFeature
 from .pending import PendingDispatch, ReadyPending
@@ -18,6 +18,16 @@ if TYPE_CHECKING:
 
 Run: TypeAlias = "Callable[[Sequence[Buffer], Sequence[Buffer] | None], OutputBuffers]"
 """(inputs, buffers for the outputs or None) -> outputs."""
+RunTimed: TypeAlias = "Callable[[Sequence[Buffer], Sequence[Buffer] | None], TimedDispatchResult]"
+Start: TypeAlias = "Callable[[Sequence[Buffer], Sequence[Buffer] | None], PendingDispatch]"
+
+
+class Bound(NamedTuple):
+    """A dispatch that was planned: to be run, run with times, or started, any number of times and from any thread."""
+
+    run: Run
+    timed: RunTimed
+    start: Start
 
 
 class DispatchPlan(Protocol):
@@ -63,9 +73,7 @@ class CompiledPipeline(ABC):
         out: Sequence[Buffer] | None = None,
     ) -> TimedDispatchResult:
         """As `dispatch`, with times."""
-        start = time.perf_counter_ns()
-        outputs = self.dispatch(inputs, config, out=out)
-        return TimedDispatchResult(outputs, time.perf_counter_ns() - start)
+        return by_host_clock(lambda: self.dispatch(inputs, config, out=out))
 
     def dispatch_async(
         self,
@@ -77,14 +85,18 @@ class CompiledPipeline(ABC):
         """Start a dispatch; as `VyreBackend.dispatch_async`."""
         return ReadyPending(self.dispatch(inputs, config, out=out))
 
-    def bind(self, plan: DispatchPlan, config: DispatchConfig) -> Run:
-        """A dispatch that the driver has planned, to be made any number of times, from any thread.
+    def bind(self, plan: DispatchPlan, config: DispatchConfig) -> Bound:
+        """A dispatch that the driver has planned.
 
         What follows from the plan and the config is worked out here. Inputs, and buffers for the outputs, are those of
         the call and have the lengths of the plan. A plan whose grid came from memory is for one call.
         """
         dispatch = self.dispatch
-        return lambda inputs, out: dispatch(inputs, config, out=out)
+        return Bound(
+            lambda inputs, out: dispatch(inputs, config, out=out),
+            lambda inputs, out: self.dispatch_timed(inputs, config, out=out),
+            lambda inputs, out: self.dispatch_async(inputs, config, out=out),
+        )
 
     def decisions(self, plan: DispatchPlan, config: DispatchConfig, memory: str) -> Sequence[Decision]:
         """For `explain`: what was decided about this code, and about this dispatch of it, below the driver.
@@ -141,3 +153,9 @@ class CompiledPipeline(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def by_host_clock(run: Callable[[], OutputBuffers]) -> TimedDispatchResult:
+    """A dispatch and how long the caller waited for it."""
+    start = time.perf_counter_ns()
+    return TimedDispatchResult(run(), time.perf_counter_ns() - start)

@@ -100,9 +100,9 @@ class DriverPipeline(CompiledPipeline):
 
         def run() -> TimedDispatchResult:
             with route.running():
-                sizes, native = route.prepare(TIMED, inputs, out)
+                sizes, bound = route.prepare(TIMED, inputs, out)
                 with counting_failures(route):
-                    result = native.dispatch_timed(inputs, route.config, out=out)
+                    result = bound.timed(inputs, out)
                     if not isinstance(result, TimedDispatchResult):
                         raise route.broken(f"it returned {type(result).__name__}", "return a TimedDispatchResult")
                     outputs = route.accept(result.outputs, out, sizes)
@@ -122,10 +122,10 @@ class DriverPipeline(CompiledPipeline):
 
         def start() -> PendingDispatch:
             with route.running():
-                sizes, native = route.prepare(ASYNC, inputs, out)
+                sizes, bound = route.prepare(ASYNC, inputs, out)
                 with counting_failures(route):
                     held = None if out is None else list(out)  # the caller's list stays his
-                    pending = native.dispatch_async(inputs, route.config, out=held)
+                    pending = bound.start(inputs, held)
                     if not isinstance(pending, PendingDispatch):
                         raise route.broken(f"it returned {type(pending).__name__}", "return a PendingDispatch")
                     handle = RoutePending(pending, route, held, sizes)

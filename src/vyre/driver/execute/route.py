@@ -15,7 +15,7 @@ from ...errors import ArgumentTypeError, DeviceLost, DispatchFailed, VyreError
 from .. import above
 from ..contract.backend import VyreBackend
 from ..contract.pending import PendingDispatch
-from ..contract.pipeline import CompiledPipeline, Run
+from ..contract.pipeline import Bound, CompiledPipeline, Run
 from ..contract.values import (
     Dims,
     DispatchConfig,
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from ..pipeline.cache import Entry, PipelineCache
 
 RunResident: TypeAlias = Callable[[Sequence[Resource]], list[ResidentHandle]]
-_Planned: TypeAlias = tuple[int, int, list[int], Run, CompiledPipeline]
-"""Bytes taken, bytes made, the length of each output, the dispatch, and the code that it is of."""
+_Planned: TypeAlias = tuple[int, int, list[int], Run, Bound]
+"""Bytes taken, bytes made, the length of each output, and the dispatch: as it is run, and in all ways."""
 T = TypeVar("T")
 _MAX_SHAPES = 1024
 """Combinations of input lengths that a route remembers."""
@@ -115,7 +115,7 @@ class Route:
                     planned = known(lengths(inputs, out))
                 except (TypeError, ValueError, BufferError):
                     planned = None  # planning says what is wrong
-                taken, made, sizes, go, _ = planned or plan(inputs, out)
+                taken, made, sizes, go, _ = planned or plan(PLAIN, inputs, out)
                 counts = tally.numbers
                 counts[PLAIN] += 1
                 counts[INPUT_BYTES] += taken
@@ -189,7 +189,7 @@ class Route:
 
         return run
 
-    def _plan(self, inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> _Planned:
+    def _plan(self, branch: int, inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> _Planned:
         """Check a new shape. A plan whose grid lies in memory is good for one call only."""
         with named(self.config.label):
             for what, given in (("inputs", inputs), ("out", () if out is None else out)):
@@ -202,9 +202,16 @@ class Route:
                 check_outputs_apart(out)
             sizes = [o.layout.read_size for o in plan.outputs]
             native = self.timed(self._code(plan.launch.grid), sizes)
-            with typed_failures(self):
-                run = native.bind(plan, self.config)
-        planned = sum(memoryview(b).nbytes for b in inputs), plan.output_bytes, sizes, run, native
+            taken, made = sum(memoryview(b).nbytes for b in inputs), plan.output_bytes
+            try:
+                with counting_failures(self):
+                    bound: object = native.bind(plan, self.config)
+                    if not isinstance(bound, Bound):
+                        raise self.broken(f"bind returned {type(bound).__name__}", "return a Bound from bind")
+            except VyreError:
+                self._count(branch, taken, made)  # what the backend cannot run is a dispatch that failed
+                raise
+        planned = taken, made, sizes, bound.run, bound
         TALLY.numbers[SHAPES] += 1
         for decided in plan.launch.decisions:
             count_decision(decided)
@@ -228,7 +235,7 @@ class Route:
             self._sequence = SequencePipeline(self.backend, self.program, self.config, code_for, oversized=oversized)
         return self._sequence
 
-    def timed(self, native: CompiledPipeline, sizes: Sequence[int] = ()) -> CompiledPipeline:
+    def timed(self, native: CompiledPipeline, sizes: Sequence[int] = ()) -> CompiledPipeline | DeadlinePipeline:
         """The same code, kept to the config's deadline if there is one."""
         decided = deadline_of(self.backend, self.config)
         if decided.choice == NONE:
@@ -247,19 +254,15 @@ class Route:
         finally:
             self.life.inflight.pop()
 
-    def prepare(
-        self, branch: int, inputs: Sequence[Buffer], out: Sequence[Buffer] | None
-    ) -> tuple[list[int], CompiledPipeline]:
-        """What `run` does before it dispatches, for the calls that are not hot: the outputs' lengths, and the code."""
+    def prepare(self, branch: int, inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> tuple[list[int], Bound]:
+        """What `run` does before it dispatches, for the calls that are not hot: the outputs' lengths, and the rest."""
         try:
             planned = self._plans.get(lengths(inputs, out))
         except (TypeError, ValueError, BufferError):
             planned = None
-        taken, made, sizes, _, native = planned or self._plan(inputs, out)
-        self.count(branch)
-        TALLY.numbers[INPUT_BYTES] += taken
-        TALLY.numbers[OUTPUT_BYTES] += made
-        return sizes, native
+        taken, made, sizes, _, bound = planned or self._plan(branch, inputs, out)
+        self._count(branch, taken, made)
+        return sizes, bound
 
     def accept(self, outputs: Any, out: Sequence[Buffer] | None, sizes: list[int]) -> OutputBuffers:
         """What a backend handed back, if it is what was planned. Fresh buffers are copied to where the caller wants."""
@@ -298,8 +301,10 @@ class Route:
         """What to hand the outputs to, where a shadow wants this dispatch."""
         return None if self.shadow is None else self.shadow.sample(inputs, self.config, out)
 
-    def count(self, branch: int) -> None:
+    def _count(self, branch: int, taken: int, made: int) -> None:
         TALLY.numbers[branch] += 1
+        TALLY.numbers[INPUT_BYTES] += taken
+        TALLY.numbers[OUTPUT_BYTES] += made
         if self.config.label is not None:
             TALLY.counts.label(self.config.label)
 

@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 from ...errors import DeadlineExceeded
 from ..contract.pending import PendingDispatch
-from ..contract.pipeline import CompiledPipeline, DispatchPlan, Run
-from ..contract.values import DispatchConfig, OutputBuffers, ResidentHandle, Resource, TimedDispatchResult
+from ..contract.pipeline import Bound, CompiledPipeline, DispatchPlan
+from ..contract.values import DispatchConfig, OutputBuffers, ResidentHandle, Resource
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .cache import Entry
 
 T = TypeVar("T")
+_Work: TypeAlias = "Callable[[Sequence[Buffer], Sequence[Buffer] | None], T]"
 
 
 def expired(**context: object) -> DeadlineExceeded:
@@ -97,82 +98,51 @@ def call_within(work: Callable[[], T], seconds: float, left_behind: Callable[[],
     return call.outcome()
 
 
-class DeadlinePipeline(CompiledPipeline):
-    """A compiled pipeline whose dispatches have a deadline. Outputs are never those of the caller."""
+class DeadlinePipeline:
+    """The dispatches of a compiled pipeline that have a deadline. Outputs are never those of the caller."""
 
     def __init__(
         self, native: CompiledPipeline, entry: Entry, life: Life, sizes: Sequence[int], *, keeps_it: bool
     ) -> None:
         """`sizes` are the bytes of each output. `keeps_it`: the backend ends a dispatch in time by itself."""
         self._entry = entry  # a call that is left behind still runs its code, which is closed with the entry
-        self.id, self.backend_id = native.id, native.backend_id
         self.native, self._life, self._sizes, self._keeps_it = native, life, sizes, keeps_it
 
-    def dispatch(
-        self,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig | None = None,
-        *,
-        out: Sequence[Buffer] | None = None,
-    ) -> OutputBuffers:
-        own = self._own(out)
-        return self._run(inputs, config, lambda given: self.native.dispatch(given, config, out=own))
+    def bind(self, plan: DispatchPlan, config: DispatchConfig) -> Bound:
+        seconds, native = _seconds(config), self.native.bind(plan, config)
 
-    def bind(self, plan: DispatchPlan, config: DispatchConfig) -> Run:
-        native = self.native.bind(plan, config)
-
-        def run(inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> OutputBuffers:
+        def start(inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> PendingDispatch:
             own = self._own(out)
-            return self._run(inputs, config, lambda given: native(given, own))
+            if self._keeps_it:
+                return native.start(inputs, own)
+            work = partial(self._apart, native.run, _copies(inputs), own)
+            return CallPending(Call(work, time.monotonic() + seconds, self._left_behind()))
 
-        return run
-
-    def dispatch_timed(
-        self,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig | None = None,
-        *,
-        out: Sequence[Buffer] | None = None,
-    ) -> TimedDispatchResult:
-        own = self._own(out)
-        return self._run(inputs, config, lambda given: self.native.dispatch_timed(given, config, out=own))
-
-    def dispatch_async(
-        self,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig | None = None,
-        *,
-        out: Sequence[Buffer] | None = None,
-    ) -> PendingDispatch:
-        seconds, own = _seconds(config), self._own(out)
-        if self._keeps_it:
-            return self.native.dispatch_async(inputs, config, out=own)
-        given, until = _copies(inputs), time.monotonic() + seconds
-        return CallPending(Call(lambda: self.native.dispatch(given, config, out=own), until, self._left_behind()))
+        return Bound(self._within(native.run, seconds), self._within(native.timed, seconds), start)
 
     def dispatch_resident(
         self, resources: Sequence[Resource], config: DispatchConfig | None = None
     ) -> list[ResidentHandle]:
-        if self._keeps_it:
-            _seconds(config)
-            return self.native.dispatch_resident(resources, config)
-        return call_within(
-            lambda: self.native.dispatch_resident(resources, config), _seconds(config), self._left_behind()
-        )
+        assert config is not None
+        seconds, work = _seconds(config), partial(self.native.dispatch_resident, resources, config)
+        return work() if self._keeps_it else call_within(work, seconds, self._left_behind())
+
+    def _within(self, work: _Work[T], seconds: float) -> _Work[T]:
+        def run(inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> T:
+            own = self._own(out)
+            if self._keeps_it:
+                return work(inputs, own)
+            return call_within(partial(self._apart, work, _copies(inputs), own), seconds, self._left_behind())
+
+        return run
+
+    def _apart(self, work: _Work[T], inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> T:
+        """On a thread of its own, which holds this and so the code."""
+        return work(inputs, out)
 
     def _own(self, out: Sequence[Buffer] | None) -> list[Buffer] | None:
         """Memory in place of the caller's: its lengths may be all that says how long an output is."""
         return None if out is None else [bytearray(n) for n in self._sizes]
-
-    def _run(self, inputs: Sequence[Buffer], config: DispatchConfig | None, work: Callable[[Sequence[Buffer]], T]) -> T:
-        seconds = _seconds(config)
-        if self._keeps_it:
-            return work(inputs)
-        return call_within(partial(self._apart, work, _copies(inputs)), seconds, self._left_behind())
-
-    def _apart(self, work: Callable[[Sequence[Buffer]], T], inputs: Sequence[Buffer]) -> T:
-        """On a thread of its own, which holds this and so the code."""
-        return work(inputs)
 
     def _left_behind(self) -> Callable[[], Callable[[], None]]:
         """What is done when a call that starts now is left behind."""
@@ -201,9 +171,8 @@ class CallPending(PendingDispatch):
         return self._call.outcome()
 
 
-def _seconds(config: DispatchConfig | None) -> float:
+def _seconds(config: DispatchConfig) -> float:
     """How long a dispatch may take. One without any time is not started."""
-    assert config is not None
     assert config.timeout is not None
     if config.timeout <= _NO_TIME_S:
         raise expired(timeout=config.timeout)

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import DispatchFailed, VyreError
 from ...foundation.ir.program import Program
-from ..contract.pipeline import CompiledPipeline, DispatchPlan, Run
+from ..contract.pending import ReadyPending
+from ..contract.pipeline import Bound, CompiledPipeline, DispatchPlan
 from ..contract.values import DispatchConfig, OutputBuffers, TimedDispatchResult
 from ..counters import count_sequence
 from ..plan.binding import BindingRole
@@ -84,9 +85,13 @@ class SequencePipeline(CompiledPipeline):
     ) -> OutputBuffers:
         return self._run(self._planned(inputs, config, out), inputs, out, timed=False).outputs
 
-    def bind(self, plan: DispatchPlan, config: DispatchConfig) -> Run:
+    def bind(self, plan: DispatchPlan, config: DispatchConfig) -> Bound:
         whole = _Whole(plan, config, self._limits)
-        return lambda inputs, out: self._run(whole, inputs, out, timed=False).outputs
+        return Bound(
+            lambda inputs, out: self._run(whole, inputs, out, timed=False).outputs,
+            lambda inputs, out: self._run(whole, inputs, out, timed=True),
+            lambda inputs, out: ReadyPending(self._run(whole, inputs, out, timed=False).outputs),
+        )
 
     def decisions(self, plan: DispatchPlan, config: DispatchConfig, memory: str) -> Sequence[Decision]:
         return ()  # each launch has code of its own
@@ -186,11 +191,11 @@ class _Whole:
     def __init__(self, plan: DispatchPlan, config: DispatchConfig, limits: LaunchGeometryLimits) -> None:
         self.plan, self.timeout, self._limits = plan, config.timeout, limits
         self._config = config.for_one_launch()
-        self._launches: dict[tuple[int, Grid], tuple[PlannedDispatch, DispatchConfig, Run]] = {}
+        self._launches: dict[tuple[int, Grid], tuple[PlannedDispatch, DispatchConfig, Bound]] = {}
 
     def launch(
         self, code: _StageCode, grid: Grid, inputs: Sequence[Buffer]
-    ) -> tuple[PlannedDispatch, DispatchConfig, Run]:
+    ) -> tuple[PlannedDispatch, DispatchConfig, Bound]:
         key = id(code), grid  # code is kept by its pipeline, which outlives this
         found = self._launches.get(key)
         if found is None:
@@ -228,15 +233,16 @@ class _Run:
     def launch(self, code: _StageCode, first: Grid, size: Grid) -> None:
         memory, native = self.memory, code.entry.native
         inputs = [memory[name] if name != code.base else self._base(first) for name in code.inputs]
-        plan, config, go = self.whole.launch(code, size, inputs)
+        plan, config, bound = self.whole.launch(code, size, inputs)
+        if self.deadline is not None:
+            bound = native.bind(plan, self.in_time(config))
         if self.timed:
-            result = native.dispatch_timed(inputs, self.in_time(config))
+            result = bound.timed(inputs, None)
             outputs: Any = result.outputs
             told = result.device_ns, result.enqueue_ns, result.wait_ns
             self._times = [None if a is None or b is None else a + b for a, b in zip(self._times, told, strict=True)]
         else:
-            run = go if self.deadline is None else native.bind(plan, self.in_time(config))
-            outputs = run(inputs, None)
+            outputs = bound.run(inputs, None)
         self.launches += 1
         wanted = [memoryview(memory[name]).nbytes for name in code.outputs]
         if not isinstance(outputs, list) or [memoryview(b).nbytes for b in outputs] != wanted:

@@ -492,6 +492,39 @@ def test_a_foreign_exception_of_a_backend_becomes_a_failed_dispatch(counted):
             call([ONE])
 
 
+def odd_bind(plan, config):
+    raise ValueError("odd")
+
+
+@pytest.mark.parametrize("id, error, timeout", [("cpu", DeadlineExceeded, 1e-9), ("echo", DispatchFailed, None)])
+def test_a_dispatch_that_cannot_be_bound_is_one_that_failed(id, error, timeout, counted):
+    backend = EchoBackend() if id == "echo" else acquire("cpu")
+    compiled, config = pipeline.compile(backend, copying()), DispatchConfig(timeout=timeout, label="mine")
+    if id == "echo":
+        backend.native.bind = odd_bind
+    else:
+        compiled.dispatch([ONE], DispatchConfig(timeout=60.0))  # so that the code is there, in any time
+    ways = {"plain": compiled.dispatch, "timed": compiled.dispatch_timed, "async": compiled.dispatch_async}
+    for way, call in ways.items():
+        for _ in range(2):  # nothing of it is kept
+            counted()
+            with pytest.raises(error) as caught:
+                call([ONE], config)
+            assert caught.value.context["label"] == "mine"
+            found = counted()
+            assert found[f"{way}_dispatches"] == found["failed_dispatches"] == 1
+            assert "shapes_planned" not in found
+
+
+def test_a_bind_that_gives_something_else_is_refused(counted):
+    backend = EchoBackend()
+    backend.native.bind = lambda plan, config: backend.native.dispatch
+    counted()
+    with pytest.raises(DispatchFailed, match=r"bind returned method.*Fix: correct .*: return a Bound from bind"):
+        pipeline.compile(backend, copying()).dispatch([ONE])
+    assert counted()["failed_dispatches"] == 1
+
+
 # ---- what the warm path must not skip -------------------------------------------------------------------------------
 
 

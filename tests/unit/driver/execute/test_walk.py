@@ -70,15 +70,32 @@ def inputs(n=100):
     return [np.float32([2]), np.arange(n, dtype=np.float32), np.ones(n, np.float32)]
 
 
-def test_a_cold_dispatch_is_validated_and_planned_once(backend):
-    program = kernel().program.replace(workgroup_size=(32, 1, 1))  # which no other test has
+WAYS = {
+    "run": lambda compiled, given, out: compiled.dispatch(given, out=out),
+    "timed": lambda compiled, given, out: compiled.dispatch_timed(given, out=out).outputs,
+    "started": lambda compiled, given, out: compiled.dispatch_async(given, out=out).result(),
+}
+
+
+@pytest.mark.parametrize("size, way", list(enumerate(WAYS, 1)))
+def test_a_cold_dispatch_is_validated_and_planned_once(backend, size, way):
+    program = kernel().program.replace(workgroup_size=(size, 1, 1))  # which no other test has
     vyre.driver.admission.program.clear()
     program._cache.pop("admitted", None)
     target = [np.zeros(100, np.float32)]
-    found = calls_of(lambda: pipelines.compile(backend, program).dispatch(inputs(), out=target))
+    found = calls_of(lambda: WAYS[way](pipelines.compile(backend, program), inputs(), target))
     assert np.array_equal(target[0], 2 * np.arange(100, dtype=np.float32) + 1)
     assert found["validate"] == 1
     assert found["plan_dispatch"] == 1
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_dispatch_of_a_known_shape_is_measured_once_in_any_way(backend, way):
+    compiled = pipelines.compile(backend, kernel().program)
+    given, target = inputs(), [np.zeros(100, np.float32)]
+    compiled.dispatch(given, out=target)
+    found = calls_of(lambda: WAYS[way](compiled, given, target))
+    assert (found["lengths"], found["plan_dispatch"], found["prepared"]) == (1, 0, 0)
 
 
 def test_a_warm_dispatch_measures_its_buffers_once_and_plans_nothing(backend):

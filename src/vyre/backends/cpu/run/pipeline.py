@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ....driver.contract.pending import PendingDispatch
-from ....driver.contract.pipeline import DispatchPlan, Run
+from ....driver.contract.pipeline import Bound, DispatchPlan
 from ....driver.contract.values import Dims, DispatchConfig, OutputBuffers, ResidentHandle, Resource, named
 from ....driver.plan.binding import Binding
 from ....driver.plan.grid import INDIRECT_BYTES, check_grid, grid_words, require_grid_within
@@ -53,29 +54,22 @@ class CpuPipeline(NativePipeline[Shape]):
     def prepared(self, plan: DispatchPlan, config: DispatchConfig) -> Shape:
         return Shape(self, plan, config)
 
-    def bind(self, plan: DispatchPlan, config: DispatchConfig) -> Run:
-        return self.prepared(plan, config).run
+    def bind(self, plan: DispatchPlan, config: DispatchConfig) -> Bound:
+        shape = self.prepared(plan, config)
+        return Bound(shape.run, partial(self.run_timed, shape, config), partial(self.start, shape, config))
 
     def run(
         self, prepared: Shape, config: DispatchConfig, inputs: Sequence[Buffer], out: Sequence[Buffer] | None
     ) -> OutputBuffers:
         return prepared.run(inputs, out)
 
-    def dispatch_async(
-        self,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig | None = None,
-        *,
-        out: Sequence[Buffer] | None = None,
+    def start(
+        self, prepared: Shape, config: DispatchConfig, inputs: Sequence[Buffer], out: Sequence[Buffer] | None
     ) -> PendingDispatch:
-        begun = time.monotonic()
+        begun, code = time.monotonic(), self.require_open()
         targets = None if out is None else list(out)
-        settled = self.config if config is None else config
         given: list[Buffer] = [b if type(b) is bytes else bytes(memoryview(b)) for b in inputs]
-        shape = self.planned(given, settled, targets)  # says now what is wrong
-        with named(settled.label):
-            code = self.require_open()
-            return self.backend.start(lambda: self.finish(code, shape, given, targets, begun))
+        return self.backend.start(lambda: self.finish(code, prepared, given, targets, begun))
 
     def dispatch_resident(
         self, resources: Sequence[Resource], config: DispatchConfig | None = None
