@@ -10,12 +10,13 @@ import os
 import threading
 import time
 import weakref
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from ..errors import ArgumentTypeError, DeviceLost
+from ..errors import ArgumentTypeError, DeviceLost, VyreError
 from .contract.backend import VyreBackend
 from .contract.values import ResidentHandle
 
@@ -57,12 +58,6 @@ class Phase(Enum):
     )
 
 
-class Watched(VyreBackend):
-    """A backend behind the driver's guard, with the state of its device. What it admits is split where it must be."""
-
-    life: Life
-
-
 class Pipelines(Protocol):
     """What was compiled for a device, as far as its state ends it: the cache of pipelines."""
 
@@ -72,6 +67,27 @@ class Pipelines(Protocol):
     def expire(self) -> None: ...
     def suspend(self) -> Callable[[], None]: ...
     def forked(self) -> None: ...
+
+
+class WatchedBackend(VyreBackend):
+    """A backend behind the driver's guard, as the floors below know it: with the state of its device and what was
+    compiled for it. A program that it admits is split where it must be."""
+
+    inner: VyreBackend
+    life: Life
+    pipelines: Pipelines
+
+    @abstractmethod
+    def require_usable(self) -> None:
+        """Raise DeviceLost unless the device is there. One that was lost to a deadline is recovered."""
+
+    @abstractmethod
+    def on_device(self, call: Callable[[], T]) -> T:
+        """What `call` gives, if the device is there."""
+
+    @abstractmethod
+    def failure(self, error: Exception, epoch: int, **context: Any) -> VyreError:
+        """What the caller gets for what the backend raised. On a device that is gone, every failure is its loss."""
 
 
 class Life:

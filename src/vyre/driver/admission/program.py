@@ -22,7 +22,7 @@ from ...foundation.ir.report import CAPABILITY_BITS, Capabilities
 from ..contract.backend import VyreBackend
 from ..contract.capability import core_supported_ops
 from ..contract.values import DEFAULT_CONFIG, OPTIONS, Dims, DispatchConfig
-from ..device_state import Watched
+from ..device_state import WatchedBackend
 from ..plan.launch import as_launched, resolve_fixpoint_iterations
 from ..settings.knobs import MAX_STEPS
 
@@ -87,7 +87,7 @@ def capabilities_of(backend: VyreBackend) -> Capabilities:
 
 def _has_grid_sync(backend: VyreBackend) -> bool:
     """Whether programs may wait for their whole grid: on the device, or because the guard splits them there."""
-    return backend.supports_grid_sync or (isinstance(backend, Watched) and backend.allows_host_grid_sync_split)
+    return backend.supports_grid_sync or (isinstance(backend, WatchedBackend) and backend.allows_host_grid_sync_split)
 
 
 # ---- programs -------------------------------------------------------------------------------------------------------

@@ -15,10 +15,10 @@ from ...foundation.ir.program import Program
 from ..admission.gates import enforce
 from ..admission.program import validate_program_for_backend
 from ..contract.values import DEFAULT_CONFIG, DispatchConfig, named
+from ..device_state import WatchedBackend
 from ..pipeline.cache import Entry
 from ..pipeline.compiler import find, key_of
 from ..pipeline.key import LoweringOptions, PipelineCacheMissEvidence, hex_encode
-from ..pipeline.watched import WatchedBackend
 from .pipeline import DriverPipeline
 
 MANIFEST_SCHEMA = 1
@@ -69,7 +69,7 @@ def compile_on(
             return found.entry  # also when the cache has thrown it out
         return find(guard, program, key_of(guard, program, other), other.timeout).entry
 
-    pipeline = DriverPipeline(guard, program, settled, key, found.entry, guard.pipelines, code_for)
+    pipeline = DriverPipeline(guard, program, settled, key, found.entry, code_for)
     manifest = PipelineReproManifest(
         guard.id, pipeline.id, program.fingerprint, str(key.options), hex_encode(key.digest()), found.hit
     )

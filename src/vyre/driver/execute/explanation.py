@@ -13,9 +13,9 @@ from ...foundation.ir.program import Program
 from ..admission.program import admit, settle_config
 from ..contract.backend import VyreBackend
 from ..contract.values import DEFAULT_CONFIG, DispatchConfig, decide_floats, named
+from ..device_state import WatchedBackend
 from ..pipeline.compiler import PassthroughPipeline, key_of, pipelines_of
 from ..pipeline.sequence import SequencePipeline
-from ..pipeline.watched import WatchedBackend
 from ..plan.claims import decide_determinism
 from ..plan.launch import plan_dispatch
 from ..plan.stages import launch_limits

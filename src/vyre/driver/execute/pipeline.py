@@ -24,7 +24,7 @@ from ..contract.values import (
     named,
 )
 from ..counters import ASYNC, BATCHES, RECOMPILED, TALLY, TIMED
-from ..pipeline.watched import WatchedBackend
+from ..device_state import WatchedBackend
 from ..settings.knobs import SHADOW
 from .pending import RoutePending
 from .route import Route, RunResident, counting_failures
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from ...foundation.ir.program import Program
-    from ..pipeline.cache import Entry, PipelineCache
+    from ..pipeline.cache import Entry
     from ..pipeline.key import PipelineCacheKey
     from ..policy.decision import Decision
     from .explanation import Explanation
@@ -58,13 +58,12 @@ class DriverPipeline(CompiledPipeline):
         config: DispatchConfig,
         key: PipelineCacheKey,
         entry: Entry,
-        cache: PipelineCache,
         find: Callable[[DispatchConfig], Entry],
     ) -> None:
         """`find` gives the compiled code for a settled config."""
         self.backend, self.program, self.config, self.key = backend, program, config, key
         self.backend_id, self.id = backend.id, entry.native.id
-        self._entry, self._cache, self._find = entry, cache, find
+        self._entry, self._find = entry, find
         self._lock = threading.Lock()
         self._closed = False
         self._runs: dict[int, Run] = {}  # by the identity of a config that `_held` keeps alive
@@ -203,13 +202,13 @@ class DriverPipeline(CompiledPipeline):
         return route
 
     def _open(self, config: DispatchConfig) -> Route:
-        if self._cache.epoch != self._entry.epoch:
+        if self.backend.pipelines.epoch != self._entry.epoch:
             raise self.backend.life.refusal(pipeline=self.id)  # also where other code would have to be compiled
         admit(self.program, self.backend, config)
         entry = self._find(config)
         if entry is not self._entry:
             TALLY.numbers[RECOMPILED] += 1
-        return Route(self.backend, self.program, config, entry, self._cache)
+        return Route(self.backend, self.program, config, entry)
 
 
 def _bounded(table: dict[_RouteKey, Route], key: _RouteKey, route: Route) -> None:

@@ -26,10 +26,10 @@ from ..contract.values import (
     named,
 )
 from ..counters import FAILED, INPUT_BYTES, LANES, OUTPUT_BYTES, PLAIN, RESIDENT, SHAPES, TALLY, count_decision
+from ..device_state import WatchedBackend
 from ..pipeline.compiler import code_for
 from ..pipeline.deadline import DeadlinePipeline
 from ..pipeline.sequence import SequencePipeline
-from ..pipeline.watched import WatchedBackend
 from ..plan.launch import lengths, plan_dispatch
 from ..plan.outputs import (
     check_outputs_apart,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from ...foundation.ir.program import Program
-    from ..pipeline.cache import Entry, PipelineCache
+    from ..pipeline.cache import Entry
 
 RunResident: TypeAlias = Callable[[Sequence[Resource]], list[ResidentHandle]]
 _Planned: TypeAlias = tuple[int, int, list[int], Run, Bound]
@@ -84,11 +84,9 @@ class Route:
         "shadow",
     )  # fmt: skip
 
-    def __init__(
-        self, backend: WatchedBackend, program: Program, config: DispatchConfig, entry: Entry, cache: PipelineCache
-    ) -> None:
-        self.backend, self.program, self.config, self.entry, self._cache = backend, program, config, entry, cache
-        self.life = backend.life
+    def __init__(self, backend: WatchedBackend, program: Program, config: DispatchConfig, entry: Entry) -> None:
+        self.backend, self.program, self.config, self.entry = backend, program, config, entry
+        self.life, self._cache = backend.life, backend.pipelines
         self._limits = launch_limits(program, backend, config)
         self._sequence: SequencePipeline | None = None  # for grids over the limit
         self._plans: dict[tuple[int | None, ...] | None, _Planned] = {}

@@ -28,7 +28,7 @@ from ...errors import (
 )
 from ..admission.gates import gates
 from ..admission.program import validate_program_for_backend
-from ..contract.backend import PIPELINE_CACHE_ATTRIBUTE, QUERIES, VyreBackend
+from ..contract.backend import QUERIES, VyreBackend
 from ..contract.capability import BackendCapability
 from ..contract.pending import PendingDispatch
 from ..contract.pipeline import CompiledPipeline
@@ -42,12 +42,11 @@ from ..contract.values import (
     ResidentSequenceTiming,
     TimedDispatchResult,
 )
-from ..device_state import Life, Phase
+from ..device_state import Life, Phase, WatchedBackend
 from ..execute.compile import check_arguments, compile_on
 from ..execute.pipeline import DriverPipeline
 from ..pipeline.cache import PipelineCache
-from ..pipeline.compiler import PassthroughPipeline, find, key_of
-from ..pipeline.watched import WatchedBackend
+from ..pipeline.compiler import PassthroughPipeline, find, key_of, pipelines_of
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -130,7 +129,7 @@ class GuardedBackend(WatchedBackend):
                 backend=inner.id,
             )
         self.inner = inner
-        self.pipelines: PipelineCache = vars(inner).setdefault(PIPELINE_CACHE_ATTRIBUTE, PipelineCache())
+        self.pipelines: PipelineCache = pipelines_of(inner)
         self.life: Life = vars(inner).setdefault(LIFE_ATTRIBUTE, Life(inner.id, self.pipelines))
         self._handles: OrderedDict[object, DriverPipeline] = OrderedDict()
         self._steps: dict[int, _Ready] = {}

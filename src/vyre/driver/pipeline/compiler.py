@@ -12,11 +12,11 @@ from ..contract.backend import PIPELINE_CACHE_ATTRIBUTE, VyreBackend
 from ..contract.pending import PendingDispatch
 from ..contract.pipeline import CompiledPipeline
 from ..contract.values import DEFAULT_CONFIG, DispatchConfig, OutputBuffers, TimedDispatchResult
+from ..device_state import WatchedBackend
 from ..plan.stages import segments_needed
 from .cache import Entry, Found, PipelineCache, PipelineStore
 from .key import PipelineCacheKey, hex_short
 from .sequence import SequencePipeline
-from .watched import WatchedBackend
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def pipelines_of(backend: VyreBackend) -> PipelineCache:
     """The memory tier of one backend instance, guarded or not; its lifecycle methods clear it."""
     if isinstance(backend, WatchedBackend):
-        return backend.pipelines
+        return cast("PipelineCache", backend.pipelines)
     return cast("PipelineCache", vars(backend).setdefault(PIPELINE_CACHE_ATTRIBUTE, PipelineCache()))
 
 
@@ -41,7 +41,7 @@ def key_of(backend: VyreBackend, program: Program, config: DispatchConfig) -> Pi
 
 def find(guard: WatchedBackend, program: Program, key: PipelineCacheKey, within: float | None) -> Found:
     """The compiled code of a key, found or made within so many seconds."""
-    cache = guard.pipelines
+    cache = pipelines_of(guard)
     return cache.get(key, lambda epoch: guard.on_device(lambda: _make(guard, program, key, cache, epoch)), within)
 
 

@@ -20,6 +20,7 @@ from ..contract.pending import ReadyPending
 from ..contract.pipeline import Bound, CompiledPipeline, DispatchPlan
 from ..contract.values import DispatchConfig, OutputBuffers, TimedDispatchResult
 from ..counters import count_sequence
+from ..device_state import WatchedBackend
 from ..plan.binding import BindingRole
 from ..plan.bounds import reserve_bytes
 from ..plan.grid import Grid, LaunchGeometryLimits, boxes, check_grid, resolve_indirect_grid
@@ -27,7 +28,6 @@ from ..plan.launch import PlannedDispatch, plan_dispatch
 from ..plan.outputs import replace_output_buffers_preserving_slots
 from ..plan.stages import acts, based_program, stage_programs
 from .deadline import expired
-from .watched import WatchedBackend
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
