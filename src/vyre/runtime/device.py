@@ -175,11 +175,6 @@ class Round(ABC):
 class Batch(ABC):
     """Work in order, filled by one thread and submitted as a whole. Nothing before it in the queue is overtaken."""
 
-    ahead: bool = False
-    """Whether nobody waits for the work right away, which is over memory of its own. Set before anything is recorded.
-    Readings should then be on the host as soon as the work is done, and it may run beside other work; else a target
-    that reads faster into the memory that `Ticket.take` gets may wait for that."""
-
     @abstractmethod
     def write(self, memory: Memory, offset: int, data: memoryview) -> None:
         """Copy bytes to the device. The caller's are not looked at after this returns.
@@ -232,7 +227,7 @@ class Device(ABC):
 
     keeps_order: bool = False
     """Whether nobody needs to wait for a launch that was `ready`: what any thread submits after it comes after it,
-    unless that is `Batch.ahead`."""
+    unless its batch is ahead."""
     launch_costs: LaunchCosts = LaunchCosts()
     """Of a launch over resident memory, by `ready`; recorded and repeated as one by `ready` and `sequence`."""
     round_costs: LaunchCosts = LaunchCosts()
@@ -259,8 +254,13 @@ class Device(ABC):
         return b""
 
     @abstractmethod
-    def batch(self, *, timed: bool = False, seconds: float | None = None) -> Batch:
-        """New work. `seconds` is how long its polling code may run where that is told by a clock."""
+    def batch(self, *, timed: bool = False, ahead: bool = False, seconds: float | None = None) -> Batch:
+        """New work. `seconds` is how long its polling code may run where that is told by a clock.
+
+        `ahead`: its caller does not wait for it right away, and it is over memory of its own. Readings should then be
+        on the host as soon as the work is done, and it may run beside other work; else a target that reads faster into
+        the memory that `Ticket.take` gets may wait for that.
+        """
 
     def ready(self, code: Code, memories: Sequence[Memory], lengths: Sequence[int], grid: Dims) -> Callable[[], Ticket]:
         """A launch from base 0 that can be repeated, from any thread: whatever can be done before is done here."""
@@ -297,7 +297,7 @@ class Device(ABC):
         return 0
 
     def finish(self) -> None:
-        """Wait for all that was submitted, except for what is `Batch.ahead`."""
+        """Wait for all that was submitted, except for batches that are ahead."""
         self.batch().submit().wait(None)
 
     def counts(self) -> dict[str, int]:

@@ -195,14 +195,15 @@ class OffloadPipeline(NativePipeline[_Planned]):
             found = self._repeated(prepared, inputs, out)
             if found is not None:
                 return found
-        return self._finished(prepared, inputs, config, out, begun)[0]
+        return collect(prepared, self._submitted(prepared, inputs, config, begun), out)
 
     def run_timed(
         self, prepared: _Planned, config: DispatchConfig, inputs: Sequence[Buffer], out: Sequence[Buffer] | None
     ) -> TimedDispatchResult:
         begun = time.monotonic()
         self.require_possible(prepared, inputs)
-        outputs, work = self._finished(prepared, inputs, config, out, begun, timed=True)
+        work = self._submitted(prepared, inputs, config, begun, timed=True)
+        outputs = collect(prepared, work, out)
         wall_ns = int((time.monotonic() - begun) * 1e9)
         return TimedDispatchResult(outputs, wall_ns, work.device_ns, work.enqueue_ns, work.wait_ns)
 
@@ -304,24 +305,7 @@ class OffloadPipeline(NativePipeline[_Planned]):
         """On a thread of the backend, some time after it was checked."""
         with named(config.label):
             self.require_open()
-            return self._finished(planned, inputs, config, out, begun)[0]
-
-    def _finished(
-        self,
-        planned: _Planned,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig,
-        out: Sequence[Buffer] | None,
-        begun: float,
-        *,
-        timed: bool = False,
-    ) -> tuple[OutputBuffers, Work]:
-        """The dispatch after everything was checked, from any thread."""
-        work = self._submitted(planned, inputs, config, begun, timed=timed)
-        try:
-            return collect(planned, work, out), work
-        finally:
-            work.release()
+            return collect(planned, self._submitted(planned, inputs, config, begun), out)
 
     def _repeated(
         self, planned: _Planned, inputs: Sequence[Buffer], out: Sequence[Buffer] | None
@@ -360,6 +344,7 @@ class OffloadPipeline(NativePipeline[_Planned]):
         timed: bool = False,
         ahead: bool = False,
     ) -> Work:
+        """The dispatch after everything was checked, from any thread."""
         shape = planned.shape
         work = Work(self.session, timeout=config.timeout, begun=begun, timed=timed, ahead=ahead)
         try:
@@ -379,16 +364,14 @@ class OffloadPipeline(NativePipeline[_Planned]):
 
 
 def collect(planned: _Planned, work: Work, out: Sequence[Buffer] | None) -> OutputBuffers:
-    """The outputs, once the work is done: new ones, or the caller's."""
-    into: list[memoryview | None] = [None] * len(planned.reads)
-    direct = out is not None and not any(isinstance(o, OutputSlot) for o in out)
-    if direct:
-        assert out is not None
-        into = [plain(o) for o, (_, _, n) in zip(out, planned.outputs, strict=True) if n]
-    found = iter(work.finish(into))
-    if direct:
-        assert out is not None
-        return list(out)
+    """The outputs, once the work is done: new ones, or the caller's. Its memory is given back."""
+    try:
+        if out is not None and OutputSlot not in map(type, out):
+            work.finish([plain(o) for o, (_, _, n) in zip(out, planned.outputs, strict=True) if n])
+            return list(out)
+        found = iter(work.finish([None] * len(planned.reads)))
+    finally:
+        work.release()
     results: OutputBuffers = [next(found) if n else bytearray() for _, _, n in planned.outputs]
     if out is None:
         return results

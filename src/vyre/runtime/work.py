@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -174,7 +175,7 @@ class Shape:
 
 
 class Work:
-    """A dispatch that is being submitted, over memory that is there. `launched` says that it all was.
+    """A dispatch that is being submitted, over memory that is there.
 
     The first reading is that of the trap's words, if the code has traps; those of the caller follow.
     """
@@ -188,17 +189,17 @@ class Work:
         timed: bool = False,
         ahead: bool = False,
     ) -> None:
-        self.session, self._timed = session, timed
+        self.session, self._timed, self._ahead = session, timed, ahead
         self.begun = time.monotonic() if begun is None else begun
         self._until = None if timeout is None else self.begun + timeout
         self._pieces: list[Piece] = []
         self._traps: list[tuple[Facts, Memory]] = []
-        self._tickets: list[Ticket] = []
+        self._parts: list[Ticket] = []
+        """What was sent off before the last batch, if it is timed."""
         self._recorded = 0
-        self._require_time()
         self.batch = self._new_batch()
-        self.batch.ahead = ahead
         self.ticket: Ticket | None = None
+        self._ended = False
         self.enqueue_ns = self.wait_ns = 0
 
     # -- memory
@@ -218,18 +219,12 @@ class Work:
     def release(self) -> None:
         """Give back what was taken, when the work has ended."""
         pieces, self._pieces = self._pieces, []
-        if not pieces:
-            return
-        ticket = self.ticket
-        try:
-            if ticket is None:
-                ticket = self.batch.submit()  # what was recorded before something went wrong
-            if ticket.done():
-                self.session.pool.give_all(pieces)
-            else:
+        if self._ended:
+            self.session.pool.give_all(pieces)
+        elif pieces:
+            with suppress(VyreError):  # then it is not known what still happens to this memory
+                ticket = self.ticket or self.batch.submit()  # what was recorded before something went wrong
                 self.session.pool.give_after(ticket, pieces)
-        except VyreError:
-            return  # nobody knows what still happens to this memory
 
     # -- launches
 
@@ -258,8 +253,7 @@ class Work:
                 self.batch.launch(shape.code, memories, shape.lengths, base, grid)
                 self._recorded += 1
                 if self._recorded % _LAUNCHES == 0:
-                    self._submit_part()
-                    self._tickets[-1].wait(None)  # so that a queue holds no more than two of these
+                    self._submit_part().wait(None)  # so that a queue holds no more than two of these
 
     def _launch_in_time(self, shape: Shape, memories: Sequence[Memory], base: Dims, grid: Dims) -> None:
         """A launch in parts that grow until one takes a while."""
@@ -269,12 +263,12 @@ class Work:
         while position < prod(grid):
             start, size = part(grid, position, groups)
             position += prod(size)
-            self._require_time()
             begun = time.monotonic()
+            if begun >= self._until:
+                raise expired()
             at = (base[0] + start[0], base[1] + start[1], base[2] + start[2])
             self.batch.launch(shape.code, memories, shape.lengths, at, size)
-            self._submit_part()
-            self._await(self._tickets[-1])
+            self._await(self._submit_part())
             if time.monotonic() - begun < PART_S / 2:
                 groups *= 2
 
@@ -282,8 +276,7 @@ class Work:
         slot, offset = shape.require_grid()
         self._read_traps()
         self.batch.read(memories[slot], offset, INDIRECT_BYTES)
-        self._submit_part()
-        ticket = self._tickets[-1]
+        ticket = self._submit_part()
         self._await(ticket)
         (words,) = self._after_traps(ticket.take([None] * (len(self._traps) + 1)))
         return shape.grid_at(bytes(words))
@@ -292,11 +285,11 @@ class Work:
 
     def submit(self, reads: Sequence[tuple[Memory, int, int]] = ()) -> None:
         """Send off what is left, with readings of (memory, offset, bytes)."""
-        self._read_traps()
+        if self._traps:
+            self._read_traps()
         for memory, offset, nbytes in reads:
             self.batch.read(memory, offset, nbytes)
-        self._submit_part(last=True)
-        self.ticket = self._tickets[-1]
+        self.ticket = self.batch.submit()
         self.enqueue_ns = int((time.monotonic() - self.begun) * 1e9) - self.wait_ns
 
     def finish(self, into: Sequence[memoryview | None]) -> list[Any]:
@@ -304,6 +297,7 @@ class Work:
         ticket = self.ticket
         assert ticket is not None
         self._await(ticket)
+        self._ended = True
         if not self._traps:
             return ticket.take(into)
         results = self._after_traps(ticket.take([None] * (len(self._traps) + len(into))))
@@ -315,9 +309,9 @@ class Work:
 
     @property
     def device_ns(self) -> int | None:
-        times = [t.device_ns for t in self._tickets]
+        times = [t.device_ns for t in (*self._parts, self.ticket) if t is not None]
         known = [n for n in times if n is not None]
-        return sum(known) if times and len(known) == len(times) else None
+        return sum(known) if len(known) == len(times) else None
 
     def _read_traps(self) -> None:
         for _, trap in self._traps:
@@ -329,49 +323,38 @@ class Work:
             require_no_trap(facts.traps, trap_words(words))
         return found[len(self._traps) :]
 
-    def _submit_part(self, *, last: bool = False) -> None:
+    def _submit_part(self) -> Ticket:
+        """Send off what was recorded, and go on with another batch."""
         ticket = self.batch.submit()
-        if self._timed or not self._tickets:
-            self._tickets.append(ticket)
-        else:
-            self._tickets[-1] = ticket  # the ones before are asked for nothing
-        if not last:
-            self.batch = self._new_batch()
+        if self._timed:
+            self._parts.append(ticket)
+        self.batch = self._new_batch()
+        return ticket
 
     def _new_batch(self) -> Batch:
         """Also when the time is over: what was submitted just now has to be waited for, or stopped."""
         seconds = None if self._until is None else max(self._until - time.monotonic(), 0) + _MARGIN_S
-        return self.session.device.batch(timed=self._timed, seconds=seconds)
-
-    def _require_time(self) -> None:
-        if self._until is not None and time.monotonic() >= self._until:
-            raise expired()
+        return self.session.device.batch(timed=self._timed, ahead=self._ahead, seconds=seconds)
 
     def _await(self, ticket: Ticket) -> None:
-        """Wait, until the deadline if there is one. What does not end by then is stopped, or else left behind."""
         begun = time.monotonic()
         try:
-            if self._until is None:
-                settle(self.session, ticket)
-            elif not ticket.wait(max(self._until - begun, 0)) or time.monotonic() >= self._until:
-                ticket.stop()
-                if not ticket.wait(GRACE_S):
-                    self.session.left = ticket
-                raise expired()
-        except VyreError:
-            raise
-        except BaseException:  # of a signal
-            ticket.stop()
-            self.session.left = ticket
-            raise
+            settle(self.session, ticket, self._until)
         finally:
             self.wait_ns += int((time.monotonic() - begun) * 1e9)
 
 
-def settle(session: Session, ticket: Ticket) -> None:
-    """Wait for work without a deadline. A signal leaves it behind."""
+def settle(session: Session, ticket: Ticket, until: float | None = None) -> None:
+    """Wait for work, until its deadline if it has one. What does not end by then is stopped, or else left behind; a
+    signal leaves it behind too."""
     try:
-        ticket.wait(None)
+        if until is None:
+            ticket.wait(None)
+        elif not ticket.wait(max(until - time.monotonic(), 0)) or time.monotonic() >= until:
+            ticket.stop()
+            if not ticket.wait(GRACE_S):
+                session.left = ticket
+            raise expired()
     except VyreError:
         raise
     except BaseException:

@@ -584,8 +584,7 @@ def test_bytes_of_every_size_come_back_as_they_were(backend, nbytes):
     memory = device.allocate(-(-(nbytes + 8) // 16) * 16)
     for ahead in (False, True):
         given = bytearray(data)
-        batch = device.batch()
-        batch.ahead = ahead
+        batch = device.batch(ahead=ahead)
         batch.write(memory, 4, memoryview(given))
         given[:] = bytes(nbytes)  # which nobody may notice
         batch.read(memory, 4, nbytes)

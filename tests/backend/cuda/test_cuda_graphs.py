@@ -379,7 +379,7 @@ def test_the_end_of_a_launch_that_may_have_to_be_stopped_is_marked_before_others
     code.traps, code.polls, code.whole = False, polls, whole
     code._shape, code._lanes = cuda_code(lower(add_one.program, LowerOptions(off=frozenset(("private",))))), 64
     code.numbers = Numbers(code)
-    batch = CudaBatch(device, False, None)
+    batch = CudaBatch(device, False, False, None)
     batch.launch(code, [64], (5,), (0, 0, 0), (1, 1, 1))
     assert done == ["arrived"] * whole + ["cuLaunchCooperativeKernel" if whole else "cuLaunchKernel"] + ["mark"] * polls
     first = batch.submit()._mark

@@ -580,7 +580,7 @@ def test_what_dropped_dispatches_read_and_wrote_does_not_pile_up(own):
         pipeline.dispatch_async([x, x])
         most = max(most, len(device._held))
         time.sleep(0.0005)  # on a busy machine the device falls behind
-    assert most < 900  # of 1200
+    assert most < 300  # of 400
 
 
 def test_a_queue_that_cannot_be_opened_is_asked_for_again(own, monkeypatch):
@@ -608,7 +608,7 @@ def test_a_reading_that_is_interrupted_writes_nothing_later(own, monkeypatch):
 
     def wait(event, seconds):
         waits.append(event)
-        if len(waits) == 3:  # for the work, once more for the work, for the reading
+        if len(waits) == 2:  # for the work, for the reading
             raise KeyboardInterrupt
         return real(event, seconds)
 

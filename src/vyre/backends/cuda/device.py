@@ -169,8 +169,8 @@ class CudaDevice(Device):
         assert isinstance(code, Loaded)
         return code.decisions
 
-    def batch(self, *, timed: bool = False, seconds: float | None = None) -> CudaBatch:
-        return CudaBatch(self, timed, seconds)
+    def batch(self, *, timed: bool = False, ahead: bool = False, seconds: float | None = None) -> CudaBatch:
+        return CudaBatch(self, timed, ahead, seconds)
 
     def ready(self, code: Code, memories: Sequence[Memory], lengths: Sequence[int], grid: Dims) -> Callable[[], Ticket]:
         assert isinstance(code, Loaded)

@@ -105,29 +105,31 @@ class OpenCLDevice(Device):
             (found,) = code.program.get_info(self.cl.program_info.BINARIES)
             return bytes(found)
 
-    def batch(self, *, timed: bool = False, seconds: float | None = None) -> _Batch:
+    def batch(self, *, timed: bool = False, ahead: bool = False, seconds: float | None = None) -> _Batch:
         if self._lost:
             raise self.failed(min(_LOST), "starting work")
-        return _Batch(self, timed, seconds)
+        if self._held:
+            self._prune()
+        return _Batch(self, timed, self.next_beside() if ahead else 0, seconds)
 
     def ready(self, code: Code, memories: Sequence[Memory], lengths: Sequence[int], grid: Dims) -> Callable[[], Ticket]:
         assert isinstance(code, _LoadedKernel)
         with self.errors("preparing a launch"):
             own = code.again()
             own.aim(memories, lengths, (0, 0, 0), None)
-        kernel, extent, local, queue = own.kernel, code.extent(grid), code.workgroup, self.queues[0]
+        kernel, local, queue = own.kernel, code.workgroup, self.queues[0]
         bound = tuple(memories)  # which a kernel does not keep
         enqueue, error = self.cl.enqueue_nd_range_kernel, self.cl.Error
 
         def go() -> Ticket:
             assert bound
             try:
-                event = enqueue(queue, kernel, extent, local)
+                event = enqueue(queue, kernel, grid, local, g_times_l=True)
                 queue.flush()  # or looking at it would never end
             except error as e:
                 raise self.failure(e, "launching a kernel") from e
             self.latest[0] = event
-            return _Ticket(self, event)
+            return _Launched(self, event)
 
         return go
 
@@ -165,48 +167,43 @@ class OpenCLDevice(Device):
 
     # -- waiting
 
-    def is_done(self, event: Any) -> bool:
-        try:
-            status = event.get_info(self.status_info)
-            if status == self._done:
-                event.wait()  # at once: only now do other queues see what it wrote
-                return True
-        except self.cl.Error as e:
-            raise self.failure(e, "asking for a result") from e
-        if status < 0:
-            raise self.failed(status, "running a kernel")
-        return False
-
     def wait(self, event: Any, seconds: float | None) -> bool:
         """Whether an event came within this time. Looks instead of blocking, so that signals are handled."""
-        if self.is_done(event):
-            return True
         begun = time.monotonic()
-        until = None if seconds is None else begun + seconds
         while True:
-            now = time.monotonic()
-            if until is not None and now >= until:
+            try:
+                status = event.get_info(self.status_info)
+                if status == self._done:
+                    event.wait()  # at once: only now do other queues see what it wrote
+                    return True
+            except self.cl.Error as e:
+                raise self.failure(e, "asking for a result") from e
+            if status < 0:
+                raise self.failed(status, "running a kernel")
+            waited = time.monotonic() - begun
+            if seconds is not None and waited >= seconds:
                 return False
-            waited = now - begun
             if waited < self._spin_s:
                 _give_way()
             else:
                 time.sleep(min(waited / 100, _SLEEP_S))
-            if self.is_done(event):
-                return True
 
-    def hold(self, event: Any, kept: Any = None) -> None:
-        """Keep what the device reads or writes on the host until an event has come."""
+    def hold(self, event: Any, kept: Any) -> None:
+        """Keep what the device reads or writes on the host until an event has come, for work that was dropped before.
+
+        Called by the collector, in the middle of anything.
+        """
         with self.lock:
             self._held.append((event, kept))
-            if len(self._held) >= self._look_again:  # nobody may ever wait
-                self.prune()
+            if len(self._held) >= self._look_again:  # there may never be other work
+                self._prune()
 
-    def prune(self) -> None:
-        if self._held:
-            with self.lock:
-                self._held = [held for held in self._held if not self._has_ended(held[0])]
-                self._look_again = 2 * len(self._held) + _SPARE_HELD
+    def _prune(self) -> None:
+        with self.lock:
+            held, self._held = self._held, []
+            left = [each for each in held if not self._has_ended(each[0])]
+            self._held += left
+            self._look_again = 2 * len(self._held) + _SPARE_HELD
 
     # -- errors
 
@@ -281,6 +278,7 @@ def _keep_all() -> None:
     """In a forked process: whoever holds the library's locks is not here, so that asking or releasing may hang."""
     for device in list(_devices):
         _keep(device)
+        device.lock = threading.RLock()  # the thread that held it is not here
         _devices.discard(device)
 
 
@@ -324,10 +322,6 @@ class _LoadedKernel:
                     name=what,
                     device=target.name.strip(),
                 )
-
-    def extent(self, grid: Dims) -> Dims:
-        x, y, z = self.workgroup
-        return grid[0] * x, grid[1] * y, grid[2] * z
 
     def aim(self, memories: Sequence[Memory], lengths: Sequence[int], base: Dims, stop: _Stop | None) -> None:
         """Set the arguments. A number that is there already stays: setting one costs fifty times what memory does."""
@@ -398,145 +392,137 @@ class _Stop:
 class _Batch(Batch):
     """Commands are enqueued as they come: the queue keeps their order, and other threads' do not matter."""
 
-    def __init__(self, device: OpenCLDevice, timed: bool, seconds: float | None) -> None:
-        self._device, self._timed, self._seconds = device, timed, seconds
-        self._last: Any = None
-        self._launches: list[Any] = []
-        self._stop: _Stop | None = None
-        self._reads: list[_Read] = []
-        self._at = 0
-        self._queue = device.queues[0]
-
-    @property
-    def ahead(self) -> bool:
-        return self._at != 0
-
-    @ahead.setter
-    def ahead(self, ahead: bool) -> None:
-        self._at = self._device.next_beside() if ahead else 0
-        self._queue = self._device.queues[self._at]
+    def __init__(self, device: OpenCLDevice, timed: bool, queue: int, seconds: float | None) -> None:
+        """`queue` is the number of one; all but the first are for work that is ahead."""
+        self._device, self._at, self._queue, self._seconds = device, queue, device.queues[queue], seconds
+        self._work = _Sent(device, timed)
 
     def write(self, memory: Memory, offset: int, data: memoryview) -> None:
         self.lend(memory, offset, memoryview(bytes(data)))
 
     def lend(self, memory: Memory, offset: int, data: memoryview) -> None:
-        device = self._device
-        with device.errors("copying to the device"):
-            self._last = device.cl.enqueue_copy(self._queue, memory, data, dst_offset=offset, is_blocking=False)
-        device.hold(self._last)  # which holds the bytes, and would wait for the copy when it is dropped
+        device, work = self._device, self._work
+        try:
+            work.last = device.cl.enqueue_copy(self._queue, memory, data, dst_offset=offset, is_blocking=False)
+        except device.cl.Error as e:
+            raise device.failure(e, "copying to the device") from e
+        work.kept.append(work.last)  # which holds the bytes, and would wait for the copy when it is dropped
 
     def zero(self, memory: Memory, offset: int, nbytes: int) -> None:
-        device = self._device
+        device, fill = self._device, self._device.cl.enqueue_fill_buffer
         many = nbytes - nbytes % 16 if offset % 16 == 0 else 0
         with device.errors("filling memory"):
             if many:
-                self._last = device.cl.enqueue_fill_buffer(self._queue, memory, _FILL, offset, many)
+                self._work.last = fill(self._queue, memory, _FILL, offset, many)
             if many < nbytes:
-                self._last = device.cl.enqueue_fill_buffer(
-                    self._queue, memory, _WORD_ZERO, offset + many, nbytes - many
-                )
+                self._work.last = fill(self._queue, memory, _WORD_ZERO, offset + many, nbytes - many)
 
     def copy(self, source: Memory, source_offset: int, target: Memory, target_offset: int, nbytes: int) -> None:
         device = self._device
         with device.errors("copying on the device"):
-            self._last = device.cl.enqueue_copy(
+            self._work.last = device.cl.enqueue_copy(
                 self._queue, target, source, byte_count=nbytes, src_offset=source_offset, dst_offset=target_offset
             )
 
     def launch(self, code: Code, memories: Sequence[Memory], lengths: Sequence[int], base: Dims, grid: Dims) -> None:
         assert isinstance(code, _LoadedKernel)
-        device = self._device
-        if code.polls and self._stop is None:
-            self._stop = _Stop(device, self._seconds, clock=code.clock)
+        device, work = self._device, self._work
+        if code.polls and work.word is None:
+            work.word = _Stop(device, self._seconds, clock=code.clock)
+            work.kept.append(work.word)
         with device.lock:
             try:
-                code.aim(memories, lengths, base, self._stop)
-                self._last = device.cl.enqueue_nd_range_kernel(
-                    self._queue, code.kernel, code.extent(grid), code.workgroup
+                code.aim(memories, lengths, base, work.word)
+                work.last = device.cl.enqueue_nd_range_kernel(
+                    self._queue, code.kernel, grid, code.workgroup, g_times_l=True
                 )
             except device.cl.Error as e:
                 code._numbers = ()
                 raise device.failure(e, "launching a kernel") from e
-        if code.polls:
-            device.hold(self._last, self._stop)
-        if self._timed:
-            self._launches.append(self._last)
+        if work.launches is not None:
+            work.launches.append(work.last)
 
     def read(self, memory: Memory, offset: int, nbytes: int) -> None:
-        device = self._device
-        found = _Read(memory, offset, nbytes)
-        self._reads.append(found)
-        if self.ahead:
-            found.data = bytearray(nbytes)
+        device, work, data = self._device, self._work, None
+        if self._at:
+            data = bytearray(nbytes)
             with device.errors("copying from the device"):
-                self._last = device.cl.enqueue_copy(
-                    self._queue, found.data, memory, src_offset=offset, is_blocking=False
-                )
-            device.hold(self._last)
+                work.last = device.cl.enqueue_copy(self._queue, data, memory, src_offset=offset, is_blocking=False)
+            work.kept.append(work.last)
+        work.reads.append((memory, offset, nbytes, data))
 
     def submit(self) -> Ticket:
-        device = self._device
-        with device.errors("submitting work"):
-            if self._last is None:
-                self._last = device.cl.enqueue_marker(self._queue)
+        device, work = self._device, self._work
+        try:
+            if work.last is None:
+                work.last = device.cl.enqueue_marker(self._queue)
             self._queue.flush()
-        device.latest[self._at] = self._last
-        return _Ticket(device, self._last, self._reads, self._launches if self._timed else None, self._stop)
+        except device.cl.Error as e:
+            raise device.failure(e, "submitting work") from e
+        device.latest[self._at] = work.last
+        return work
 
 
-class _Read:
-    """Bytes to read, and where they are once they came."""
+class _Launched(Ticket):
+    """Commands on their way, of which `last` is the event of the last one."""
 
-    __slots__ = ("data", "memory", "nbytes", "offset")
+    __slots__ = ("_device", "_ended", "last")
 
-    def __init__(self, memory: Memory, offset: int, nbytes: int) -> None:
-        self.memory, self.offset, self.nbytes = memory, offset, nbytes
-        self.data: Any = None
-
-
-class _Ticket(Ticket):
-    __slots__ = ("_device", "_last", "_launches", "_reads", "_stop")
-
-    def __init__(
-        self,
-        device: OpenCLDevice,
-        last: Any,
-        reads: Sequence[_Read] = (),
-        launches: Sequence[Any] | None = None,
-        stop: _Stop | None = None,
-    ) -> None:
-        self._device, self._last, self._reads, self._launches, self._stop = device, last, reads, launches, stop
+    def __init__(self, device: OpenCLDevice, last: Any) -> None:
+        self._device, self.last, self._ended = device, last, False
 
     def done(self) -> bool:
-        return self._device.is_done(self._last)
+        return self.wait(0)
 
     def wait(self, seconds: float | None) -> bool:
-        ended = self._device.wait(self._last, seconds)
-        if ended:
-            self._device.prune()
-        return ended
+        if not self._ended:
+            self._ended = self._device.wait(self.last, seconds)
+        return self._ended
 
     def take(self, into: Sequence[memoryview | None]) -> list[Any]:
         self.wait(None)
+        return []
+
+
+class _Sent(_Launched):
+    """The commands of a batch. What they use on the host is `kept` until they have ended."""
+
+    __slots__ = ("kept", "launches", "reads", "word")
+
+    def __init__(self, device: OpenCLDevice, timed: bool) -> None:
+        self._device, self.last, self._ended = device, None, False
+        self.kept: list[Any] = []
+        self.launches: list[Any] | None = [] if timed else None
+        self.reads: list[tuple[Memory, int, int, bytearray | None]] = []
+        """Memory, offset, bytes, and where they lie when the work is done, if it is ahead."""
+        self.word: _Stop | None = None
+
+    def __del__(self) -> None:
+        if self.kept and not self._ended:
+            self._device.hold(self.last, self.kept)
+
+    def take(self, into: Sequence[memoryview | None]) -> list[Any]:
+        if not self._ended:
+            self.wait(None)
+        self.kept.clear()
         device = self._device
         events, results = [], []
-        for read, target in zip(self._reads, into, strict=True):
-            if read.data is not None:
-                if target is not None:
-                    target[:] = read.data
-                results.append(read.data if target is None else target)
-                continue
-            place: Any = bytearray(read.nbytes) if target is None else target
-            with device.errors("copying from the device"):
-                events.append(
-                    device.cl.enqueue_copy(
-                        device.readings, place, read.memory, src_offset=read.offset, is_blocking=False
+        try:
+            for (memory, offset, nbytes, data), target in zip(self.reads, into, strict=True):
+                place: Any = (data or bytearray(nbytes)) if target is None else target
+                if data is None:
+                    copied = device.cl.enqueue_copy(
+                        device.readings, place, memory, src_offset=offset, is_blocking=False
                     )
-                )
-            results.append(place)
-        if events:
-            with device.errors("copying from the device"):
+                    events.append(copied)
+                elif target is not None:
+                    target[:] = data
+                results.append(place)
+            if events:
                 device.readings.flush()
+        except device.cl.Error as e:
+            raise device.failure(e, "copying from the device") from e
+        if events:
             try:
                 device.wait(events[-1], None)
             except BaseException:  # of a signal, say
@@ -546,13 +532,13 @@ class _Ticket(Ticket):
         return results
 
     def stop(self) -> None:
-        if self._stop is not None:
-            self._stop.set()
+        if self.word is not None:
+            self.word.set()
 
     @property
     def device_ns(self) -> int | None:
-        if self._launches is None:
+        if self.launches is None:
             return None
         info = self._device.cl.profiling_info
         with self._device.errors("asking how long a kernel took"):
-            return int(sum(e.get_profiling_info(info.END) - e.get_profiling_info(info.START) for e in self._launches))
+            return int(sum(e.get_profiling_info(info.END) - e.get_profiling_info(info.START) for e in self.launches))

@@ -219,7 +219,7 @@ class WgpuDevice(Device):
 
     # -- the queue
 
-    def batch(self, *, timed: bool = False, seconds: float | None = None) -> WgpuBatch:
+    def batch(self, *, timed: bool = False, ahead: bool = False, seconds: float | None = None) -> WgpuBatch:
         self.require()
         return WgpuBatch(self, timed=timed and bool(self.tick_ns), later=self.is_emulated and self._is_busy())
 

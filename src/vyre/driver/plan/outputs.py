@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 from ...errors import ArgumentTypeError, ArgumentValueError, InvalidProgram
 from ...foundation.ir.dtypes import DataType, packed_size
@@ -125,6 +125,7 @@ def enforce_actual_output_budget(config: DispatchConfig, outputs: Sequence[Buffe
 # ---- slots ----------------------------------------------------------------------------------------------------------
 
 
+@final
 class OutputSlot:
     """Memory of the caller that takes one output after another: an arena, and how much of it is in use.
 

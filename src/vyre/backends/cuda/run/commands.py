@@ -150,24 +150,16 @@ class Numbers:
 class CudaBatch(Batch):
     """Commands go to a stream as they come: it keeps their order, and those of other threads do not matter."""
 
-    def __init__(self, device: CudaDevice, timed: bool, seconds: float | None) -> None:
-        self._device, self._timed = device, timed
+    def __init__(self, device: CudaDevice, timed: bool, ahead: bool, seconds: float | None) -> None:
+        self._device, self._timed, self._ahead = device, timed, ahead
         self._until = None if seconds is None else time.monotonic() + seconds
-        self._cu, self._stream = device.cu, device.stream
+        self._cu, self._stream = device.cu, device.next_beside() if ahead else device.stream
         self._launches: list[tuple[Mark, Mark]] = []
         self._stop: Any = None
         self._reads: list[_Read] = []
         self._ends: list[Callable[[], None]] = []
         self._after: Mark | None = None
         """The point after a launch that may have to be stopped, while nothing comes behind it."""
-
-    @property
-    def ahead(self) -> bool:
-        return self._stream is not self._device.stream
-
-    @ahead.setter
-    def ahead(self, ahead: bool) -> None:
-        self._stream = self._device.next_beside() if ahead else self._device.stream
 
     def write(self, memory: Memory, offset: int, data: memoryview) -> None:
         device, nbytes, staging = self._device, data.nbytes, self._device.staging
@@ -248,7 +240,7 @@ class CudaBatch(Batch):
         found = _Read(memory + offset, nbytes)
         self._after = None
         self._reads.append(found)
-        if nbytes and nbytes <= (STAGED_AHEAD_BYTES if self.ahead else STAGED_BYTES):
+        if nbytes and nbytes <= (STAGED_AHEAD_BYTES if self._ahead else STAGED_BYTES):
             found.pinned = pinned = self._device.staging.take(nbytes)
             self._device.do(FROM, self._cu.cuMemcpyDtoHAsync, pinned.address, found.place, nbytes, self._stream)
 
