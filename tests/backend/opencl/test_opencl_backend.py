@@ -583,6 +583,30 @@ def test_what_dropped_dispatches_read_and_wrote_does_not_pile_up(own):
     assert most < 300  # of 400
 
 
+@pytest.mark.parametrize("submitted", [False, True])
+def test_what_a_dropped_copy_reads_stays_until_the_copy_has_ended(own, submitted):
+    device = own.session().device
+    batch = device.batch()
+    batch.lend(device.allocate(16), 0, memoryview(bytes(16)))
+    if submitted:
+        batch.submit()
+    assert not device._held
+    del batch
+    assert len(device._held) == 1  # it would wait for the copy if it were dropped
+    device.batch().submit().wait(None)  # of a queue in order
+    device.batch()
+    assert not device._held
+
+
+def test_work_that_was_waited_for_leaves_nothing_with_its_device(own):
+    pipeline, x = pipelines.compile(own, ADD), arange(100)
+    pipeline.dispatch([x, x])
+    pending = pipeline.dispatch_async([x, x])
+    pending.result()
+    del pending
+    assert not own.session().device._held
+
+
 def test_a_queue_that_cannot_be_opened_is_asked_for_again(own, monkeypatch):
     device = own.session().device
     real = device.cl.CommandQueue
@@ -780,6 +804,35 @@ if not child:
     os._exit(0)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 assert native.dispatch([words(1)]) == [words(2)]
+"""
+    done = run_python(script, "-W", "ignore::DeprecationWarning")
+    assert done.returncode == 0, done.stderr
+
+
+@needs_driver
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_work_is_dropped_in_a_forked_process_while_a_thread_of_its_parent_uses_the_device():
+    script = """
+import os, threading
+from vyre.backends.opencl import OpenCLBackend
+device = OpenCLBackend().session().device
+batch = device.batch()
+batch.lend(device.allocate(16), 0, memoryview(bytes(16)))
+ticket = batch.submit()
+del batch
+held, over = threading.Event(), threading.Event()
+def use():
+    with device.lock:
+        held.set()
+        over.wait()
+threading.Thread(target=use).start()
+held.wait()
+child = os.fork()
+if not child:
+    del ticket
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+over.set()
 """
     done = run_python(script, "-W", "ignore::DeprecationWarning")
     assert done.returncode == 0, done.stderr
