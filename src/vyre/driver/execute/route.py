@@ -132,11 +132,13 @@ class Route:
                         raise
                     raise error from e
                 try:
-                    if type(outputs) is list:
-                        if out is None:
-                            if [memoryview(b).nbytes for b in outputs] == sizes:
-                                return outputs
-                        elif len(outputs) == len(out) and all(map(is_, outputs, out)):
+                    if type(outputs) is list and len(outputs) == len(sizes):
+                        k = 0
+                        for b in outputs:
+                            if memoryview(b).nbytes != sizes[k] if out is None else b is not out[k]:
+                                break
+                            k += 1  # noqa: SIM113 - all other ways cost a warm call 0.1 us
+                        else:
                             return outputs
                 except (TypeError, ValueError, BufferError):
                     pass  # no buffers
