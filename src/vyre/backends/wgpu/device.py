@@ -320,7 +320,7 @@ class WgpuDevice(Device):
 
     def require(self) -> None:
         """Raise DeviceLost unless the device is there."""
-        if self._closed or self.lost():
+        if self._closed or self._lost or (self._suspect and self.lost()):
             raise self.gone()
 
     def gone(self) -> DeviceLost:

@@ -291,7 +291,8 @@ class Sent(Ticket):
         return ended
 
     def take(self, into: Sequence[memoryview | None]) -> list[Any]:
-        self.wait(None)
+        if not self._mark.ended():
+            self.wait(None)
         return [self._taken(read, target) for read, target in zip(self._reads, into, strict=True)]
 
     def _taken(self, read: _Read, target: memoryview | None) -> Any:

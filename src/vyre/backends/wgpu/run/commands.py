@@ -140,6 +140,8 @@ class WgpuBatch(Batch):
             kept = memoryview(bytes(data))
             self._later.append(lambda: self._write(buffer, offset, kept))
 
+    lend = write
+
     def zero(self, memory: Memory, offset: int, nbytes: int) -> None:
         if nbytes:
             buffer = memory.buffer
@@ -331,8 +333,10 @@ class Sent(Ticket):
             return True
         if self._error is not None:
             raise self._error
-        self._device.require()
-        if self._over is None or not self._device.poll(self._over):
+        if self._over is None:  # a thread of ours has yet to send it
+            self._device.require()
+            return False
+        if not self._device.poll(self._over):
             return False
         self._end()
         return True
@@ -369,7 +373,8 @@ class Sent(Ticket):
         return True
 
     def take(self, into: Sequence[memoryview | None]) -> list[Any]:
-        self.wait(None)
+        if not self._ended:
+            self.wait(None)
         device = self._device
         with device.queue, device.reported("reading from the device"):
             if self._taken:
