@@ -429,7 +429,6 @@ class _Batch(Batch):
         device, work = self._device, self._work
         if code.polls and work.word is None:
             work.word = _Stop(device, self._seconds, clock=code.clock)
-            work.kept.append(work.word)
         with device.lock:
             try:
                 code.aim(memories, lengths, base, work.word)
@@ -439,6 +438,8 @@ class _Batch(Batch):
             except device.cl.Error as e:
                 code._numbers = ()
                 raise device.failure(e, "launching a kernel") from e
+        if code.polls:
+            work.kept.append(work.word)
         if work.launches is not None:
             work.launches.append(work.last)
 
