@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .pending import FuturePending as FuturePending
     from .pending import PendingDispatch as PendingDispatch
     from .pending import ReadyPending as ReadyPending
+    from .pipeline import Bound as Bound
     from .pipeline import CompiledPipeline as CompiledPipeline
     from .registration import PRECEDENCE_UNKNOWN as PRECEDENCE_UNKNOWN
     from .registration import BackendPrecedence as BackendPrecedence
@@ -25,7 +26,7 @@ _OFFERS = {
     ".backend": "CONTRACT_VERSION PIPELINE_CACHE_ATTRIBUTE VyreBackend",
     ".capability": "BackendCapability DEADLINES core_supported_ops",
     ".pending": "FuturePending PendingDispatch ReadyPending",
-    ".pipeline": "CompiledPipeline",
+    ".pipeline": "Bound CompiledPipeline",
     ".registration": "BackendPrecedence BackendRegistration DeviceInfo PRECEDENCE_UNKNOWN",
     ".values": "OutputBuffers",
 }

@@ -207,7 +207,7 @@ class Route:
                 with counting_failures(self):
                     bound: object = native.bind(plan, self.config)
                     if not isinstance(bound, Bound):
-                        raise self.broken(f"bind returned {type(bound).__name__}", "return a Bound from bind")
+                        raise self.broken(f"bind returned {type(bound).__name__}", "return a contract.Bound from bind")
             except VyreError:
                 self._count(branch, taken, made)  # what the backend cannot run is a dispatch that failed
                 raise

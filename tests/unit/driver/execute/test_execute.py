@@ -520,7 +520,7 @@ def test_a_bind_that_gives_something_else_is_refused(counted):
     backend = EchoBackend()
     backend.native.bind = lambda plan, config: backend.native.dispatch
     counted()
-    with pytest.raises(DispatchFailed, match=r"bind returned method.*Fix: correct .*: return a Bound from bind"):
+    with pytest.raises(DispatchFailed, match=r"bind returned method.*Fix: .*: return a contract.Bound from bind"):
         pipeline.compile(backend, copying()).dispatch([ONE])
     assert counted()["failed_dispatches"] == 1
 
