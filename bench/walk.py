@@ -56,7 +56,7 @@ def measured(backend: str) -> dict[str, Any]:
     for name, call in {"new result": lambda: on(2.0, x, y), "out=": lambda: on(2.0, x, y, out=out)}.items():
         for _ in range(WARM):
             call()
-        passed = walk(call)
+        passed = min((walk(call) for _ in range(9)), key=len)  # how often a wait looks again depends on the machine
         files = {where.partition(":")[0] for where in passed}
         results[name] = {"calls": len(passed), "functions": len(set(passed)), "files": len(files), "walk": passed}
     return results

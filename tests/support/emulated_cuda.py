@@ -75,7 +75,7 @@ class _Device(Device):
     def decisions(self, code):
         return code.decisions
 
-    def batch(self, *, timed=False, seconds=None):
+    def batch(self, *, timed=False, ahead=False, seconds=None):
         return _Batch()
 
     def round(self, code, slots, lengths, launches):
