@@ -8,7 +8,7 @@ import pytest
 import vyre
 from vyre import In, Out, barrier, f32, gid, i32, lid, shared, u8, u16, u32, u64
 from vyre.backends.cpu import CpuBackend
-from vyre.backends.cpu.emit import streaming_stores as stream
+from vyre.backends.cpu.emit import access
 from vyre.backends.cpu.emit.kernel import Target, emit
 from vyre.backends.cpu.jit import compile_object, ffi, host, load
 from vyre.backends.cpu.run import warm
@@ -116,7 +116,7 @@ def test_a_result_that_is_filled_in_order_has_a_version_past_the_cache(kernel, w
     text = text_of(kernel.program, width)
     assert HINT in version(text, "stream")
     assert text.count(HINT) == version(text, "stream").count(HINT)
-    assert text.count(f"call void @{stream.FENCE}()") == 1
+    assert text.count(f"call void @{access.FENCE}()") == 1
 
 
 @pytest.mark.parametrize("kernel", [bump, halves, twice, some, running_bytes, looked_up])
@@ -124,7 +124,7 @@ def test_what_is_read_scattered_stored_twice_in_part_or_now_and_then_has_none(ke
     text = text_of(kernel.program)
     assert HINT not in text
     assert not version(text, "stream")
-    assert stream.FENCE not in text
+    assert access.FENCE not in text
 
 
 def test_code_that_looks_at_a_deadline_has_it_too():
@@ -141,7 +141,7 @@ def test_other_processors_have_none():
         Target(width=4, mxcsr=False),
     ).text
     assert HINT not in text
-    assert stream.FENCE not in text
+    assert access.FENCE not in text
 
 
 def test_a_body_that_is_long_is_not_compiled_twice():
@@ -154,7 +154,7 @@ def test_a_body_that_is_long_is_not_compiled_twice():
         return Program([read("a", 0, u32_type), write_only("out", 1, u32_type)], (64, 1, 1), [Store("out", at, value)])
 
     for steps in range(1, 64):
-        long = len(list(walk(lower(program(steps)).body))) > stream._LIGHT
+        long = len(list(walk(lower(program(steps)).body))) > access._LIGHT
         assert (HINT in text_of(program(steps))) == (not long)
     assert long
 

@@ -4,22 +4,26 @@ Out of bounds a load gives zero, a store is dropped, an atomic does nothing and 
 block is a scalar access; a row of indices is a plain or masked vector; anything else is gathered or scattered. An
 address is computed from any index (that is arithmetic without promises), but used only where the lane is active and the
 index below the length.
+
+A store to memory that is not in the cache reads the line first. Where a result is too large to stay there anyway, x86
+can write whole lines without reading them: a third less traffic for a kernel with one input. That pays where memory is
+what a kernel waits for, and only for neighbours one after the other, because a line that is written in part is slow.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ....foundation.ir.ops import AtomicOp
-from ....lower.kernel_ir import Buffer, Ins
-from . import streaming_stores
+from ....lower.kernel_ir import Buffer, Ins, Kernel, walk
 from .instructions import STORAGE, SUFFIX, from_storage, to_storage, ty, vec
 from .uniformity import EACH, ROW, SAME, WIDE, Val, each_once
 
 if TYPE_CHECKING:
-    from .lanes import Lanes
+    from .values import LaneValues
 
 ZERO = "@vyre_zero"
 """Eight bytes of zero, for loads that are out of bounds."""
@@ -33,14 +37,20 @@ _RMW = {
     AtomicOp.XOR: "xor",
     AtomicOp.EXCHANGE: "xchg",
 }
+PIECE = 16
+"""Bytes of one such store of a vector, which must be aligned to them. NumPy's arrays are, but not to a whole line."""
+FENCE = "llvm.x86.sse.sfence"
+_LIGHT = 64
+"""Instructions of a body that may wait for memory. Larger ones wait for themselves, and would be compiled twice."""
+_SCALARS = {"i32": "i32", "float": "i32", "i64": "i64", "double": "i64"}
 
 
-def tested(e: Lanes, ins: Ins) -> bool:
+def tested(e: LaneValues, ins: Ins) -> bool:
     """Whether an access compares its index with the length."""
     return ins.guarded and not (e.fast and ins.covered)
 
 
-def load(e: Lanes, ins: Ins) -> Val:
+def load(e: LaneValues, ins: Ins) -> Val:
     if ins in e.given:
         return Val(SAME, (e.given[ins],))
     index, test = e.value(ins.args[0]), tested(e, ins)
@@ -56,7 +66,7 @@ def load(e: Lanes, ins: Ins) -> Val:
     return Val(WIDE, each_once(some, lambda im: _load_vector(e, ins, index.kind, im[0], im[1])))
 
 
-def _load_vector(e: Lanes, ins: Ins, form: int, index: str, mask: str | None) -> str:
+def _load_vector(e: LaneValues, ins: Ins, form: int, index: str, mask: str | None) -> str:
     buffer: Buffer = ins.attr
     storage = STORAGE[buffer.element.name]
     kind, flags = vec(storage, e.width), ty("bool", e.width)
@@ -70,14 +80,14 @@ def _load_vector(e: Lanes, ins: Ins, form: int, index: str, mask: str | None) ->
     return _loaded(e, ins, raw, e.width)
 
 
-def _load_row(e: Lanes, ins: Ins, far: str) -> str:
+def _load_row(e: LaneValues, ins: Ins, far: str) -> str:
     storage = STORAGE[ins.attr.element.name]
     at = _at(e, ins.attr, far)
     raw = e.w.new(f"load {vec(storage, e.width)}, ptr {at}, align {_SIZES[storage]}{_steady(e, ins)}")
     return _loaded(e, ins, raw, e.width)
 
 
-def _loaded(e: Lanes, ins: Ins, raw: str, width: int) -> str:
+def _loaded(e: LaneValues, ins: Ins, raw: str, width: int) -> str:
     """What was read, in a register. A value that steers is the same wherever it is used, also if a thread writes."""
     element = ins.attr.element.name
     if ins in e.steering:
@@ -85,7 +95,7 @@ def _loaded(e: Lanes, ins: Ins, raw: str, width: int) -> str:
     return from_storage(e.w, element, raw, width)
 
 
-def store(e: Lanes, ins: Ins) -> None:
+def store(e: LaneValues, ins: Ins) -> None:
     buffer, test = ins.attr, tested(e, ins)
     index, value = e.value(ins.args[0]), e.value(ins.args[1])
     if index.kind in (SAME, EACH) or e.width == 1:
@@ -101,7 +111,7 @@ def store(e: Lanes, ins: Ins) -> None:
         if index.kind == ROW:
             if mask is None:
                 at = _at(e, buffer, far[p])
-                if not streaming_stores.row(e, ins, raw, at):
+                if not _stream_row(e, ins, raw, at):
                     e.w.line(f"store {kind} {raw}, ptr {at}, align {_SIZES[storage]}")
                 continue
             at = _row_address(e, buffer, index.parts[p])
@@ -115,7 +125,7 @@ def store(e: Lanes, ins: Ins) -> None:
         e.w.line(f"call void @{name}({kind} {raw}, {where} align {_SIZES[storage]} {at}, {flags} {mask})")
 
 
-def _masks(e: Lanes, buffer: Buffer, index: Val, test: bool) -> list[str | None]:
+def _masks(e: LaneValues, buffer: Buffer, index: Val, test: bool) -> list[str | None]:
     """For each vector the lanes that access memory; None: all of them."""
     found: list[str | None] = list(e.mask) if e.mask else [None] * e.parts
     if not test:
@@ -128,12 +138,12 @@ def _masks(e: Lanes, buffer: Buffer, index: Val, test: bool) -> list[str | None]
     return found
 
 
-def _steady(e: Lanes, ins: Ins) -> str:
+def _steady(e: LaneValues, ins: Ins) -> str:
     """Memory that nothing changes, or at least nothing that must be right in spite of it."""
     return "" if ins.attr.writable or ins in e.steering else ", !invariant.load !0"
 
 
-def _far(e: Lanes, ins: Ins) -> tuple[str, ...]:
+def _far(e: LaneValues, ins: Ins) -> tuple[str, ...]:
     """The index of an access in 64 bits, of a row its base. Steps that do not wrap are computed in 64 bits already:
     then the compiler sees that an address moves along with a counter."""
     index = e.value(ins.args[0])
@@ -149,11 +159,11 @@ def _far(e: Lanes, ins: Ins) -> tuple[str, ...]:
     return tuple(map(e.far, index.parts)) if ins.args[0] not in whole else steps(ins.args[0])
 
 
-def _at(e: Lanes, buffer: Buffer, far: str) -> str:
+def _at(e: LaneValues, buffer: Buffer, far: str) -> str:
     return e.w.new(f"getelementptr {STORAGE[buffer.element.name]}, ptr {e.pointer(buffer)}, i64 {far}")
 
 
-def _row_address(e: Lanes, buffer: Buffer, base: str) -> str:
+def _row_address(e: LaneValues, buffer: Buffer, base: str) -> str:
     """Of the first element of a row. Where its first lanes are not active the base may lie below zero, wrapped."""
     far = e.far(base)
     if base.startswith("%"):
@@ -162,7 +172,7 @@ def _row_address(e: Lanes, buffer: Buffer, base: str) -> str:
     return _at(e, buffer, far)
 
 
-def _addresses(e: Lanes, buffer: Buffer, indices: str) -> str:
+def _addresses(e: LaneValues, buffer: Buffer, indices: str) -> str:
     """A vector of addresses. Machines add signed 32-bit offsets: half the range goes to the base."""
     storage, base = STORAGE[buffer.element.name], e.pointer(buffer)
     middle = e.enter(f"%middle_{base[1:]}_{storage}", f"getelementptr {storage}, ptr {base}, i64 2147483648")
@@ -171,14 +181,14 @@ def _addresses(e: Lanes, buffer: Buffer, indices: str) -> str:
     return e.w.new(f"getelementptr {storage}, ptr {middle}, {wide} {signed}")
 
 
-def _gather(e: Lanes, buffer: Buffer, indices: str, mask: str | None) -> str:
+def _gather(e: LaneValues, buffer: Buffer, indices: str, mask: str | None) -> str:
     storage = STORAGE[buffer.element.name]
     if storage in ("i8", "i16"):
         return _gather_narrow(e, buffer, indices, mask, storage)
     return _gather_from(e, _addresses(e, buffer, indices), storage, mask)
 
 
-def _gather_from(e: Lanes, addresses: str, storage: str, mask: str | None) -> str:
+def _gather_from(e: LaneValues, addresses: str, storage: str, mask: str | None) -> str:
     kind, flags, where = vec(storage, e.width), ty("bool", e.width), vec("ptr", e.width)
     name = f"llvm.masked.gather.v{e.width}{SUFFIX[storage]}.v{e.width}p0"
     e.w.declare(kind, name, where, flags, kind)
@@ -188,7 +198,7 @@ def _gather_from(e: Lanes, addresses: str, storage: str, mask: str | None) -> st
     )
 
 
-def _gather_narrow(e: Lanes, buffer: Buffer, indices: str, mask: str | None, storage: str) -> str:
+def _gather_narrow(e: LaneValues, buffer: Buffer, indices: str, mask: str | None, storage: str) -> str:
     """Machines gather words: take the aligned ones that hold the elements, and shift. They are in the same page."""
     w, base = e.w, e.pointer(buffer)
     name = base[1:]
@@ -213,7 +223,7 @@ def _gather_narrow(e: Lanes, buffer: Buffer, indices: str, mask: str | None, sto
 # ---- one location ---------------------------------------------------------------------------------------------------
 
 
-def _load_one(e: Lanes, ins: Ins, index: str, test: bool, mask: str | None, far: str) -> str:
+def _load_one(e: LaneValues, ins: Ins, index: str, test: bool, mask: str | None, far: str) -> str:
     """`mask`: of the vector that needs it, which may be empty although its block is not."""
     buffer: Buffer = ins.attr
     storage = STORAGE[buffer.element.name]
@@ -227,7 +237,7 @@ def _load_one(e: Lanes, ins: Ins, index: str, test: bool, mask: str | None, far:
     return _loaded(e, ins, raw, 1)
 
 
-def _store_one(e: Lanes, ins: Ins, index: Val, value: Val, test: bool) -> None:
+def _store_one(e: LaneValues, ins: Ins, index: Val, value: Val, test: bool) -> None:
     """All lanes of a vector store to one location: the last one wins."""
     buffer = ins.attr
     each, far = index.parts, _far(e, ins)
@@ -248,12 +258,12 @@ def _store_one(e: Lanes, ins: Ins, index: Val, value: Val, test: bool) -> None:
             raw = to_storage(e.w, buffer.element.name, x, 1)
             storage = STORAGE[buffer.element.name]
             at = _at(e, buffer, far[p])
-            if not streaming_stores.one(e, ins, raw, at):
+            if not _stream_one(e, ins, raw, at):
                 e.w.line(f"store {storage} {raw}, ptr {at}, align {_SIZES[storage]}")
 
 
 @contextmanager
-def _only_if(e: Lanes, conditions: list[str]) -> Iterator[None]:
+def _only_if(e: LaneValues, conditions: list[str]) -> Iterator[None]:
     """A block for when all conditions hold; what becomes known in it is forgotten behind it."""
     if not conditions:
         yield
@@ -270,7 +280,7 @@ def _only_if(e: Lanes, conditions: list[str]) -> Iterator[None]:
     e.leave(mark)
 
 
-def _last(e: Lanes, vector: str, dtype: str, mask: str | None) -> str:
+def _last(e: LaneValues, vector: str, dtype: str, mask: str | None) -> str:
     """The value of the last active lane."""
     if e.width == 1:
         return vector
@@ -286,11 +296,11 @@ def _last(e: Lanes, vector: str, dtype: str, mask: str | None) -> str:
 # ---- atomics --------------------------------------------------------------------------------------------------------
 
 
-def atomic(e: Lanes, ins: Ins) -> Val:
+def atomic(e: LaneValues, ins: Ins) -> Val:
     """Lane by lane, in the order of lanes."""
     (op, buffer), test = ins.attr, tested(e, ins)
     vals = [e.value(a) for a in ins.args]
-    if e.shape.block == 1:
+    if e.variance.block == 1:
         return Val(SAME, (_guarded_rmw(e, ins, [v.parts[0] for v in vals], test),))
     index = vals[0]
     if not ins.used and index.kind == SAME and op.order_free and e.width > 1:
@@ -308,7 +318,7 @@ def atomic(e: Lanes, ins: Ins) -> Val:
     return Val(WIDE, tuple(olds)) if ins.used else Val(SAME, ("0",))
 
 
-def _guarded_rmw(e: Lanes, ins: Ins, args: list[str], test: bool, mask: str | None = None) -> str:
+def _guarded_rmw(e: LaneValues, ins: Ins, args: list[str], test: bool, mask: str | None = None) -> str:
     """One lane by itself."""
     before = e.block
     buffer = ins.attr[1]
@@ -322,7 +332,7 @@ def _guarded_rmw(e: Lanes, ins: Ins, args: list[str], test: bool, mask: str | No
     return e.w.new(f"phi i32 [ 0, %{before} ], [ {old}, %{after} ]") if ins.used else "0"
 
 
-def _rmw(e: Lanes, ins: Ins, args: list[str]) -> str:
+def _rmw(e: LaneValues, ins: Ins, args: list[str]) -> str:
     """Read, change, write one location; what was there. Workgroups and workers have memory of their own."""
     (op, buffer), w = ins.attr, e.w
     at = _at(e, buffer, e.far(args[0]))
@@ -349,7 +359,7 @@ def _rmw(e: Lanes, ins: Ins, args: list[str]) -> str:
     return w.new(f"atomicrmw {name} ptr {at}, i32 {args[1]} monotonic, align 4")
 
 
-def _lane_by_lane(e: Lanes, ins: Ins, args: list[str], mask: str | None) -> str:
+def _lane_by_lane(e: LaneValues, ins: Ins, args: list[str], mask: str | None) -> str:
     """A loop over the active lanes; operands and results go through memory.
 
     It stays a loop: processors learn for each instruction whether it waits for a store before it, and sixteen copies of
@@ -393,7 +403,7 @@ _NEUTRAL = {AtomicOp.AND: (-1, -1), AtomicOp.MIN: (-1, 0x7FFFFFFF), AtomicOp.MAX
 """What changes nothing, for u32 and i32; 0 for the others."""
 
 
-def _one_for_all(e: Lanes, ins: Ins, index: str, value: Val, test: bool) -> None:
+def _one_for_all(e: LaneValues, ins: Ins, index: str, value: Val, test: bool) -> None:
     """All lanes change one location and nobody looks: combine what they bring, and go there once."""
     (op, buffer), w = ins.attr, e.w
     signed, kind, flags = ins.dtype == "i32", ty("u32", e.width), ty("bool", e.width)
@@ -420,10 +430,10 @@ def _one_for_all(e: Lanes, ins: Ins, index: str, value: Val, test: bool) -> None
 # ---- traps ----------------------------------------------------------------------------------------------------------
 
 
-def trap(e: Lanes, ins: Ins) -> None:
+def trap(e: LaneValues, ins: Ins) -> None:
     """The first active lane says what happened, and everything stops."""
     w = e.w
-    mask = e.mask if e.shape.block > 1 else None
+    mask = e.mask if e.variance.block > 1 else None
     with _only_if(e, [] if mask is None else [e.any(mask)]):
         lane = ""
         if mask is not None:
@@ -440,10 +450,65 @@ def trap(e: Lanes, ins: Ins) -> None:
         e.open = False
 
 
-def _of_lane(e: Lanes, val: Val, lane: str) -> str:
+def _of_lane(e: LaneValues, val: Val, lane: str) -> str:
     """One lane's u32 of the first vector."""
     if val.kind in (SAME, EACH):
         return val.parts[0]
     if val.kind == WIDE:
         return e.w.new(f"extractelement {ty('u32', e.width)} {val.parts[0]}, i32 {lane or 0}")
     return e.w.new(f"add i32 {val.parts[0]}, {lane}") if lane else val.parts[0]
+
+
+# ---- past the cache --------------------------------------------------------------------------------------------------
+
+
+def streamed(kernel: Kernel) -> frozenset[Ins]:
+    """The one store of each buffer that the kernel fills from the first element to the last."""
+    items = list(walk(kernel.body))
+    if len(items) > _LIGHT:
+        return frozenset()
+    stores = [i for i in items if isinstance(i, Ins) and i.op == "store"]
+    count = Counter(i.attr for i in stores)
+    return frozenset(i for i in stores if i.attr.name in kernel.stored and not i.attr.shared and count[i.attr] == 1)
+
+
+def _stream_row(e: LaneValues, ins: Ins, raw: str, at: str) -> bool:
+    """Store a vector at `at`, if it may go past the cache where the buffer itself is aligned."""
+    storage, size, index = STORAGE[ins.attr.element.name], ins.attr.element.size, ins.args[0]
+    if ins not in e.streamed or index.op != "gid" or e.width * size % PIECE or e.kernel.workgroup[0] * size % PIECE:
+        return False
+    kind, lanes = vec(storage, e.width), PIECE // size
+    e.past[ins.attr] = PIECE
+    for first in range(0, e.width, lanes):
+        part = raw
+        if lanes < e.width:
+            chosen = ", ".join(f"i32 {k}" for k in range(first, first + lanes))
+            part = e.w.new(f"shufflevector {kind} {raw}, {kind} poison, <{lanes} x i32> <{chosen}>")
+        where = e.w.new(f"getelementptr i8, ptr {at}, i64 {first * size}")
+        e.w.line(f"store {vec(storage, lanes)} {part}, ptr {where}, align {PIECE}, !nontemporal !3")
+    return True
+
+
+def _stream_one(e: LaneValues, ins: Ins, raw: str, at: str) -> bool:
+    """Store one element, if it may go past the cache: the next one follows at once, in the same loop."""
+    storage = STORAGE[ins.attr.element.name]
+    if ins not in e.streamed or storage not in _SCALARS or e.variance.block > 1 or ins.args[0].op in ("gid", "wid"):
+        return False
+    word = _SCALARS[storage]
+    raw = raw if word == storage else e.w.new(f"bitcast {storage} {raw} to {word}")
+    e.past[ins.attr] = ins.attr.element.size
+    e.w.line(f"store {word} {raw}, ptr {at}, align {ins.attr.element.size}, !nontemporal !3")
+    return True
+
+
+def streaming_version(e: LaneValues, past: dict[Buffer, int]) -> str:
+    """Which version runs the tiles of a launch: the one whose stores go past the cache where the host asks for it and
+    the memory is aligned."""
+    wanted = e.enter("%stream", f"load i64, ptr {e.word(14)}")
+    ok = e.enter("%streams", f"icmp ne i64 {wanted}, 0")
+    for buffer in (b for b, alignment in past.items() if alignment == PIECE):
+        address = e.enter(f"%address{buffer.slot}", f"ptrtoint ptr {e.pointer(buffer)} to i64")
+        low = e.enter(f"%low{buffer.slot}", f"and i64 {address}, {PIECE - 1}")
+        even = e.enter(f"%even{buffer.slot}", f"icmp eq i64 {low}, 0")
+        ok = e.enter(f"%streams{buffer.slot}", f"and i1 {ok}, {even}")
+    return e.enter("%body", f"select i1 {ok}, ptr @stream, ptr @fast")

@@ -24,13 +24,11 @@ from dataclasses import dataclass
 
 from ....errors import UnsupportedFeature
 from ....lower.kernel_ir import Buffer, If, Ins, Kernel, Loop, TileCheck, walk
-from .access import TRAP, ZERO
+from .access import FENCE, TRAP, ZERO, streamed, streaming_version
 from .barrier_phases import Phases
-from .hoisted_conditions import held_conditions
 from .instructions import ty
 from .lanes import Lanes
-from .steering import Taken
-from .streaming_stores import FENCE, choose, streamed
+from .tile_check import Taken, held_conditions
 
 ENTRY = "vyre_run"
 _FLUSHING, _PLAIN = 0x9FC0, 0x1F80
@@ -117,7 +115,7 @@ def emit(kernel: Kernel, target: Target) -> Emitted:
         if past:
             versions.append(stream)
             functions.append(text)
-    step, size = fast.shape.step, kernel.workgroup[0]  # it may have chosen narrower blocks
+    step, size = fast.variance.step, kernel.workgroup[0]  # it may have chosen narrower blocks
     block, edge = (step, "safe") if flat and size % step else (0, "")
     if block and size % width == 0:  # fewer vectors at a time make whole blocks of what is left
         parts = next((p for p in (4, 2) if p < parts and size % (width * p) == 0), 1)
@@ -125,7 +123,7 @@ def emit(kernel: Kernel, target: Target) -> Emitted:
             kernel, phases, name="even", width=width, parts=parts, flat=flat, fast=True, taken=taken, held=held
         )
         text = even.text()
-        if size % even.shape.step == 0:
+        if size % even.variance.step == 0:
             edge = even.name
             versions.append(even)
             functions.append(text)
@@ -318,7 +316,7 @@ class _Tiles:
             arrivals.append(self._go_on(stop, after, count, "slow"))
             e.start("good")
         begin, until = self._range(x, end)
-        best = choose(e, self.past) if self.past else "@fast"
+        best = streaming_version(e, self.past) if self.past else "@fast"
         if self.block:
             whole = w.new(f"and i64 {w.new(f'sub i64 {until}, {begin}')}, {-self.block}")
             middle = w.new(f"add i64 {begin}, {whole}")

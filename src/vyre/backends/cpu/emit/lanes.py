@@ -1,43 +1,31 @@
-"""One body of a kernel as a function over many lanes: values, locals, branches and loops.
-
-Where lanes disagree about a branch, both sides run under masks and a side that nobody takes is jumped over; loops run
-while a lane is left. Locals are values too: where paths meet, a phi chooses.
+"""One body of a kernel as a function over many lanes: which of them it runs together, and in which order.
 
 Block by block is one loop where the kernel has no barriers; otherwise one loop for each stretch between them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from types import MappingProxyType
 
-from ....errors import UnsupportedFeature
-from ....lower.kernel_ir import PURE, Body, Buffer, If, Ins, Kernel, Local, Loop, walk
-from . import access, subgroups, unroll
+from ....lower.kernel_ir import PURE, Body, If, Ins, Kernel, Local, Loop, walk
+from . import access, subgroups
 from .barrier_phases import PAD, Phases
-from .hoisted_conditions import unused, without
-from .instructions import literal, pure, ty
-from .steering import Taken
-from .uniformity import EACH, ROW, SAME, WIDE, Val, Variance, assigned, each_once
-from .writer import FunctionWriter
+from .control_flow import LaneFlow
+from .instructions import ty
+from .tile_check import Taken, without
+from .uniformity import SAME, WIDE, Val, Variance, assigned
+from .values import LEFT, NOTHING
 
-LEFT = Local("", "bool")
-"""The lanes that have not returned yet, kept like a local."""
-NOTHING: Mapping[int, bool] = MappingProxyType({})
 FREE = frozenset(("const", "gid", "wid", "lid", "lane", "index", "flush"))
 """Instructions that cost nothing, or next to nothing beside the load that they go with."""
 SCATTERED = {"load": 10, "store": 56, "atomic": 32}
 _ROW_GAIN, _WORK_GAIN = 7, 4
 """Cycles that a vector of 16 lanes loses by accesses all over memory, and gains by others and by instructions (about,
 as measured)."""
-_SLOW = frozenset(("div", "rem", "sqrt", "round_f16"))
-_MOST_RETURNS = 200
-_SHORT = 16
-"""A masked body of at most so many simple instructions is computed without asking whether a lane needs it."""
 
 
-class Lanes(FunctionWriter):
+class Lanes(LaneFlow):
     """Writes one function: `i1 name(shared, worker, i64 x0, i64 x1, i32 wy, i32 wz, taken...)`, true when everything
     must stop.
 
@@ -62,23 +50,11 @@ class Lanes(FunctionWriter):
         held: Mapping[int, bool] = NOTHING,
         streamed: frozenset[Ins] = frozenset(),
     ) -> None:
-        super().__init__(kernel, phases)
-        self.name, self.flat, self.fast, self.rows, self.held = name, flat, fast, rows, held
-        self.streamed, self.taken, self.steering = streamed, taken, taken.steering
-        self.given = taken.given if fast else {}
-        self.past: dict[Buffer, int] = {}
-        """Buffers with stores that went past the cache, and to how many bytes their elements must be aligned."""
-        self.body = without(kernel.body, held)
-        self.unused = unused(kernel, held) if held else frozenset()
-        self.counters: dict[int, Val] = {}
-        self.mask: tuple[str, ...] | None = None
-        self.region = self.returns = 0
-        self.dead = False
-        """The rest of the body is not reached: its lanes have returned."""
-        self.lane_end = self.group_end = ""
+        super().__init__(kernel, phases, flat=flat, fast=fast, taken=taken, rows=rows, held=held, streamed=streamed)
+        self.name, self.body = name, without(kernel.body, held)
+        self.group_end = ""
         self.span = "%x0", "%x1"
-        self.ids: dict[tuple[str, int], tuple[str, ...]] = {}
-        self.shapes: dict[tuple[int, int], Variance] = {}
+        self.variances: dict[tuple[int, int], Variance] = {}
         self.most = width, parts
         self.cut(width, parts)
 
@@ -99,15 +75,15 @@ class Lanes(FunctionWriter):
 
     def cut(self, width: int, parts: int) -> None:
         """From here on, blocks are `parts` vectors of `width` lanes."""
-        self.width, self.parts, self.shape = width, parts, self.shape_of(width, parts)
+        self.width, self.parts, self.variance = width, parts, self.variance_of(width, parts)
 
-    def shape_of(self, width: int, parts: int) -> Variance:
-        if (width, parts) not in self.shapes:
+    def variance_of(self, width: int, parts: int) -> Variance:
+        if (width, parts) not in self.variances:
             memory, spilled = frozenset(self.phases.memory), frozenset(self.phases.spilled)
-            self.shapes[width, parts] = Variance(
+            self.variances[width, parts] = Variance(
                 self.kernel, width, parts, self.flat, self.rows, memory, spilled, self.held
             )
-        return self.shapes[width, parts]
+        return self.variances[width, parts]
 
     def _rows(self) -> None:
         """Every invocation from x0 to x1 in all rows of a workgroup; block after block in a row, or row after row in a
@@ -288,16 +264,16 @@ class Lanes(FunctionWriter):
             parts = 1
         if width == 1:
             return width, parts
-        shape = self.shape_of(width, parts)
+        variance = self.variance_of(width, parts)
         gain = 0
         for i in [i for loop in loops for i in walk(loop.body)] or inside:
             if not isinstance(i, Ins) or i.op in FREE:
                 continue
             if i.op in SCATTERED:
-                level = shape.level(i.args[0])
-                far = level == WIDE and not shape.is_row(i.args[0])
+                level = variance.level(i.args[0])
+                far = level == WIDE and not variance.is_row(i.args[0])
                 gain += SCATTERED[i.op] if far else -_ROW_GAIN * (level == WIDE)
-            elif i.op in PURE and shape.level(i) == WIDE:
+            elif i.op in PURE and variance.level(i) == WIDE:
                 gain -= _WORK_GAIN
         return (1, parts if loops else 1) if gain > 0 else (width, parts)
 
@@ -357,7 +333,7 @@ class Lanes(FunctionWriter):
         before, kind = self.block, "i64" if self.flat else "i32"
         first, last = self.span if self.flat else ("0", str(self.kernel.lanes))
         at, after = f"%{w.fresh('at')}", f"%{w.fresh('at')}"
-        step = self.shape.step
+        step = self.variance.step
         self.jump(label)
         self.start(label)
         w.line(f"{at} = phi {kind} [ {first}, %{before} ], [ {after}, %{self.lane_end} ]")
@@ -376,12 +352,12 @@ class Lanes(FunctionWriter):
 
     def _present(self, at: str, last: str) -> tuple[str, ...] | None:
         """The lanes of this block that there are, unless it is sure to be whole."""
-        if self.shape.block == 1 or (self.fast if self.flat else self.kernel.lanes % self.shape.block == 0):
+        if self.variance.block == 1 or (self.fast if self.flat else self.kernel.lanes % self.variance.block == 0):
             return None
         w, kind = self.w, "i64" if self.flat else "i32"
         count = w.new(f"sub {kind} {last}, {at}")
         if self.flat:
-            count = w.call("i64", "llvm.umin.i64", ("i64", count), ("i64", str(self.shape.block)))
+            count = w.call("i64", "llvm.umin.i64", ("i64", count), ("i64", str(self.variance.block)))
             count = w.new(f"trunc i64 {count} to i32")
         lanes = self.splat(count, "i32")
         wide, flags = self.iota(), []
@@ -396,7 +372,7 @@ class Lanes(FunctionWriter):
         written = assigned(body)
         if phases.left is not None:
             self._remaining(phases.left)
-        leaves = any(id(item) in self.shape.leaves for item in body)
+        leaves = any(id(item) in self.variance.leaves for item in body)
         if leaves or phases.left is not None:
             self.env[LEFT] = Val(WIDE, self.mask or self.ones())
         kept = [local for local in _touched(body) if local in phases.memory]
@@ -413,382 +389,7 @@ class Lanes(FunctionWriter):
         cont = self.w.fresh("go")
         self.branch(self.any(found.parts), cont, self.lane_end)
         self.start(cont)
-        self.mask = None if self.shape.block == 1 else found.parts
-
-    def lanes(self, body: Sequence[Ins | If | Loop]) -> None:
-        """A body that lanes run, as many as the mask says."""
-        for k, item in enumerate(body):
-            if isinstance(item, If):
-                if self.shape.parting(item):
-                    self._parted(item)
-                else:
-                    self._branches(item, self.lanes)
-            elif isinstance(item, Loop):
-                self._loop(item, self.lanes)
-            else:
-                self.instruction(item)
-            if not self.open or self.dead:
-                return None
-            if id(item) in self.shape.leaves:
-                left = self.env[LEFT].parts
-                if self.region:
-                    self.mask = self.both(self.mask, left)
-                    return self._rest(body[k + 1 :])
-                self.mask = left
-                if self.phases.left is not None:
-                    self.keep(self.phases.left, "bool", self.env[LEFT])
-                cont = self.w.fresh("go")
-                self.branch(self.any(left), cont, self.lane_end)
-                self.start(cont)
-        return None
-
-    def _rest(self, body: Sequence[Ins | If | Loop]) -> None:
-        """What follows a return inside a branch, for the lanes that are left: a branch inside the one before."""
-        self.returns += 1
-        if self.returns > _MOST_RETURNS:
-            raise UnsupportedFeature(
-                f"more than {_MOST_RETURNS} returns follow each other inside a branch or loop",
-                fix="return once: set a local where it is to end, and test that",
-                name="returns",
-            )
-        self._masked(self.mask or self.ones(), body, self.region)
-        self.returns -= 1
-
-    def _parted(self, item: If) -> None:
-        condition = self.wide(self.value(item.condition), "bool")
-        mask = self.mask
-        self._masked(self.both(mask, condition), item.then, self.shape.region(item.then))
-        if item.orelse and self.open:
-            flags = ty("bool", self.width)
-            other = tuple(self.w.new(f"xor {flags} {c}, {self.ones()[0]}") for c in dict.fromkeys(condition))
-            other = other if len(other) == self.parts else other * self.parts
-            self.mask = mask
-            self._masked(self.both(mask, other), item.orelse, self.shape.region(item.orelse))
-        self.mask = mask
-
-    def _masked(self, mask: tuple[str, ...], body: Sequence[Ins | If | Loop], region: int) -> None:
-        """Run a body for the lanes of `mask`, if there is one."""
-        if not body:
-            return
-        mark, outer = len(self.trail), (self.mask, self.region)
-        base = self.env
-        if _short(body):
-            self.env = base.fork()
-            self.mask, self.region = mask, region
-            self.lanes(body)
-            base.own.update((local, val) for local, val in self.env.own.items() if local in base)
-            self.env = base
-        else:
-            inside, after = self.w.fresh("some"), self.w.fresh("none")
-            self.branch(self.any(mask), inside, after)
-            arms = [(self.block, base)]
-            self.env = base.fork()
-            self.start(inside)
-            self.mask, self.region = mask, region
-            self.lanes(body)
-            if self.open:
-                arms.append((self.block, self.env))
-                self.jump(after)
-            self.join(after, base, arms)
-        self.dead = False
-        self.leave(mark)
-        self.mask, self.region = outer
-
-    # ---- control flow that does not part
-
-    def _branches(self, item: If, run: Callable[[Body], None]) -> None:
-        condition = self.value(item.condition).parts[0]
-        w, before, block = self.w, self.env, self.block
-        then, other, after = w.fresh("then"), w.fresh("else"), w.fresh("end")
-        mask = self.mask
-        self.branch(condition, then, other if item.orelse else after)
-        arms = [] if item.orelse else [(block, before)]
-        for label, body in ((then, item.then), (other, item.orelse)):
-            if label is other and not body:
-                continue
-            mark = len(self.trail)
-            self.start(label)
-            self.env = before.fork()
-            run(body)
-            self.mask, self.dead = mask, False
-            if self.open:
-                arms.append((self.block, self.env))
-                self.jump(after)
-            self.leave(mark)
-        self.join(after, before, arms)
-
-    def _loop(self, loop: Loop, run: Callable[[Body], None]) -> None:
-        w = self.w
-        mine = run == self.lanes
-        parted = mine and self.shape.parting(loop)
-        leaving = mine and id(loop) in self.shape.leaves
-        level = max(self.shape.level(loop.start), SAME) if mine else SAME
-        start, stop = self.coerce(self.value(loop.start), level, "u32"), self.value(loop.stop)
-        changed = assigned(loop.body)
-        if leaving:
-            changed[LEFT] = None
-        carried = [local for local in changed if local in self.env]
-        outer, before, mark = (self.mask, self.region), self.block, len(self.trail)
-        head, inside, done = w.fresh("loop"), w.fresh("loop"), w.fresh("loop")
-        counted = start.kind == stop.kind == SAME
-        if counted:
-            start, stop = (Val(SAME, (self.far(x.parts[0]),)) for x in (start, stop))
-            if mine and not parted and not leaving:
-                start = unroll.unrolled(self, loop, start, stop)
-                before = self.block
-        self.jump(head)
-        self.start(head)
-        index, index_at = self.phis(start)
-        phis = {local: self.phis(self.env[local]) for local in carried}
-        entry = self.env
-        header = self.env = entry.fork()
-        header.own.update((local, val) for local, (val, _) in phis.items())
-        active: Val | None = None
-        if parted:
-            active, active_at = self.phis(Val(WIDE, outer[0] or self.ones()))
-        mask = active.parts if active else outer[0]
-        if leaving and not parted:
-            mask = self.both(mask, self.env[LEFT].parts)
-        condition, mask = self._goes_on(loop, index, stop, mask, parted, leaving)
-        self.branch(condition, inside, done)
-        self.start(inside)
-        self.env = header.fork()
-        self.mask, self.region = mask, self.shape.region(loop.body) if mine else 0
-        self.counters[id(loop)] = Val(SAME, (self.near(index.parts[0]),)) if counted else index
-        run(loop.body)
-        self.dead = False
-        arrivals = [(before, start, entry, outer[0] or (self.ones() if parted else ()))]
-        if self.open:
-            if self.kernel.poll:
-                self.poll()
-            kind = "i64" if counted else ty("u32", self.width if index.kind == WIDE else 1)
-            one = "splat (i32 1)" if index.kind == WIDE and self.width > 1 else "1"
-            after = Val(index.kind, tuple(w.new(f"add {kind} {i}, {one}") for i in index.parts))
-            rest = mask
-            if parted and leaving:
-                rest = self.both(mask, self.env[LEFT].parts)
-            arrivals.append((self.block, after, self.env, rest or ()))
-            self.jump(head)
-        self.fill_phis("u64" if counted else "u32", index, index_at, [(block, val) for block, val, _, _ in arrivals])
-        for local, (val, at) in phis.items():
-            self.fill_phis(local.dtype, val, at, [(block, env[local]) for block, _, env, _ in arrivals])
-        if active:
-            self.fill_phis("bool", active, active_at, [(block, Val(WIDE, m)) for block, _, _, m in arrivals])
-        self.leave(mark)
-        self.start(done)
-        entry.own.update(header.own)
-        self.env = entry
-        self.mask, self.region = outer
-
-    def _goes_on(
-        self, loop: Loop, index: Val, stop: Val, mask: tuple[str, ...] | None, parted: bool, leaving: bool
-    ) -> tuple[str, tuple[str, ...] | None]:
-        """Whether an iteration begins, and for which lanes."""
-        w = self.w
-        scalar: str | None = None
-        if loop.endless:
-            pass
-        elif index.kind == stop.kind == SAME:
-            scalar = w.new(f"icmp ult i64 {index.parts[0]}, {stop.parts[0]}")
-        else:
-            a, b = self.wide(index, "u32"), self.wide(stop, "u32")
-            word = ty("u32", self.width)
-            below = (w.new(f"icmp ult {word} {x}, {y}") for x, y in zip(a, b, strict=True))
-            mask = self.both(mask, tuple(below))
-        if loop.live is not None:
-            live, t = self.env[loop.live], loop.live.dtype
-            width = self.width if live.kind == WIDE else 1
-            flags = live.parts
-            if t != "bool":
-                zero = literal(t, 0, width)
-                flags = tuple(w.new(f"icmp ne {ty(t, width)} {x}, {zero}") for x in flags)
-            if live.kind == SAME:
-                scalar = flags[0] if scalar is None else w.new(f"and i1 {scalar}, {flags[0]}")
-            else:
-                mask = self.both(mask, self.wide(Val(live.kind, flags), "bool"))
-        if (parted or leaving) and mask is not None:
-            some = self.any(mask)
-            scalar = some if scalar is None else w.new(f"and i1 {scalar}, {some}")
-        assert scalar is not None
-        return scalar, mask
-
-    # ---- instructions
-
-    def instruction(self, ins: Ins) -> None:
-        """Write one instruction, and remember its value."""
-        if id(ins) in self.unused:
-            return
-        match ins.op:
-            case "set":
-                self._set(ins)
-            case "store":
-                access.store(self, ins)
-            case "trap":
-                access.trap(self, ins)
-            case "return":
-                self._return()
-            case "barrier":
-                pass
-            case _:
-                val = self._compute(ins)
-                self.know(id(ins), val)
-                if id(ins) in self.phases.spilled:
-                    self.keep(self.phases.spilled[id(ins)], ins.dtype, val)
-
-    def value(self, ins: Ins) -> Val:
-        """The value of an instruction: known here, kept in memory by an earlier stretch, or cheap to compute again."""
-        found = self.known.get(id(ins))
-        if found is not None:
-            return found
-        if id(ins) in self.phases.spilled:
-            return self.know(id(ins), self.kept(self.phases.spilled[id(ins)], ins.dtype))
-        return self.know(id(ins), self._compute(ins))
-
-    def _compute(self, ins: Ins) -> Val:
-        match ins.op:
-            case "const":
-                return Val(SAME, (self.number(ins.attr) if ins.dtype == "f32" else literal(ins.dtype, ins.attr),))
-            case "load":
-                found = access.load(self, ins)
-                return self.number_of(found) if ins.attr.element.name == "f16" else found
-            case "atomic":
-                return access.atomic(self, ins)
-            case "get":
-                return self.env[ins.attr]
-            case "index":
-                return self.counters[id(ins.attr)]
-            case "len":
-                return Val(SAME, (self.length(ins.attr),))
-            case "gid" | "wid" | "lid":
-                return self.id(ins.op, ins.attr)
-            case "gid_lo" | "gid_hi":
-                return Val(SAME, self.ids[ins.op, ins.attr])
-            case "lane":
-                return self._subgroup_lane()
-        vals = [self.value(a) for a in ins.args]
-        if ins.op == "flush" and not self.kernel.soft_flush:
-            return self.number_of(vals[0])
-        if ins.op == "convert" and ins.dtype == "f32":
-            return self.number_of(self._pure(ins, vals))
-        return self._pure(ins, vals)
-
-    def number_of(self, val: Val) -> Val:
-        """An f32 that was made of integers, as one that comes out of arithmetic: the product with a 1 that the compiler
-        does not know. The machine flushes it, and whatever is known of the integers, nothing is of the product."""
-        if self.kernel.soft_flush:
-            return val
-        x = Ins("get", "f32")
-        return self._pure(Ins("mul", "f32", (x, x)), [val, Val(SAME, (self.number(0x3F800000),))])
-
-    def _pure(self, ins: Ins, vals: list[Val]) -> Val:
-        kinds = {val.kind for val in vals}
-        if kinds == {SAME}:
-            return Val(SAME, (pure(self.w, ins, [val.parts[0] for val in vals], 1),))
-        if ROW in kinds and (row := self._row(ins, vals)) is not None:
-            return row
-        width, kind = self.width, WIDE
-        if kinds <= {SAME, EACH}:
-            width, kind = 1, EACH
-            columns = [val.parts if val.kind == EACH else val.parts * self.parts for val in vals]
-        else:
-            columns = [self.wide(val, a.dtype) for val, a in zip(vals, ins.args, strict=True)]
-        return Val(kind, each_once(zip(*columns, strict=True), lambda args: pure(self.w, ins, args, width)))
-
-    def _row(self, ins: Ins, vals: list[Val]) -> Val | None:
-        """A row that moved is a row."""
-        kinds = tuple(val.kind for val in vals)
-        if ins.op == "convert" and ins.dtype in ("u32", "i32"):
-            return vals[0]
-        if ins.dtype not in ("u32", "i32") or ins.op not in ("add", "sub"):
-            return None
-        if (kinds[0] == ROW and kinds[1] in (SAME, EACH)) or (ins.op == "add" and kinds[1] == ROW and kinds[0] != WIDE):
-            if kinds == (ROW, ROW):
-                return None
-            a, b = (val.parts if val.kind != SAME else val.parts * self.parts for val in vals)
-            pairs = zip(a, b, strict=True)
-            return Val(ROW, each_once(pairs, lambda xy: self.w.new(f"{ins.op} i32 {xy[0]}, {xy[1]}")))
-        return None
-
-    def id(self, op: str, axis: int) -> Val:
-        """A global, workgroup or local id."""
-        w, sizes = self.w, self.kernel.workgroup
-        size, row = sizes[axis], self.shape.row
-        if op == "lid" and size == 1:
-            return Val(SAME, ("0",))
-        if self.flat:
-            if axis:
-                found = self.ids[op, axis]
-                return Val(SAME if len(found) == 1 else EACH, found)
-            if op == "gid" or size == 1:
-                return Val(row, self.at)
-            if op == "lid":
-                return Val(row, tuple(w.new(f"urem i32 {at}, {size}") for at in self.at))
-            return Val(SAME, (w.new(f"udiv i32 {self.at[0]}, {size}"),))
-        if op == "wid":
-            return Val(SAME, self.ids[op, axis])
-        if op == "gid":
-            (first,) = self.ids["first", axis]
-            if size == 1:
-                return Val(SAME, (first,))
-            local = self.id("lid", axis)
-            width = self.width if local.kind == WIDE else 1
-            offset = self.splat(first, "i32") if width > 1 else first
-            return Val(local.kind, tuple(w.new(f"add {ty('u32', width)} {x}, {offset}") for x in local.parts))
-        return self._local_id(axis, row)
-
-    def _local_id(self, axis: int, row: int) -> Val:
-        w, sizes = self.w, self.kernel.workgroup
-        if axis == 0 and sizes[0] == self.kernel.lanes:
-            return Val(row, self.at)
-        below = (1, sizes[0], sizes[0] * sizes[1])[axis]
-        level = self.shape.id_level("lid", axis)
-        if axis == 0 and sizes[0] % self.width == 0:
-            return Val(row, tuple(w.new(f"urem i32 {at}, {sizes[0]}") for at in self.at))
-        kind = ty("u32", self.width if level == WIDE else 1)
-        number = (lambda n: f"splat (i32 {n})") if level == WIDE and self.width > 1 else str
-        source = self.at if level == EACH else self.at[:1] if level == SAME else self.wide(Val(row, self.at), "u32")
-        found = []
-        for x in source:
-            quotient = x if below == 1 else w.new(f"udiv {kind} {x}, {number(below)}")
-            top = below * sizes[axis] == self.kernel.lanes
-            found.append(quotient if top else w.new(f"urem {kind} {quotient}, {number(sizes[axis])}"))
-        return Val(level, tuple(found))
-
-    def _subgroup_lane(self) -> Val:
-        return Val(self.shape.row, tuple(self.w.new(f"and i32 {at}, 31") for at in self.at))
-
-    def _set(self, ins: Ins) -> None:
-        local = ins.attr
-        level = self.shape.local(local)
-        val = self.coerce(self.value(ins.args[0]), level, local.dtype)
-        old = self.env.get(local)
-        if self.mask is not None and level == WIDE and old is not None and self.shape.keeps(local, self.region):
-            kind, flags = ty(local.dtype, self.width), ty("bool", self.width)
-            new = (
-                self.w.new(f"select {flags} {m}, {kind} {x}, {kind} {y}")
-                for m, x, y in zip(self.mask, val.parts, old.parts, strict=True)
-            )
-            val = Val(WIDE, tuple(new))
-        self.env[local] = val
-
-    def _return(self) -> None:
-        if self.region == 0:
-            if self.phases.left is not None:
-                zero = "false" if self.width == 1 else "zeroinitializer"
-                self.keep(self.phases.left, "bool", Val(WIDE, (zero,) * self.parts))
-            self.jump(self.lane_end)
-            return
-        assert self.mask is not None
-        flags = ty("bool", self.width)
-        gone = (self.w.new(f"xor {flags} {m}, {self.ones()[0]}") for m in self.mask)
-        self.env[LEFT] = Val(WIDE, self.both(self.env[LEFT].parts, tuple(gone)))
-        self.dead = True
-
-
-def _short(body: Sequence[Ins | If | Loop]) -> bool:
-    return len(body) <= _SHORT and all(
-        isinstance(i, Ins) and (i.op in PURE or i.op in ("get", "set")) and i.op not in _SLOW for i in body
-    )
+        self.mask = None if self.variance.block == 1 else found.parts
 
 
 def _touched(body: Body) -> list[Local]:

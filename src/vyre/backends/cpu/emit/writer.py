@@ -49,7 +49,7 @@ class Env:
 class FunctionWriter:
     """What is known while a function is written, and how to write its common parts."""
 
-    shape: Variance
+    variance: Variance
     width: int
     parts: int
 
@@ -241,7 +241,7 @@ class FunctionWriter:
                 found.append(self.w.new(f"trunc {byte} {raw} to {ty('bool', self.width)}"))
             else:
                 found.append(self.w.new(f"load {ty(dtype, self.width)}, ptr {where}, align 4"))
-        return Val(SAME if self.shape.block == 1 else WIDE, tuple(found))
+        return Val(SAME if self.variance.block == 1 else WIDE, tuple(found))
 
     def _kept_at(self, offset: int, dtype: str) -> list[str]:
         scalar = "i8" if dtype == "bool" else TYPES[dtype]
