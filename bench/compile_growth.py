@@ -162,8 +162,9 @@ def program_of(name: str, n: int) -> Any:
 
 def measure(name: str, n: int) -> dict[str, float]:
     """Seconds of the processor for each stage, and the peak of memory in MiB above what it was before."""
-    from vyre.backends.cpu import jit
     from vyre.backends.cpu.build import Switches, soft_flush
+    from vyre.backends.cpu.compile import compile_object
+    from vyre.backends.cpu.devices import host as this_host
     from vyre.backends.cpu.emit.kernel import Target, emit
     from vyre.foundation.check.validate import validate
     from vyre.foundation.ir.report import Capabilities
@@ -172,8 +173,8 @@ def measure(name: str, n: int) -> dict[str, float]:
     from vyre.lower.from_program import build
     from vyre.lower.options import PASSES
 
-    host = jit.host()
-    jit.compile_object("define void @f() {\n  ret void\n}\n")
+    host = this_host()
+    compile_object("define void @f() {\n  ret void\n}\n")
     program_of("unrolled", 2)
     taken: dict[str, float] = {}
     start = time.process_time()
@@ -206,7 +207,7 @@ def measure(name: str, n: int) -> dict[str, float]:
     note("uniform")
     emitted = emit(kernel, Target(width=host.vector_bits // 32, mxcsr=host.x86))
     note("emit")
-    jit.compile_object(emitted.text)
+    compile_object(emitted.text)
     note("llvm")
     taken["total"] = sum(taken.values())
     taken["peak_mib"] = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024

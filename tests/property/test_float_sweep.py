@@ -4,7 +4,8 @@ from functools import cache
 
 import pytest
 
-from vyre.backends.cpu import CpuBackend, Switches, unavailable
+from vyre.backends.cpu import CpuBackend, Switches
+from vyre.backends.cpu.devices import unavailable
 from vyre.backends.reference import run
 from vyre.conform.float_sweep import EDGES, KNOWN, LANES, TEMPTING, WAYS, expressions, full_cases, name_of, quick_case
 from vyre.driver.contract.values import DispatchConfig

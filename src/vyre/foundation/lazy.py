@@ -29,3 +29,17 @@ def lazily(package: str, offers: Mapping[str, str]) -> Callable[[str], Any]:
         return getattr(import_module(modules[name], package), name)
 
     return resolve
+
+
+def later(package: str, place: str) -> Callable[..., Any]:
+    """A function that calls another one, imported by then: `place` is `module:name`, as the package would import it.
+
+    >>> later("vyre", ".foundation.lazy:where")({".key": "hex_short"})
+    {'hex_short': '.key'}
+    """
+    module, _, name = place.partition(":")
+
+    def call(*args: Any, **options: Any) -> Any:
+        return getattr(import_module(module, package), name)(*args, **options)
+
+    return call

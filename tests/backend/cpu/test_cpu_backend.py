@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from tests.contract.programs import ADD, COUNT, LONG, NUMBER, TRAP, unwords, words
 
-from vyre.backends.cpu import REGISTRATION, CpuBackend, Switches, exactness, unavailable
+from vyre.backends.cpu import REGISTRATION, CpuBackend, Switches, exactness
 from vyre.backends.cpu.build import ObjectCode
-from vyre.backends.cpu.jit import host
+from vyre.backends.cpu.devices import host, unavailable
 from vyre.backends.reference import run
 from vyre.conform.programs.random import random_program
 from vyre.driver.admission.program import why_not
@@ -87,7 +87,7 @@ def test_importing_the_package_loads_no_compiler():
 @pytest.mark.parametrize("package", ["llvmlite", "_cffi_backend"])
 def test_what_is_missing_is_said(monkeypatch, package):
     assert unavailable() is None
-    monkeypatch.setattr("vyre.backends.cpu.find_spec", lambda name: None if name == package else object())
+    monkeypatch.setattr("vyre.backends.cpu.devices.find_spec", lambda name: None if name == package else object())
     assert "is not installed: pip install" in unavailable()
 
 

@@ -7,8 +7,10 @@ import pytest
 
 import vyre
 from vyre import In, InOut, Out, barrier, f32, gid, lid, shared, trap, u8, u16, u32, wg
+from vyre.backends.cpu.abi import NEXT, STOP, TRAP, TRAP_ADDRESS, TRAP_INVOCATION
+from vyre.backends.cpu.compile import compile_object
+from vyre.backends.cpu.device import ffi, load
 from vyre.backends.cpu.emit.kernel import Target, emit
-from vyre.backends.cpu.jit import compile_object, ffi, load
 from vyre.backends.reference import run
 from vyre.backends.reference.engines.memory import Memory
 from vyre.conform.programs.random import Case, random_program
@@ -41,7 +43,6 @@ from vyre.lower.uniformity import mark_uniform
 
 WIDTHS = (1, 4, 8, 16)
 BLOCK, BLOCKS = 12, 8
-NEXT, STOP, TRAP, TRAP_ADDRESS, TRAP_INVOCATION = 7, 8, 9, 10, 11
 
 
 def lowered(program, *, soft_flush=None, poll=False):

@@ -8,9 +8,12 @@ import pytest
 import vyre
 from vyre import In, Out, barrier, f32, gid, i32, lid, shared, u8, u16, u32, u64
 from vyre.backends.cpu import CpuBackend
+from vyre.backends.cpu.abi import NEXT
+from vyre.backends.cpu.compile import compile_object
+from vyre.backends.cpu.device import ffi, load
+from vyre.backends.cpu.devices import host
 from vyre.backends.cpu.emit import access
 from vyre.backends.cpu.emit.kernel import Target, emit
-from vyre.backends.cpu.jit import compile_object, ffi, host, load
 from vyre.backends.cpu.run import warm
 from vyre.backends.cpu.run.launch import Launch
 from vyre.driver.contract.values import DispatchConfig
@@ -184,7 +187,7 @@ def launched(text, target, x, *, streams, workgroup=64):
     launch.buffers[0], launch.buffers[1] = ffi.from_buffer(x), ffi.from_buffer(target)
     launch.aim(ffi.new("int64_t[]", [len(x), len(target)]), (-(-len(x) // workgroup), 1, 1), 4, streams)
     launch.hold = text, target, x
-    launch.shared[7] = 0
+    launch.shared[NEXT] = 0
     code.run(launch.shared, launch.first)
 
 

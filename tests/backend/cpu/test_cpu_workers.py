@@ -13,11 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from vyre.backends.cpu.abi import NEXT
 from vyre.backends.cpu.build import Facts
-from vyre.backends.cpu.jit import compile_object, ffi, load
+from vyre.backends.cpu.compile import compile_object
+from vyre.backends.cpu.device import ffi, load
 from vyre.backends.cpu.run.launch import (
     INLINE_WORK,
-    NEXT,
     PRIVATE_BYTES,
     SEEN_WORK,
     Launch,

@@ -101,8 +101,8 @@ def test_without_the_bindings_it_says_how_to_get_them(monkeypatch, missing):
         if missing == "cuda":
             raise ModuleNotFoundError("No module named 'cuda'")
 
-    monkeypatch.setattr(package, "find_spec", find)
-    assert package.unavailable() == "cuda-bindings is not installed: pip install 'vyre[cuda]'"
+    monkeypatch.setattr(driver, "find_spec", find)
+    assert package.REGISTRATION.unavailable() == "cuda-bindings is not installed: pip install 'vyre[cuda]'"
 
 
 class Library:
@@ -149,7 +149,7 @@ def fake(monkeypatch):
         made = Library(**answers)
         for module in (driver, devices, staging):
             monkeypatch.setattr(module, "library", lambda: made)
-        monkeypatch.setattr(package, "find_spec", lambda name: name)
+        monkeypatch.setattr(driver, "find_spec", lambda name: name)
         monkeypatch.setattr(compiling, "nvrtc", lambda: SimpleNamespace(nvrtcVersion=lambda: (0, 13, 0)))
         monkeypatch.setattr(driver, "_contexts", {})
         return made
@@ -175,7 +175,7 @@ def fake(monkeypatch):
 )
 def test_what_is_missing_is_said_with_what_to_do(fake, answers, said):
     fake(**answers)
-    why = package.unavailable()
+    why = package.REGISTRATION.unavailable()
     assert (why is None) is (said is None)
     if said is not None:
         assert re.search(said, why), why
@@ -188,13 +188,13 @@ def test_bindings_that_do_not_load_and_a_missing_compiler_are_named(fake, monkey
         raise BackendUnavailable("the library NVRTC cannot be loaded: no file", fix="pip install vyre[cuda]")
 
     monkeypatch.setattr(compiling, "nvrtc", broken)
-    assert package.unavailable() == "the library NVRTC cannot be loaded: no file: pip install vyre[cuda]"
+    assert package.REGISTRATION.unavailable() == "the library NVRTC cannot be loaded: no file: pip install vyre[cuda]"
 
     def unloadable():
         raise ImportError("undefined symbol")
 
     monkeypatch.setattr(driver, "library", unloadable)
-    assert package.unavailable() == (
+    assert package.REGISTRATION.unavailable() == (
         "cuda-bindings cannot be loaded (undefined symbol): "
         "reinstall it with pip install --force-reinstall cuda-bindings"
     )
@@ -202,7 +202,7 @@ def test_bindings_that_do_not_load_and_a_missing_compiler_are_named(fake, monkey
 
 def test_devices_are_asked_for_only_where_there_are_some(fake, monkeypatch):
     fake(cuInit=(100,))
-    assert package.list_devices() == ()
+    assert package.REGISTRATION.devices() == ()
     with pytest.raises(BackendUnavailable, match=r"finds no device.*Fix: connect one"):
         driver.found_devices()
     monkeypatch.setattr(backends, "found_devices", lambda: [FOUND])
@@ -536,7 +536,7 @@ def own():
 
 
 def test_the_record_names_the_device_and_its_tools(backend):
-    assert backend.device == package.list_devices()[0].name
+    assert backend.device == package.REGISTRATION.devices()[0].name
     assert "\0" not in backend.device
     extras = backend.capability.extras
     assert extras["arch"].startswith("sm_")
@@ -874,7 +874,7 @@ def test_a_forked_process_is_told_to_be_spawned():
         child = os.fork()
         if child == 0:
             try:
-                text = str(package.unavailable())
+                text = str(package.REGISTRATION.unavailable())
             except BaseException as e:
                 text = repr(e)
             os.write(1, text.encode())

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import vyre
 from vyre import In, InOut, Out, atomic_add, barrier, f32, gid, lid, shared, u8, u32
-from vyre.backends.cpu.emit.tile_check import held_conditions, without
 from vyre.backends.cpu.emit.kernel import Target, emit
 from vyre.backends.cpu.emit.lanes import Lanes
+from vyre.backends.cpu.emit.tile_check import held_conditions, without
 from vyre.conform.programs.random import random_program
 from vyre.foundation.ir.program import Program, workgroup
 from vyre.lower import improve, lower

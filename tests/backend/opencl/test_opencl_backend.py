@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from tests.contract.programs import ADD, COUNT, LONG, NEIGHBOUR, TRAP, unwords, words
 
-from vyre.backends.opencl import REGISTRATION, exactness, probe_key, unavailable
+from vyre.backends.opencl import REGISTRATION, exactness
 from vyre.backends.opencl import backend as backends
 from vyre.backends.opencl import devices as platforms
 from vyre.backends.opencl.build import build, kernel_text
+from vyre.backends.opencl.devices import probe_key, unavailable
 from vyre.backends.opencl.emit.text import Mode
 from vyre.driver.contract.values import DispatchConfig, ResidentReadRange
 from vyre.driver.guard import compile as pipelines
@@ -94,9 +95,7 @@ def test_unknown_names_of_the_package_are_unknown():
 
 
 def test_a_binding_that_is_not_installed_is_named(monkeypatch):
-    import vyre.backends.opencl as package
-
-    monkeypatch.setattr(package, "find_spec", lambda name: None)
+    monkeypatch.setattr(platforms, "find_spec", lambda name: None)
     assert unavailable() == "pyopencl is not installed: pip install 'vyre[opencl]'"
 
 

@@ -103,8 +103,8 @@ def test_unknown_names_of_the_package_are_unknown():
 
 def test_without_the_library_it_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "wgpu", None)
-    assert package.unavailable() == "wgpu is not installed: pip install 'vyre[wgpu]'"
-    assert package.list_devices() == ()
+    assert package.REGISTRATION.unavailable() == "wgpu is not installed: pip install 'vyre[wgpu]'"
+    assert package.REGISTRATION.devices() == ()
     with pytest.raises(BackendUnavailable, match=r"wgpu is not installed.*Fix: pip install 'vyre\[wgpu\]'"):
         adapters.chosen()
 
@@ -119,8 +119,8 @@ def test_without_an_adapter_it_says_so_and_everything_else_works(tmp_path):
         from vyre.backends.reference import REGISTRATION as reference
         from vyre.driver.selection import registry
         from vyre.errors import BackendUnavailable
-        print(package.unavailable())
-        print(package.list_devices())
+        print(package.REGISTRATION.unavailable())
+        print(package.REGISTRATION.devices())
         with registry.isolated(package.REGISTRATION, reference):
             print([r.id for r in registry.registered_backends_by_precedence()])
             try:
@@ -144,8 +144,10 @@ def test_a_library_that_breaks_while_it_looks_is_said(monkeypatch):
         raise RuntimeError("the loader is confused")
 
     monkeypatch.setattr(adapters, "adapters", broken)
-    assert package.unavailable().startswith("looking for adapters failed (RuntimeError: the loader is confused): see")
-    assert package.list_devices() == ()
+    assert package.REGISTRATION.unavailable().startswith(
+        "looking for adapters failed (RuntimeError: the loader is confused): see"
+    )
+    assert package.REGISTRATION.devices() == ()
 
 
 def test_a_forked_process_is_told_to_spawn(backend):
@@ -156,7 +158,7 @@ def test_a_forked_process_is_told_to_spawn(backend):
         warnings.simplefilter("ignore")
         from vyre.backends import wgpu as package
         from tests.contract.programs import COUNT, words
-        backend = package.open_backend()
+        backend = package.REGISTRATION.open()
         assert backend.dispatch(COUNT, [words(1)]) == [words(2)]
         started = backend.dispatch_async(COUNT, [words(1)])
         child = os.fork()
@@ -165,7 +167,7 @@ def test_a_forked_process_is_told_to_spawn(backend):
                 backend.dispatch(COUNT, [words(1)])
             except Exception as e:
                 print(e)
-            print(package.unavailable())
+            print(package.REGISTRATION.unavailable())
             del backend, started
             gc.collect()
             sys.exit(7)  # with all that is done at exit, of which a driver has its part
@@ -189,13 +191,13 @@ def test_it_opens_without_a_device_and_runs_behind_its_guard(backend):
 
 
 def test_the_probe_is_asked_again_when_a_driver_comes_or_goes(monkeypatch):
-    before = package.probe_key()
-    assert package.probe_key() == before
+    before = package.REGISTRATION.probe_key()
+    assert package.REGISTRATION.probe_key() == before
     chosen = ("WGPU_BACKEND_TYPE", "WGPUPY_WGPU_ADAPTER_NAME", "LIBGL_ALWAYS_SOFTWARE", "GALLIUM_DRIVER")
     for name in ("VK_ICD_FILENAMES", "VK_DRIVER_FILES", *chosen):
         with monkeypatch.context() as patch:
             patch.setenv(name, "another")
-            assert package.probe_key() != before
+            assert package.REGISTRATION.probe_key() != before
 
 
 # ---- devices --------------------------------------------------------------------------------------------------------
@@ -232,12 +234,12 @@ def test_opengl_on_the_processor_is_not_used(monkeypatch):
     found = (adapter("llvmpipe (LLVM)", "OpenGL", "CPU"),)
     pytest.importorskip("wgpu")
     monkeypatch.setattr(adapters, "listed", lambda: found)
-    assert package.list_devices() == ()
-    assert package.unavailable() == adapters.ONLY_OPENGL
+    assert package.REGISTRATION.devices() == ()
+    assert package.REGISTRATION.unavailable() == adapters.ONLY_OPENGL
     with pytest.raises(BackendUnavailable, match=r"may end the process.*Fix: install the driver of the GPU"):
         adapters.chosen()
     monkeypatch.setattr(adapters, "listed", lambda: (*found, adapter("llvmpipe", "Vulkan", "CPU")))
-    assert [(d.index, d.name, d.emulated) for d in adapters.devices()] == [(0, "llvmpipe", True)]
+    assert [(d.index, d.name, d.emulated) for d in adapters.infos()] == [(0, "llvmpipe", True)]
 
 
 @pytest.mark.parametrize("api, starts", [("Vulkan", True), ("Metal", True), ("D3D12", True), ("OpenGL", False)])
@@ -260,7 +262,7 @@ def test_a_device_is_found_by_index_or_part_of_its_name(monkeypatch):
     for wrong in (2, -1, "radeon", 1.5):
         with pytest.raises(BackendUnavailable, match=r"no device .*Fix: use the index .* 0 Big One, 1 llvmpipe"):
             adapters.chosen(wrong)
-    assert [(d.index, d.name, d.emulated) for d in adapters.devices()] == [
+    assert [(d.index, d.name, d.emulated) for d in adapters.infos()] == [
         (0, "Big One", False),
         (1, "llvmpipe (LLVM)", True),
     ]

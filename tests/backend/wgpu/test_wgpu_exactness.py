@@ -228,11 +228,11 @@ def test_a_device_that_cannot_be_used_is_said(real, module, monkeypatch):
     bad = module.Record(why_not="its f32 results are not the canonical ones in add")
     monkeypatch.setattr(module, "record_of", lambda adapter: bad)
     monkeypatch.setattr(backend, "record_of", lambda adapter: bad)
-    assert package.unavailable() == (
+    assert package.REGISTRATION.unavailable() == (
         f"{real.device} cannot be used, as its f32 results are not the canonical ones in add: update its driver"
     )
     with pytest.raises(BackendUnavailable, match=r"cannot be used, as its f32 .* in add.*Fix: update its driver"):
-        package.open_backend()
+        package.REGISTRATION.open()
 
 
 def test_a_device_that_does_not_open_is_said_and_asked_again(module, asked, monkeypatch):

@@ -4,7 +4,8 @@ import struct
 
 import pytest
 
-from vyre.backends.cpu import CpuBackend, Switches, unavailable
+from vyre.backends.cpu import CpuBackend, Switches
+from vyre.backends.cpu.devices import unavailable
 from vyre.backends.reference import run
 from vyre.driver.contract.values import DispatchConfig
 from vyre.foundation.ir.dtypes import f32, u32

@@ -32,7 +32,7 @@ def nothing_installed(monkeypatch):
     monkeypatch.setattr(metadata, "version", raising(metadata.PackageNotFoundError("it")))
     for id in ("cpu", "opencl", "wgpu"):
         monkeypatch.setattr(part(id, "requirements"), "find_spec", lambda name: None)
-    monkeypatch.setattr(importlib.import_module("vyre.backends.cuda"), "_is_installed", lambda: False)
+    monkeypatch.setattr(part("cuda", "devices"), "is_installed", lambda: False)
 
 
 @pytest.mark.parametrize("id", EXTRAS)
@@ -54,7 +54,7 @@ def test_cpu_says_who_flushes(monkeypatch):
 
 def test_cuda_names_what_does_not_fit(monkeypatch):
     pytest.importorskip("cuda.bindings")
-    driver, compiler = part("cuda", "devices"), part("cuda", "compile")
+    driver, compiler = part("cuda", "devices"), part("cuda", "requirements")
     monkeypatch.setattr(driver, "why_none", lambda: None)
     monkeypatch.setattr(driver, "driver_version", lambda: (12, 4))
     monkeypatch.setattr(compiler, "compiler_version", lambda: (13, 0))
@@ -96,9 +96,9 @@ def test_wgpu_names_files_that_are_not_there_and_devices_that_compute_wrongly(mo
     (tmp_path / "gone.json").touch()
     assert findings.icd_files()[1:3] == ("ok", str(tmp_path / "gone.json"))
     monkeypatch.delenv("VK_ICD_FILENAMES")
-    monkeypatch.setattr(findings, "ICD_FOLDERS", (str(tmp_path),))
+    monkeypatch.setattr(adapters, "ICD_FOLDERS", (str(tmp_path),))
     assert findings.icd_files()[1:3] == ("ok", str(tmp_path / "gone.json"))
-    monkeypatch.setattr(findings, "ICD_FOLDERS", ())
+    monkeypatch.setattr(adapters, "ICD_FOLDERS", ())
     assert findings.icd_files()[1:3] == ("warn", "no driver for Vulkan announces itself")
 
     class Record:

@@ -5,74 +5,28 @@ Importing this package loads no compiler.
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ...driver.contract.backend import VyreBackend
-from ...driver.contract.registration import BackendRegistration, DeviceInfo
+from ...driver.contract.registration import BackendRegistration
+from ...foundation.lazy import later, lazily, where
 from .run.workers import THREADS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from .backend import CpuBackend as CpuBackend
+    from .build import Switches as Switches
 
-    from ...driver.contract.requirement import Check
-    from ...foundation.ir.program import Program
-    from .backend import CpuBackend
-    from .build import Switches
-
-__all__ = ["REGISTRATION", "CpuBackend", "Switches"]
-_HOME = {"CpuBackend": "backend", "Switches": "build"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_HOME[name]}", __name__), name)
-
-
-def open_backend(device: object = None) -> VyreBackend:
-    from .backend import CpuBackend
-
-    return CpuBackend()
-
-
-def list_devices() -> tuple[DeviceInfo, ...]:
-    import platform
-
-    return (DeviceInfo(0, platform.machine() or "processor"),)
-
-
-def unavailable() -> str | None:
-    for package, module in (("llvmlite", "llvmlite"), ("cffi", "_cffi_backend")):
-        if find_spec(module) is None:
-            return f"{package} is not installed: pip install {package}"
-    return None
-
-
-def checks() -> Iterator[Check]:
-    from .requirements import findings
-
-    return findings()
-
-
-def emitted_text(program: Program) -> str:
-    """LLVM's assembler for this processor."""
-    from .build import Switches, kernel_text
-    from .jit import host
-
-    _, text, _ = kernel_text(program, host(), Switches())
-    return text
-
+_OFFERS = {".backend": "CpuBackend", ".build": "Switches"}
+__all__ = ["REGISTRATION", *sorted(where(_OFFERS))]
+__getattr__ = lazily(__name__, _OFFERS)
 
 REGISTRATION = BackendRegistration(
     id="cpu",
     precedence=100,
-    open=open_backend,
-    unavailable=unavailable,
-    devices=list_devices,
     kind="host",
-    emit=emitted_text,
+    open=later(__name__, ".backend:open_backend"),
+    unavailable=later(__name__, ".devices:unavailable"),
+    devices=later(__name__, ".devices:infos"),
+    emit=later(__name__, ".build:emitted_text"),
+    checks=later(__name__, ".requirements:findings"),
     knobs=(THREADS,),
-    checks=checks,
 )

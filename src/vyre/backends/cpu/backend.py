@@ -26,8 +26,8 @@ from ...driver.plan.launch import as_launched
 from ...foundation.ir.program import Program
 from ...runtime.compiled import OPS, CompiledBackend
 from .build import ObjectCode, Switches, build
+from .devices import Host, host
 from .exactness import why_not_hardware
-from .jit import Host, host
 from .run.host_pool import HostPool
 from .run.pipeline import CpuPipeline
 from .run.workers import Workers, thread_count
@@ -133,6 +133,11 @@ class CpuBackend(CompiledBackend):
 
     def on_thread(self, run: Callable[[], None]) -> None:
         self.pool.start(run)
+
+
+def open_backend(device: object = None) -> CpuBackend:
+    """There is one device, whichever is asked for."""
+    return CpuBackend()
 
 
 def capability(found: Host, switches: Switches, why_soft: str | None) -> BackendCapability:

@@ -13,8 +13,9 @@ from ...foundation.ir.program import Program
 from ...lower import LowerOptions, lower
 from ...lower.kernel_ir import Ins, Kernel, walk
 from ...lower.length_exprs import Share, number, plain
+from .compile import compile_object
+from .devices import Host, host
 from .emit.kernel import Target, emit
-from .jit import Host, compile_object
 from .run.cost import Cost, cost_of
 
 FORMAT = 5
@@ -89,6 +90,12 @@ def kernel_text(program: Program, host: Host, switches: Switches, *, poll: bool 
     width = 1 if switches.scalar else host.vector_bits // 32
     emitted = emit(kernel, Target(width=width, mxcsr=host.x86))
     return kernel, emitted.text, emitted.scratch_bytes
+
+
+def emitted_text(program: Program) -> str:
+    """LLVM's assembler for this processor."""
+    _, text, _ = kernel_text(program, host(), Switches())
+    return text
 
 
 def soft_flush(program: Program, host: Host, switches: Switches) -> bool:

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from ... import __version__
 from ...driver.selection.remembered import Probe, recall, remember
 from ...runtime.float_probe import GROUPS, TRIPLES, differing, output_bytes, probe_inputs, probe_program
+from .abi import NEXT
 from .build import ObjectCode, Switches, build
-from .jit import Host, ffi, load
-from .run.launch import NEXT, Launch
+from .device import ffi, load
+from .devices import Host
+from .run.launch import Launch
 
 _REMEMBERED_AS = "cpu-exactness"
 

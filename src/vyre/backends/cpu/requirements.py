@@ -16,8 +16,8 @@ def findings() -> Iterator[Check]:
     yield installed("cffi")
     if find_spec("llvmlite") is None or find_spec("_cffi_backend") is None:
         return
+    from .devices import host
     from .exactness import why_not_hardware
-    from .jit import host
     from .run.workers import thread_count
 
     found = host()

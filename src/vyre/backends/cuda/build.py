@@ -37,6 +37,12 @@ def facts_of(kernel: Kernel, code: KernelText) -> Facts:
     )
 
 
+def emitted_text(program: Program) -> str:
+    """CUDA C++, as NVRTC gets it for a device that flushes when asked to, which all known ones do."""
+    _, code, _ = kernel_code(program)
+    return code.text
+
+
 def kernel_code(
     program: Program, *, poll: bool = False, soft: bool = False, ulp_budget: int = 0
 ) -> tuple[Kernel, KernelText, list[str]]:

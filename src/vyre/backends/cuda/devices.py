@@ -10,10 +10,12 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from ...driver.contract.registration import DeviceInfo
 from ...driver.contract.values import Dims
+from ...driver.selection.remembered import state_key
 from ...errors import (
     BackendUnavailable,
     DeviceLost,
@@ -22,6 +24,7 @@ from ...errors import (
     KernelCompileFailed,
     VyreError,
 )
+from .compile import compiler_version
 
 NOT_READY = 600
 _FULL = 2
@@ -37,6 +40,14 @@ _CAPTURE = range(CAPTURING, 909)
 _NO_DEVICE = 100
 _FORKED = 3
 _ATTRIBUTE = "CU_DEVICE_ATTRIBUTE_"
+_LIBRARIES = (
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/usr/lib/wsl/lib",
+)
+"""Where drivers are installed."""
 
 
 def library() -> Any:
@@ -65,6 +76,29 @@ class Found:
     """Whose blocks can wait for each other; 0 where they cannot."""
 
 
+def unavailable() -> str | None:
+    """Why no device can be used, as a registration says it."""
+    if not is_installed():
+        return "cuda-bindings is not installed: pip install 'vyre[cuda]'"
+    try:
+        library()
+    except (ImportError, OSError) as e:
+        return f"cuda-bindings cannot be loaded ({e}): reinstall it with pip install --force-reinstall cuda-bindings"
+    if why := why_none():
+        return why
+    try:
+        return why_outdated(compiler_version())
+    except BackendUnavailable as e:
+        return f"{e.message}: {e.fix}"
+
+
+def is_installed() -> bool:
+    try:
+        return find_spec("cuda.bindings") is not None
+    except ImportError:  # there is no package cuda at all, or it is something else
+        return False
+
+
 def why_none() -> str | None:
     """Why there is no device, in a sentence with what to do, or None."""
     try:
@@ -90,6 +124,26 @@ def driver_version() -> tuple[int, int]:
     return number // 1000, number % 1000 // 10
 
 
+def why_outdated(compiler: tuple[int, int]) -> str | None:
+    """Why the driver does not run what the compiler makes, or None."""
+    driver = driver_version()
+    if driver[0] >= compiler[0]:
+        return None
+    return (
+        f"the NVIDIA driver runs CUDA {driver[0]}.{driver[1]} and NVRTC compiles for {compiler[0]}.{compiler[1]}: "
+        f"update the driver, or pip install 'nvidia-cuda-nvrtc=={driver[0]}.*'"
+    )
+
+
+def probe_key() -> str:
+    """Changes with the bindings and the compiler, with the driver's library, and with what hides devices."""
+    return state_key(
+        packages=("cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"),
+        files=("/dev/nvidia[0-9]*", *(f"{place}/libcuda.so*" for place in _LIBRARIES)),
+        environ=("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_HOME", "CUDA_PATH", "LD_LIBRARY_PATH"),
+    )
+
+
 def found_devices() -> list[Found]:
     """All devices, in the driver's order, which puts the fastest first."""
     if why := why_none():
@@ -99,6 +153,8 @@ def found_devices() -> list[Found]:
 
 
 def infos() -> tuple[DeviceInfo, ...]:
+    if unavailable() is not None:
+        return ()
     return tuple(DeviceInfo(found.index, found.name) for found in found_devices())
 
 

@@ -6,19 +6,16 @@ from collections.abc import Iterator
 
 from ...driver.contract.requirement import Check, installed, said
 from ...errors import BackendUnavailable
+from . import devices
+from .compile import compiler_version
 
 
 def findings() -> Iterator[Check]:
-    from . import _is_installed
-
     yield installed("cuda-bindings", extra="cuda")
-    if not _is_installed():
+    if not devices.is_installed():
         return
-    from .compile import compiler_version
-    from .devices import driver_version, library, why_none
-
     try:
-        library()
+        devices.library()
     except (ImportError, OSError) as e:
         again = "pip install --force-reinstall cuda-bindings"
         yield Check("bindings", "fail", f"cuda-bindings cannot be loaded ({e})", again)
@@ -29,20 +26,11 @@ def findings() -> Iterator[Check]:
     except BackendUnavailable as e:
         compiler = None
         yield Check("NVRTC", "warn", e.message, e.fix)
-    if (why := why_none()) is not None:
+    if (why := devices.why_none()) is not None:
         yield said("driver", why, "")
         return
-    driver = driver_version()
-    yield (
-        Check(
-            "driver",
-            "fail",
-            f"the NVIDIA driver runs CUDA {_text(driver)} and NVRTC compiles for {_text(compiler)}",
-            f"update the driver, or pip install 'nvidia-cuda-nvrtc=={driver[0]}.*'",
-        )
-        if compiler is not None and driver[0] < compiler[0]
-        else Check("driver", "ok", f"the NVIDIA driver runs CUDA {_text(driver)}")
-    )
+    outdated = None if compiler is None else devices.why_outdated(compiler)
+    yield said("driver", outdated, f"the NVIDIA driver runs CUDA {_text(devices.driver_version())}", verdict="fail")
 
 
 def _text(version: tuple[int, int]) -> str:

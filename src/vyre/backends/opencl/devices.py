@@ -9,10 +9,12 @@ import os
 from dataclasses import dataclass
 from functools import cache
 from glob import glob
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from ...driver.contract.registration import DeviceInfo
+from ...driver.selection.remembered import state_key
 
 VENDORS = "/etc/OpenCL/vendors"
 _NOT_FOUND = -1001
@@ -86,7 +88,20 @@ def name_of(device: Any) -> str:
 
 
 def infos() -> tuple[DeviceInfo, ...]:
+    if find_spec("pyopencl") is None:
+        return ()
     return tuple(DeviceInfo(k, found.name, found.emulated) for k, found in enumerate(found_devices()))
+
+
+def unavailable() -> str | None:
+    """Why no device can be used, as a registration says it."""
+    if find_spec("pyopencl") is None:
+        return "pyopencl is not installed: pip install 'vyre[opencl]'"
+    try:
+        library()
+    except (ImportError, OSError) as e:
+        return f"pyopencl cannot be loaded ({e}): reinstall it with pip install --force-reinstall pyopencl"
+    return why_none()
 
 
 def why_none() -> str | None:
@@ -106,6 +121,16 @@ def why_none() -> str | None:
         named = ", ".join(f"{os.path.basename(path)} names {_library_in(path)}" for path in files)
         return f"no OpenCL driver can be loaded ({named}): reinstall the driver, or remove the file"
     return "no OpenCL driver is installed: install the one of your GPU, or pocl-opencl-icd for the processor"
+
+
+def probe_key() -> str:
+    """Changes with the binding, the drivers that announce themselves, the devices that they may find, and what hides
+    some of them."""
+    return state_key(
+        packages=("pyopencl", "pocl-binary-distribution"),
+        files=(*icd_files(), "/dev/dri/*", "/dev/nvidia*", "/dev/kfd", "/dev/dxg"),
+        environ=("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH", "OCL_ICD_FILENAMES", "POCL_DEVICES", "CUDA_VISIBLE_DEVICES"),
+    )
 
 
 def vendors_folder() -> str:

@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 
 from ...driver.contract.requirement import Check, installed, listed, said
+from . import devices
 
 
 def findings() -> Iterator[Check]:
     yield installed("pyopencl", extra="opencl")
     if find_spec("pyopencl") is None:
         return
-    from . import devices
-
     files, folder = devices.icd_files(), devices.vendors_folder()
     yield (
         Check("ICD files", "ok", listed(files))

@@ -5,50 +5,33 @@ Importing this package loads neither NumPy nor the engines.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ...driver.contract.backend import VyreBackend
 from ...driver.contract.registration import BackendRegistration, DeviceInfo
+from ...foundation.lazy import later, lazily, where
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from .backend import ReferenceBackend as ReferenceBackend
+    from .engines.memory import OobReport as OobReport
+    from .engines.memory import Schedule as Schedule
+    from .engines.races import Race as Race
+    from .engines.run import RunResult as RunResult
+    from .engines.run import run as run
 
-    from ...driver.contract.requirement import Check
-    from .backend import ReferenceBackend
-    from .engines.memory import OobReport, Schedule
-    from .engines.races import Race
-    from .engines.run import RunResult, run
-
-__all__ = ["REGISTRATION", "OobReport", "Race", "ReferenceBackend", "RunResult", "Schedule", "run"]
-_HOME = {
-    "OobReport": "engines.memory", "Race": "engines.races", "ReferenceBackend": "backend", "RunResult": "engines.run",
-    "Schedule": "engines.memory", "run": "engines.run",
-}  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_HOME[name]}", __name__), name)
-
-
-def open_backend(device: object = None) -> VyreBackend:
-    from .backend import ReferenceBackend
-
-    return ReferenceBackend()
-
-
-def list_devices() -> tuple[DeviceInfo, ...]:
-    return (DeviceInfo(0, "Python interpreter"),)
-
-
-def checks() -> Iterator[Check]:
-    from .requirements import findings
-
-    return findings()
-
+_OFFERS = {
+    ".backend": "ReferenceBackend",
+    ".engines.memory": "OobReport Schedule",
+    ".engines.races": "Race",
+    ".engines.run": "RunResult run",
+}
+__all__ = ["REGISTRATION", *sorted(where(_OFFERS))]
+__getattr__ = lazily(__name__, _OFFERS)
 
 REGISTRATION = BackendRegistration(
-    id="reference", precedence=900, open=open_backend, devices=list_devices, kind="oracle", checks=checks
+    id="reference",
+    precedence=900,
+    kind="oracle",
+    open=later(__name__, ".backend:open_backend"),
+    devices=lambda: (DeviceInfo(0, "Python interpreter"),),
+    checks=later(__name__, ".requirements:findings"),
 )

@@ -232,6 +232,11 @@ class ReferenceBackend(VyreBackend):
             )
 
 
+def open_backend(device: object = None) -> ReferenceBackend:
+    """There is one device, whichever is asked for."""
+    return ReferenceBackend()
+
+
 class _Watched(NamedTuple):
     """What the race detector saw in a dispatch: see `Outcome`."""
 

@@ -13,7 +13,7 @@ from ...lower.kernel_ir import Kernel
 from ...lower.loop_bounds import turns_of
 from ...runtime.device import Built, Facts
 from .emit.text import helper_turns, param_words, shared_bytes, wgsl_text
-from .emit.traits import Traits
+from .emit.traits import SAFEST, Traits
 
 OFF = frozenset(("private",))
 """Copies per worker: a device has too many workers."""
@@ -29,6 +29,12 @@ def build(program: Program, traits: Traits, limits: Mapping[str, int], *, immedi
     parameters = choose_parameters(4 * param_words(kernel), immediate_bytes)
     text = wgsl_text(kernel, traits, parameters.choice == INLINE)
     return Built(text, b"", facts_of(kernel, parameters))
+
+
+def emitted_text(program: Program) -> str:
+    """WGSL that asks nothing of the device beyond the standard, with parameters in a buffer."""
+    kernel = lower(program, LowerOptions(soft_flush=SAFEST.soft_flush, off=OFF))
+    return wgsl_text(kernel, SAFEST, immediates=False)
 
 
 def facts_of(kernel: Kernel, parameters: Decision) -> Facts:

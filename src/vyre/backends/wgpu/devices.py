@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from ...driver.contract.registration import DeviceInfo
+from ...driver.selection.remembered import state_key
 from ...errors import BackendUnavailable
 from .run import binding_gaps
 
@@ -26,6 +27,15 @@ FORKED = (
     "this process was forked from one that uses wgpu, and the threads of the driver are not here: "
     "use the spawn start method"
 )
+ICD_FOLDERS = (
+    "/usr/share/vulkan/icd.d",
+    "/etc/vulkan/icd.d",
+    "/usr/local/share/vulkan/icd.d",
+    "~/.local/share/vulkan/icd.d",
+)
+"""Where drivers for Vulkan announce themselves on Linux."""
+_FOLDERS = ("XDG_DATA_HOME", "XDG_DATA_DIRS", "XDG_CONFIG_HOME", "XDG_CONFIG_DIRS")
+"""Variables that name more of such places."""
 _looked_in: set[int] = set()
 """The process that looked for adapters."""
 
@@ -65,7 +75,7 @@ def is_emulated(adapter: Any) -> bool:
     return bool(adapter.info["adapter_type"] == "CPU")
 
 
-def devices() -> tuple[DeviceInfo, ...]:
+def infos() -> tuple[DeviceInfo, ...]:
     if why_none() is not None:
         return ()
     return tuple(DeviceInfo(k, name_of(a), is_emulated(a)) for k, a in enumerate(adapters()))
@@ -81,6 +91,51 @@ def why_none() -> str | None:
         return None if adapters() else ONLY_OPENGL if listed() else NO_ADAPTER
     except Exception as e:  # a broken driver or library may raise anything
         return f"looking for adapters failed ({type(e).__name__}: {e}): see to the driver of the GPU, or reinstall wgpu"
+
+
+def unavailable() -> str | None:
+    """Why no device can be used, as a registration says it."""
+    if (why := why_none()) is not None:
+        return why
+    from .exactness import best, record_of
+
+    adapter = best()
+    why_not = record_of(adapter).why_not
+    return None if why_not is None else f"{name_of(adapter)} cannot be used, as {why_not}: update its driver"
+
+
+def probe_key() -> str:
+    """Changes with the library, the drivers that announce themselves, their devices, and what chooses among them."""
+    return state_key(
+        packages=("wgpu",),
+        files=(
+            *(f"{folder}/*" for folder in ICD_FOLDERS),
+            "/run/opengl-driver/share/vulkan/icd.d/*",
+            "/usr/share/glvnd/egl_vendor.d/*",
+            *(
+                f"{folder}/vulkan/icd.d/*"
+                for name in _FOLDERS
+                for folder in os.environ.get(name, "").split(":")
+                if folder
+            ),
+            "/dev/dri/*",
+            "/dev/nvidia*",
+            "/dev/dxg",
+        ),
+        environ=(
+            "VK_ICD_FILENAMES",
+            "VK_DRIVER_FILES",
+            "VK_ADD_DRIVER_FILES",
+            "__EGL_VENDOR_LIBRARY_FILENAMES",
+            "LIBGL_DRIVERS_PATH",
+            "LIBGL_ALWAYS_SOFTWARE",
+            "GALLIUM_DRIVER",
+            "MESA_LOADER_DRIVER_OVERRIDE",
+            "LD_LIBRARY_PATH",
+            *_FOLDERS,
+            *sorted(name for name in os.environ if name.startswith("WGPU")),
+        ),
+    )
 
 
 def chosen(device: object = None) -> Any:

@@ -9,14 +9,7 @@ from glob import glob
 from importlib.util import find_spec
 
 from ...driver.contract.requirement import Check, installed, listed, said
-
-ICD_FOLDERS = (
-    "/usr/share/vulkan/icd.d",
-    "/etc/vulkan/icd.d",
-    "/usr/local/share/vulkan/icd.d",
-    "~/.local/share/vulkan/icd.d",
-)
-"""Where drivers for Vulkan announce themselves on Linux."""
+from . import devices
 
 
 def findings() -> Iterator[Check]:
@@ -25,8 +18,6 @@ def findings() -> Iterator[Check]:
         return
     if sys.platform.startswith("linux"):  # elsewhere the system brings its own
         yield icd_files()
-    from . import devices
-
     why = devices.why_none()
     names = "" if why else ", ".join(devices.name_of(a) for a in devices.adapters())
     yield said("adapters", why, names)
@@ -56,7 +47,7 @@ def icd_files() -> Check:
                 "unset VK_DRIVER_FILES and VK_ICD_FILENAMES, or correct them",
             )
     else:
-        files = sorted(path for folder in ICD_FOLDERS for path in glob(f"{os.path.expanduser(folder)}/*.json"))
+        files = sorted(path for folder in devices.ICD_FOLDERS for path in glob(f"{os.path.expanduser(folder)}/*.json"))
     if files:
         return Check("ICD files", "ok", listed(files))
     return Check(

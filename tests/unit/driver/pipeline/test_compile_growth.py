@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import vyre
-from vyre.backends.cpu import jit
+from vyre.backends.cpu import compile as compiling
 from vyre.backends.cpu.backend import CpuBackend
 from vyre.backends.cpu.build import Switches, kernel_text
+from vyre.backends.cpu.devices import host
 from vyre.backends.reference import run
 from vyre.driver.admission.program import why_not
 from vyre.driver.guard import compile as pipelines
@@ -77,7 +78,7 @@ def calls_of(work):
 def compile_it(program):
     validate(program, Capabilities.everything())
     determinism(program)
-    kernel_text(program, jit.host(), Switches())
+    kernel_text(program, host(), Switches())
 
 
 @pytest.mark.parametrize(
@@ -124,8 +125,8 @@ def mixed():
 
 @pytest.mark.parametrize("thorough, quick, large", [(10**9, 10**9, 10**9), (0, 10**9, 10**9), (0, 0, 10**9), (0, 0, 0)])
 def test_a_large_program_is_compiled_with_less_effort_and_to_the_same_bytes(monkeypatch, thorough, quick, large):
-    monkeypatch.setattr(jit, "_THOROUGH", thorough)
-    monkeypatch.setattr(jit, "_QUICK", quick)
+    monkeypatch.setattr(compiling, "_THOROUGH", thorough)
+    monkeypatch.setattr(compiling, "_QUICK", quick)
     monkeypatch.setattr(emitting, "_LARGE", large)
     program = mixed()
     inputs = [np.linspace(-9, 9, 70, dtype=np.float32).tobytes(), np.ones(80, np.float32).tobytes()]

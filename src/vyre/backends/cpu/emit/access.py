@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from ....foundation.ir.ops import AtomicOp
 from ....lower.kernel_ir import Buffer, Ins, Kernel, walk
+from .. import abi
 from .instructions import STORAGE, SUFFIX, from_storage, to_storage, ty, vec
 from .uniformity import EACH, ROW, SAME, WIDE, Val, each_once
 
@@ -504,7 +505,7 @@ def _stream_one(e: LaneValues, ins: Ins, raw: str, at: str) -> bool:
 def streaming_version(e: LaneValues, past: dict[Buffer, int]) -> str:
     """Which version runs the tiles of a launch: the one whose stores go past the cache where the host asks for it and
     the memory is aligned."""
-    wanted = e.enter("%stream", f"load i64, ptr {e.word(14)}")
+    wanted = e.enter("%stream", f"load i64, ptr {e.word(abi.STREAM)}")
     ok = e.enter("%streams", f"icmp ne i64 {wanted}, 0")
     for buffer in (b for b, alignment in past.items() if alignment == PIECE):
         address = e.enter(f"%address{buffer.slot}", f"ptrtoint ptr {e.pointer(buffer)} to i64")

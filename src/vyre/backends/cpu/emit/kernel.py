@@ -1,16 +1,6 @@
 """Kernel form -> the assembler's text of one module.
 
-It exports `void vyre_run(ptr shared, ptr worker)`. `shared` is one array of 64-bit words for a launch:
-
-    0 buffers   pointer to the pointers by slot          7 next          the first workgroup that nobody took
-    1 lengths   pointer to the element counts by slot    8 stop          not 0: leave as soon as it is seen
-    2-4 grid    workgroups along x, y, z                 9 trap          index of the tag plus 1, set by the first
-    5 total     workgroups                              10 trap address
-    6 chunk     workgroups to take at once           11-13 trap invocation: its global id
-                                                        14 stream        not 0: results go past the cache
-
-`worker` belongs to one thread: 0 its scratch memory (aligned to 64 bytes), 1 pointer to its private copies of buffers
-by slot (null where it has none), 2 chunks that it may take before it returns (-1: all).
+It exports one function, of the form that `abi.py` says.
 
 Workers take chunks of consecutive workgroups. A chunk is cut into tiles: workgroups side by side along x. Before a tile
 the kernel's check decides which of two versions of the body runs it: the fast one without the tests that the check
@@ -24,13 +14,13 @@ from dataclasses import dataclass
 
 from ....errors import UnsupportedFeature
 from ....lower.kernel_ir import Buffer, If, Ins, Kernel, Loop, TileCheck, walk
+from .. import abi
 from .access import FENCE, TRAP, ZERO, streamed, streaming_version
 from .barrier_phases import Phases
 from .instructions import ty
 from .lanes import Lanes
 from .tile_check import Taken, held_conditions
 
-ENTRY = "vyre_run"
 _FLUSHING, _PLAIN = 0x9FC0, 0x1F80
 """Control words of the x86 vector unit: round to nearest and no exceptions; with the first, subnormals are zero in
 operands and results."""
@@ -213,35 +203,38 @@ def _entry(control: int | None) -> str:
             *lines,
             "  call void @llvm.x86.sse.ldmxcsr(ptr %old)",
         ]
-    return "\n".join([f"define void @{ENTRY}(ptr %shared, ptr %worker) #1 {{", *lines, "  ret void", "}"])
+    return "\n".join([f"define void @{abi.ENTRY}(ptr %shared, ptr %worker) #1 {{", *lines, "  ret void", "}"])
 
 
 _TRAP_FUNCTION = f"""\
 define internal void @{TRAP}(ptr %shared, i32 %code, i32 %address, i32 %x, i32 %y, i32 %z) cold noinline nounwind {{
-  %trap = getelementptr i64, ptr %shared, i64 9
+  %trap = getelementptr i64, ptr %shared, i64 {abi.TRAP}
   %code64 = zext i32 %code to i64
   %claim = cmpxchg ptr %trap, i64 0, i64 %code64 monotonic monotonic
   %mine = extractvalue {{ i64, i1 }} %claim, 1
   br i1 %mine, label %tell, label %stop
 tell:
-  %p10 = getelementptr i64, ptr %shared, i64 10
+  %p10 = getelementptr i64, ptr %shared, i64 {abi.TRAP_ADDRESS}
   %address64 = zext i32 %address to i64
   store i64 %address64, ptr %p10
-  %p11 = getelementptr i64, ptr %shared, i64 11
+  %p11 = getelementptr i64, ptr %shared, i64 {abi.TRAP_INVOCATION}
   %x64 = zext i32 %x to i64
   store i64 %x64, ptr %p11
-  %p12 = getelementptr i64, ptr %shared, i64 12
+  %p12 = getelementptr i64, ptr %shared, i64 {abi.TRAP_INVOCATION + 1}
   %y64 = zext i32 %y to i64
   store i64 %y64, ptr %p12
-  %p13 = getelementptr i64, ptr %shared, i64 13
+  %p13 = getelementptr i64, ptr %shared, i64 {abi.TRAP_INVOCATION + 2}
   %z64 = zext i32 %z to i64
   store i64 %z64, ptr %p13
   br label %stop
 stop:
-  %p8 = getelementptr i64, ptr %shared, i64 8
+  %p8 = getelementptr i64, ptr %shared, i64 {abi.STOP}
   store atomic i64 1, ptr %p8 monotonic, align 8
   ret void
 }}"""
+
+
+_LAUNCH_WORDS = (abi.GRID, abi.GRID + 1, abi.TOTAL, abi.CHUNK)
 
 
 class _Tiles:
@@ -272,9 +265,9 @@ class _Tiles:
         e = self.lanes
         w = e.w
         w.label("start")
-        grid_x, grid_y, total, chunk = (e.enter(f"%load{k}", f"load i64, ptr {e.word(k)}") for k in (2, 3, 5, 6))
+        grid_x, grid_y, total, chunk = (e.enter(f"%load{k}", f"load i64, ptr {e.word(k)}") for k in _LAUNCH_WORDS)
         turns = e.slot("i64")
-        own = e.enter("%limit", "getelementptr i64, ptr %worker, i64 2")
+        own = e.own_word("%limit", abi.CHUNKS_LEFT, "i64")
         w.line(f"store i64 {e.enter('%turns', f'load i64, ptr {own}')}, ptr {turns}, align 8")
         e.jump("take")
         e.start("take")
@@ -282,10 +275,10 @@ class _Tiles:
         e.branch(w.new(f"icmp eq i64 {left}, 0"), "done", "mine")
         e.start("mine")
         w.line(f"store i64 {w.new(f'sub i64 {left}, 1')}, ptr {turns}, align 8")
-        flag = w.new(f"load atomic i64, ptr {e.word(8)} monotonic, align 8")
+        flag = w.new(f"load atomic i64, ptr {e.word(abi.STOP)} monotonic, align 8")
         e.branch(w.new(f"icmp ne i64 {flag}, 0"), "done", "next")
         e.start("next")
-        first = w.new(f"atomicrmw add ptr {e.word(7)}, i64 {chunk} monotonic, align 8")
+        first = w.new(f"atomicrmw add ptr {e.word(abi.NEXT)}, i64 {chunk} monotonic, align 8")
         e.branch(w.new(f"icmp ult i64 {first}, {total}"), "chunk", "done")
         e.start("chunk")
         last = self.last = self._least(w.new(f"add i64 {first}, {chunk}"), total)

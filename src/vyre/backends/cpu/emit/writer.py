@@ -7,6 +7,7 @@ scalar for each vector, a row (lane k of a vector holds base + k; only the base 
 from __future__ import annotations
 
 from ....lower.kernel_ir import Buffer, Kernel, Local
+from .. import abi
 from .barrier_phases import Phases
 from .instructions import TYPES, Writer, literal, ty, vec
 from .uniformity import EACH, ROW, SAME, WIDE, Val, Variance
@@ -194,16 +195,20 @@ class FunctionWriter:
         """The address of a word of the launch."""
         return self.enter(f"%word{index}", f"getelementptr i64, ptr %shared, i64 {index}")
 
+    def own_word(self, name: str, index: int, kind: str = "ptr") -> str:
+        """The address of a word of the worker."""
+        return self.enter(name, f"getelementptr {kind}, ptr %worker, i64 {index}") if index else "%worker"
+
     def pointer(self, buffer: Buffer) -> str:
         """Where the elements of a buffer begin."""
         if buffer.shared:
             return self.scratch(self.phases.shared[buffer.name])
-        table = self.enter("%pointers", f"load ptr, ptr {self.word(0)}")
+        table = self.enter("%pointers", f"load ptr, ptr {self.word(abi.BUFFERS)}")
         slot = self.enter(f"%slot_{buffer.slot}", f"getelementptr ptr, ptr {table}, i64 {buffer.slot}")
         own = self.enter(f"%buffer{buffer.slot}", f"load ptr, ptr {slot}")
         if not buffer.private:
             return own
-        copies = self.enter("%copies", "load ptr, ptr " + self.enter("%own", "getelementptr ptr, ptr %worker, i64 1"))
+        copies = self.enter("%copies", f"load ptr, ptr {self.own_word('%own', abi.PRIVATES)}")
         slot = self.enter(f"%copy_{buffer.slot}", f"getelementptr ptr, ptr {copies}, i64 {buffer.slot}")
         copy = self.enter(f"%copy{buffer.slot}", f"load ptr, ptr {slot}")
         none = self.enter(f"%none{buffer.slot}", f"icmp eq ptr {copy}, null")
@@ -213,14 +218,14 @@ class FunctionWriter:
         """How many elements a buffer has."""
         if buffer.shared:
             return str(buffer.count if buffer.count < 1 << 31 else buffer.count - (1 << 32))
-        table = self.enter("%lengths", f"load ptr, ptr {self.word(1)}")
+        table = self.enter("%lengths", f"load ptr, ptr {self.word(abi.LENGTHS)}")
         slot = self.enter(f"%length_{buffer.slot}", f"getelementptr i64, ptr {table}, i64 {buffer.slot}")
         wide = self.enter(f"%long{buffer.slot}", f"load i64, ptr {slot}")
         return self.enter(f"%length{buffer.slot}", f"trunc i64 {wide} to i32")
 
     def scratch(self, offset: int) -> str:
         """An address in the worker's own memory."""
-        base = self.enter("%scratch", "load ptr, ptr %worker")
+        base = self.enter("%scratch", f"load ptr, ptr {self.own_word('%at_scratch', abi.SCRATCH)}")
         return self.enter(f"%scratch{offset}", f"getelementptr i8, ptr {base}, i64 {offset}")
 
     def keep(self, offset: int, dtype: str, val: Val) -> None:
@@ -301,7 +306,7 @@ class FunctionWriter:
     def look(self) -> None:
         """Stop where somebody said so."""
         w = self.w
-        flag = w.new(f"load atomic i64, ptr {self.word(8)} monotonic, align 8")
+        flag = w.new(f"load atomic i64, ptr {self.word(abi.STOP)} monotonic, align 8")
         stop, cont = w.fresh("stop"), w.fresh("go")
         self.branch(w.new(f"icmp ne i64 {flag}, 0"), stop, cont)
         self.start(stop)

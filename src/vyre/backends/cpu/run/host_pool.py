@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....errors import DeviceOutOfMemory
 from ....runtime.memory_pool import size_class
-from ..jit import ffi
+from ..device import ffi
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

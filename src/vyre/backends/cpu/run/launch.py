@@ -1,7 +1,6 @@
 """One launch: the memory that machine code sees, on how many threads it runs, and how it ends.
 
-The words of `shared` are those of the kernels' ABI: pointers, lengths, grid, the counter from which workers take
-workgroups, the stop flag, who trapped, and whether results go past the cache.
+Which word of it is what, `abi.py` says.
 """
 
 from __future__ import annotations
@@ -16,15 +15,28 @@ from typing import Any, NamedTuple
 from ....driver.contract.values import Dims
 from ....driver.pipeline.deadline import expired
 from ....runtime.work import require_no_trap
+from ..abi import (
+    BUFFERS,
+    CHUNK,
+    CHUNKS_LEFT,
+    GRID,
+    LENGTHS,
+    NEXT,
+    PRIVATES,
+    SCRATCH,
+    SHARED_WORDS,
+    STOP,
+    STREAM,
+    TOTAL,
+    TRAP,
+    TRAP_INVOCATION,
+    WORKER_WORDS,
+)
 from ..build import Facts
-from ..jit import LoadedCode, ffi
+from ..device import LoadedCode, ffi
 from .cost import work
 from .host_pool import aligned
 from .workers import Workers
-
-BUFFERS, LENGTHS, GRID, TOTAL, CHUNK, NEXT, STOP, TRAP, TRAP_ADDRESS, TRAP_INVOCATION = 0, 1, 2, 5, 6, 7, 8, 9, 10, 11
-STREAM = 14
-SHARED_WORDS = 15
 
 INLINE_WORK = 1 << 22
 """Instructions up to which a dispatch runs on its caller's thread alone. Vectors do about 100 of them in a nanosecond,
@@ -169,13 +181,13 @@ class Worker:
     def __init__(self, slots: int, scratch_bytes: int) -> None:
         scratch, self._owner = aligned(scratch_bytes)
         self.privates: Any = ffi.new("void *[]", slots)
-        self.words: Any = ffi.new("void *[4]")
-        self.words[0], self.words[1] = scratch, self.privates
+        self.words: Any = ffi.new("void *[]", WORKER_WORDS)
+        self.words[SCRATCH], self.words[PRIVATES] = scratch, self.privates
         self.limit(_ALL_CHUNKS)
 
     def limit(self, chunks: int) -> None:
         """How many chunks one call takes."""
-        self.words[2] = ffi.cast("void *", chunks)
+        self.words[CHUNKS_LEFT] = ffi.cast("void *", chunks)
 
 
 def _share(launch: Launch, code: LoadedCode, worker: Worker) -> None:

@@ -18,7 +18,7 @@ from ....errors import ArgumentValueError
 from ....foundation.ir.program import Program
 from ....runtime.native import NativePipeline
 from ..build import ObjectCode, kernel_text
-from ..jit import LoadedCode, ffi, load
+from ..device import LoadedCode, ffi, load
 from .host_pool import copy, fill_zero
 from .launch import privatize
 from .warm import Shape

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ....driver.contract.pipeline import DispatchPlan, Run
 from ....driver.contract.values import Dims, DispatchConfig, OutputBuffers, named
 from ....driver.plan.binding import BindingRole
-from ..jit import ffi
+from ..abi import NEXT
+from ..device import ffi
 from .host_pool import POOLED_BYTES, copy, fill_zero
-from .launch import NEXT, STREAM_BYTES, Launch, Schedule, schedule
+from .launch import STREAM_BYTES, Launch, Schedule, schedule
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

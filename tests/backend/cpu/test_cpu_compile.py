@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from vyre.backends.cpu import jit
-from vyre.backends.cpu.jit import compile_object, ffi, host, load
+from vyre.backends.cpu import device
+from vyre.backends.cpu.compile import compile_object
+from vyre.backends.cpu.device import ffi, load
+from vyre.backends.cpu.devices import host
 from vyre.errors import KernelCompileFailed
 
 from ...support.cpu_modules import ADD, SPIN, module
@@ -54,7 +56,7 @@ def test_object_code_can_be_loaded_again_and_again():
 def test_code_stays_when_other_code_goes():
     image = compile_object(ADD)
     kept = [load(image) for _ in range(3)]
-    for _ in range(2 * jit._LIBRARIES_PER_LINKER):  # and the linker of the first ones is given up
+    for _ in range(2 * device._LIBRARIES_PER_LINKER):  # and the linker of the first ones is given up
         load(image)
     gc.collect()
     assert all(added(c) for c in kept)
@@ -65,7 +67,7 @@ def test_another_process_can_load_it(tmp_path):
     script = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from tests.backend.cpu.test_cpu_jit import added, load\n"
+        "from tests.backend.cpu.test_cpu_compile import added, load\n"
         "assert added(load(Path(sys.argv[1]).read_bytes()))"
     )
     root = Path(__file__).parents[3]
@@ -138,7 +140,7 @@ def test_compiling_leaves_nothing_behind():
     script = """
 import gc
 from pathlib import Path
-from tests.backend.cpu.test_cpu_jit import ADD, compile_object, load
+from tests.backend.cpu.test_cpu_compile import ADD, compile_object, load
 def resident():
     gc.collect()
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096

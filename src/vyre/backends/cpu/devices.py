@@ -1,0 +1,61 @@
+"""Which processor is this, as the compiler sees it? There is one device, and where it is missing, a package is."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+from ...driver.contract.registration import DeviceInfo
+
+
+def unavailable() -> str | None:
+    for package, module in (("llvmlite", "llvmlite"), ("cffi", "_cffi_backend")):
+        if find_spec(module) is None:
+            return f"{package} is not installed: pip install {package}"
+    return None
+
+
+def infos() -> tuple[DeviceInfo, ...]:
+    return (DeviceInfo(0, platform.machine() or "processor"),)
+
+
+@cache
+def library() -> Any:
+    """LLVM behind its binding, imported by the first who needs it."""
+    import llvmlite.binding as llvm  # type: ignore[import-untyped]  # 80 ms that only those pay who compile
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The processor that code is made for. `vector_bits` is the width of its widest registers."""
+
+    triple: str
+    name: str
+    features: str
+    vector_bits: int
+    compiler: str
+
+    @property
+    def x86(self) -> bool:
+        return self.triple.startswith(("x86_64", "i386", "i686"))
+
+
+@cache
+def host() -> Host:
+    """This machine's processor, as the compiler sees it."""
+    llvm = library()
+    try:
+        found = dict(llvm.get_host_cpu_features())
+    except RuntimeError:  # a processor whose features the compiler cannot tell
+        found = {}
+    features = ",".join(("+" if found[name] else "-") + name for name in sorted(found))
+    version = ".".join(map(str, llvm.llvm_version_info))
+    bits = 512 if found.get("avx512f") else 256 if found.get("avx2") else 128
+    return Host(llvm.get_process_triple(), llvm.get_host_cpu_name(), features, bits, version)
