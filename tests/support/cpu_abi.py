@@ -1,5 +1,7 @@
 """Launches that use every word between the cpu backend and its machine code, for whatever numbers the words have."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -46,6 +48,14 @@ def turned(x: In[u32], out: Out[u32]):
     out[gid.x] = words[63 - lid.x]
 
 
+@vyre.kernel(workgroup=64)
+def stuck(x: In[u32], out: Out[u32]):
+    v = u32(1)
+    while v != 0:
+        v = v * 3 | x[0]
+    out[gid.x] = v
+
+
 def arange(n):
     return np.arange(n, dtype=np.uint32)
 
@@ -54,6 +64,17 @@ def run(backend, kernel, *inputs, grid, out):
     config = DispatchConfig(grid_override=grid, output_elements={} if out is None else {"out": out})
     (found,) = compiled(backend, kernel.program).dispatch([np.asarray(a) for a in inputs], config)
     return np.frombuffer(found, np.uint32)
+
+
+def launched(program, memory, grid, chunk, *, poll=False):
+    """Code, and a launch of it that is ready to run."""
+    built = build(program, host(), Switches(), poll=poll)
+    launch = launches.Launch(len(memory), built.facts.scratch_bytes)
+    for slot, data in enumerate(memory):
+        launch.buffers[slot] = ffi.from_buffer(data)
+    launch.hold = memory
+    launch.aim(ffi.new("int64_t[]", [len(data) for data in memory]), grid, chunk)
+    return load(built.image), launch
 
 
 def check_buffers_lengths_grid_and_stores_past_the_cache(backend):
@@ -74,21 +95,35 @@ def check_scratch_and_private_copies(backend):
 
 
 def check_traps(backend):
-    body = [If(BinOp(BinaryOp.EQ, InvocationId(0), lit(37)), [TrapNode(lit(41), "here")]), Store("out", lit(0), lit(1))]
+    """The first invocation that traps tells where and who it is, and the others to stop."""
+    here = BinOp(BinaryOp.AND, BinOp(BinaryOp.EQ, InvocationId(1), lit(3)), BinOp(BinaryOp.EQ, InvocationId(2), lit(5)))
+    there = BinOp(BinaryOp.AND, here, BinOp(BinaryOp.EQ, InvocationId(0), lit(37)))
+    body = [If(there, [TrapNode(lit(41), "here")]), Store("out", lit(0), lit(1))]
     program = Program([write_only("out", 0, vyre.u32, 1)], (8, 1, 1), body)
     with pytest.raises(Trap) as raised:
-        compiled(backend, program).dispatch([], DispatchConfig(grid_override=(16, 1, 1)))
+        compiled(backend, program).dispatch([], DispatchConfig(grid_override=(16, 4, 6)))
     found = raised.value.context
-    assert (found["address"], tuple(found["invocation"])) == (41, (37, 0, 0))
+    assert (found["address"], tuple(found["invocation"])) == (41, (37, 3, 5))
+    code, launch = launched(program, [np.zeros(1, np.uint32)], (16, 4, 6), 1)
+    code.run(launch.shared, launch.first)
+    assert launch.shared[abi.STOP] == 1
+
+
+def check_that_loops_look_at_the_flag(backend):
+    code, launch = launched(stuck.program, [np.ones(1, np.uint32), np.zeros(64, np.uint32)], (1, 1, 1), 1, poll=True)
+    thread = threading.Thread(target=lambda: code.run(launch.shared, launch.first), daemon=True)
+    thread.start()
+    while launch.shared[abi.NEXT] == 0:
+        pass  # it has not begun yet
+    launch.shared[abi.STOP] = 1
+    thread.join(60)
+    assert not thread.is_alive()
 
 
 def check_the_words_of_a_launch(backend):
     """Chunks are taken from the counter, as many as a call may; none when the flag is up."""
-    built = build(doubled.program, host(), Switches())
-    code, x, out = load(built.image), arange(640), np.zeros(640, np.uint32)
-    launch = launches.Launch(2, built.facts.scratch_bytes)
-    launch.buffers[0], launch.buffers[1] = ffi.from_buffer(x), ffi.from_buffer(out)
-    launch.aim(ffi.new("int64_t[]", [640, 640]), (10, 1, 1), 2)
+    x, out = arange(640), np.zeros(640, np.uint32)
+    code, launch = launched(doubled.program, [x, out], (10, 1, 1), 2)
     launch.shared[abi.STOP] = 1
     code.run(launch.shared, launch.first)
     assert launch.shared[abi.NEXT] == 0
@@ -108,6 +143,7 @@ def main():
         check_buffers_lengths_grid_and_stores_past_the_cache,
         check_scratch_and_private_copies,
         check_traps,
+        check_that_loops_look_at_the_flag,
         check_the_words_of_a_launch,
     ):
         check(backend)

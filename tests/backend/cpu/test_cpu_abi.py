@@ -43,7 +43,11 @@ def renumbered(shared, worker):
 
 @pytest.mark.parametrize(
     "words",
-    [renumbered(SHARED, WORKER), renumbered(SHARED[::-1], WORKER[::-1]), renumbered(SHARED[4:] + SHARED[:4], WORKER)],
+    [
+        renumbered(SHARED, WORKER),
+        renumbered(SHARED[::-1], WORKER[::-1]),
+        renumbered(SHARED[4:] + SHARED[:4], WORKER[1:] + WORKER[:1]),
+    ],
     ids=["as they are", "backwards", "turned"],
 )
 def test_launches_work_whichever_numbers_the_words_have(words, tmp_path):

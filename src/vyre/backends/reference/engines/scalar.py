@@ -17,8 +17,9 @@ from ....errors import DeadlineExceeded, DispatchFailed, InvalidProgram, StepLim
 from ....foundation.ir.program import Program
 from ....foundation.meaning.subgroup import SUBGROUP_WIDTH
 from .memory import BufferState, Grid, Memory, OobReport, Options, Outcome
+from .operations import DETECTOR, GID, LANE, LID, OOB, SUBGROUP_LANE, WG, BufferRegisters
 from .races import Detector, Location
-from .tape import DETECTOR, GID, LANE, LID, OOB, SUBGROUP_LANE, WG, BufferRegisters, Kind, Meeting, Tape, compile_tape
+from .tape import Kind, Meeting, Tape, compile_tape
 
 CHECK_EVERY = 1024
 """Steps between two looks at the clock."""

@@ -12,27 +12,19 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from ....errors import DispatchFailed, InvalidProgram, UnsupportedFeature
-from ....errors import Trap as Trapped
+from ....errors import InvalidProgram, UnsupportedFeature
 from ....foundation.check.typing import infer
 from ....foundation.ir import nodes as ir
 from ....foundation.ir import rounding
 from ....foundation.ir.dtypes import DataType, f32, u32
 from ....foundation.ir.ops import AtomicOp, BinaryOp, Ordering, UnaryOp
-from ....foundation.ir.program import BufferDecl, Program
+from ....foundation.ir.program import Program
 from ....foundation.ir.visit import distinct, in_order
 from ....foundation.meaning import arith
-from ....foundation.meaning.subgroup import SUBGROUP_WIDTH, reduction_offsets
+from ....foundation.meaning.subgroup import SUBGROUP_WIDTH
+from . import operations
+from .operations import FIRST_FREE, GID, LID, SUBGROUP_LANE, WG, BufferRegisters, Op
 from .races import Site
-
-Registers = list[Any]
-Op = Callable[[Registers], None]
-
-# The first registers are the same in every program.
-OOB, LANE, DETECTOR = 0, 1, 2
-"""Counters of absorbed accesses (loads, stores, atomics), the invocation itself, the race detector if there is one."""
-GID, WG, LID, SUBGROUP_LANE = 3, 6, 9, 12
-FIRST_FREE = 13
 
 
 class Kind(IntEnum):
@@ -70,15 +62,6 @@ class Meeting(NamedTuple):
     operands: tuple[int, ...]
     result: int
     settle: Callable[[list[Any]], list[Any]]
-
-
-class BufferRegisters(NamedTuple):
-    """Where a buffer's bytes, its element count and (for the race detector) its locations are."""
-
-    decl: BufferDecl
-    data: int
-    length: int
-    locations: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +233,9 @@ class _Compiler:
                 self.draft(Kind.NEXT)
             case ir.Store(buffer=buffer, index=index, value=value):
                 at, stored = self.expr(index), self.expr(value)
-                self.ops.append(_store(self.buffer(buffer), at.register, stored.register, self.traced, self.site))
+                self.ops.append(
+                    operations.store(self.buffer(buffer), at.register, stored.register, self.traced, self.site)
+                )
                 self.drop(at, stored)
                 self.draft(Kind.NEXT)
             case ir.If():
@@ -268,15 +253,19 @@ class _Compiler:
             case ir.AsyncLoad() | ir.AsyncStore():
                 offset, size = self.expr(node.offset), self.expr(node.size)
                 source, destination = self.buffer(node.source), self.buffer(node.destination)
-                self.ops.append(_async_start(node, source, destination, offset.register, size.register, self))
+                self.ops.append(
+                    operations.async_start(
+                        node, source, destination, offset.register, size.register, self.traced, self.site
+                    )
+                )
                 self.drop(offset, size)
                 self.draft(Kind.NEXT)
             case ir.AsyncWait(tag=tag):
-                self.ops.append(_async_wait(tag, self.traced, self.site))
+                self.ops.append(operations.async_wait(tag, self.traced, self.site))
                 self.draft(Kind.NEXT)
             case ir.Trap(address=address, tag=tag):
                 at = self.expr(address)
-                self.ops.append(_trap(at.register, tag))
+                self.ops.append(operations.trap(at.register, tag))
                 self.drop(at)
                 self.draft(Kind.NEXT)
             case ir.IndirectDispatch():
@@ -294,7 +283,7 @@ class _Compiler:
         if into is None and found.temporary:
             return Operand(found.register, found.dtype)
         target = into or Operand(self.take(), found.dtype)
-        self.ops.append(_move(target.register, found.register))
+        self.ops.append(operations.move(target.register, found.register))
         self.drop(found)
         return target
 
@@ -317,7 +306,7 @@ class _Compiler:
         site = self.site
         start, stop = self.expr(node.start), self.expr(node.stop)
         counter, limit = self.take(), self.take()
-        self.ops += [_move(counter, start.register), _move(limit, stop.register)]
+        self.ops += [operations.move(counter, start.register), operations.move(limit, stop.register)]
         self.drop(start, stop)
         enter = self.draft(Kind.LOOP_ENTER)
         enter.arg, enter.arg2 = counter, limit
@@ -351,7 +340,7 @@ class _Compiler:
             raise unsupported("collectives between devices", "use group 0 (and root 0), or a distributed backend")
         if isinstance(node, ir.AllGather | ir.ReduceScatter):
             source, destination = self.buffer(node.source), self.buffer(node.destination)
-            self.ops.append(_copy(source, destination, self.traced, self.site))
+            self.ops.append(operations.copy(source, destination, self.traced, self.site))
         self.draft(Kind.NEXT)
 
     # -- expressions
@@ -394,269 +383,31 @@ class _Compiler:
         first = args[0].dtype
         match e:
             case ir.BinOp(op=BinaryOp() as op):
-                self.ops.append(_binary(arith.binary(op, first), out, a, b))
+                self.ops.append(operations.binary(arith.binary(op, first), out, a, b))
             case ir.UnOp(op=UnaryOp() as op):
-                self.ops.append(_unary(arith.unary(op, first), out, a))
+                self.ops.append(operations.unary(arith.unary(op, first), out, a))
             case ir.Select():
-                self.ops.append(_select(out, a, b, c))
+                self.ops.append(operations.select(out, a, b, c))
             case ir.Cast(target=target):
-                self.ops.append(_unary(arith.cast(first, target), out, a))
+                self.ops.append(operations.unary(arith.cast(first, target), out, a))
             case ir.Bitcast(target=target):
-                self.ops.append(_unary(arith.bitcast(first, target), out, a))
+                self.ops.append(operations.unary(arith.bitcast(first, target), out, a))
             case ir.Fma():
-                self.ops.append(_fma(out, a, b, c))
+                self.ops.append(operations.fma(out, a, b, c))
             case ir.Load(buffer=name):
-                self.ops.append(_load(self.buffer(name), out, a, self.traced, self.site))
+                self.ops.append(operations.load(self.buffer(name), out, a, self.traced, self.site))
             case ir.Atomic(op=AtomicOp() as op, buffer=name):
                 expected = c if op is AtomicOp.COMPARE_EXCHANGE else None
                 uses_old = e is not self.blind
-                self.ops.append(_atomic(op, self.buffer(name), out, a, b, expected, uses_old, self.traced, self.site))
+                self.ops.append(
+                    operations.atomic(op, self.buffer(name), out, a, b, expected, uses_old, self.traced, self.site)
+                )
             case ir.SubgroupReduce() | ir.SubgroupShuffle() | ir.SubgroupBallot():
                 step = self.draft(Kind.SUBGROUP)
-                step.arg = Meeting(tuple(o.register for o in args), out, _settle(e, first))
+                step.arg = Meeting(tuple(o.register for o in args), out, operations.settle(e, first))
             case _:
                 raise unsupported(f"{type(e).__name__} with {getattr(e, 'op', None)!r}", "use an operator of the table")
         dtype, _ = infer(e, tuple(o.dtype for o in args), {}, self.elements)
         if dtype is None:
             raise InvalidProgram(f"an expression at {self.site.place} has no type", fix="validate the program")
         return Operand(out, dtype, True)
-
-
-# ---- what one operation does to the registers -----------------------------------------------------------------------
-
-
-def _move(out: int, a: int) -> Op:
-    def move(r: Registers) -> None:
-        r[out] = r[a]
-
-    return move
-
-
-def _unary(f: Callable[[Any], Any], out: int, a: int) -> Op:
-    def unary(r: Registers) -> None:
-        r[out] = f(r[a])
-
-    return unary
-
-
-def _binary(f: Callable[[Any, Any], Any], out: int, a: int, b: int) -> Op:
-    def binary(r: Registers) -> None:
-        r[out] = f(r[a], r[b])
-
-    return binary
-
-
-def _select(out: int, condition: int, a: int, b: int) -> Op:
-    def select(r: Registers) -> None:
-        r[out] = r[a] if r[condition] else r[b]
-
-    return select
-
-
-def _fma(out: int, a: int, b: int, c: int) -> Op:
-    def fma(r: Registers) -> None:
-        r[out] = arith.fma(r[a], r[b], r[c])
-
-    return fma
-
-
-def _load(buffer: BufferRegisters, out: int, index: int, traced: bool, site: Site) -> Op:
-    decl, data, count, locations = buffer
-    read, zero, size = arith.reader(decl.element), arith.default(decl.element), decl.element.size or 0
-    name = decl.name
-
-    def load(r: Registers) -> None:
-        i = r[index]
-        if i < r[count]:
-            r[out] = read(r[data], i * size)
-        else:
-            r[out] = zero
-            r[OOB][0] += 1
-
-    def traced_load(r: Registers) -> None:
-        i = r[index]
-        if i < r[count]:
-            r[DETECTOR].touch(r[locations], name, i, r[LANE], "load", site)
-        load(r)
-
-    return traced_load if traced and decl.writable else load
-
-
-def _store(buffer: BufferRegisters, index: int, value: int, traced: bool, site: Site) -> Op:
-    decl, data, count, locations = buffer
-    write, size, name = arith.writer(decl.element), decl.element.size or 0, decl.name
-
-    def store(r: Registers) -> None:
-        i = r[index]
-        if i < r[count]:
-            write(r[data], i * size, r[value])
-        else:
-            r[OOB][1] += 1
-
-    def traced_store(r: Registers) -> None:
-        i = r[index]
-        if i < r[count]:
-            r[DETECTOR].touch(r[locations], name, i, r[LANE], "store", site)
-        store(r)
-
-    return traced_store if traced else store
-
-
-def _atomic(
-    op: AtomicOp,
-    buffer: BufferRegisters,
-    out: int,
-    index: int,
-    value: int,
-    expected: int | None,
-    uses_old: bool,
-    traced: bool,
-    site: Site,
-) -> Op:
-    decl, data, count, locations = buffer
-    read, write = arith.reader(decl.element), arith.writer(decl.element)
-    change, size, name, kind = arith.atomic(op, decl.element), decl.element.size or 0, decl.name, op.text
-
-    def atomic(r: Registers) -> None:
-        i = r[index]
-        if i >= r[count]:
-            r[out] = 0
-            r[OOB][2] += 1
-            return
-        old = read(r[data], i * size)
-        if expected is None or old == r[expected]:
-            write(r[data], i * size, change(old, r[value]))
-        r[out] = old
-
-    def traced_atomic(r: Registers) -> None:
-        i = r[index]
-        if i < r[count]:
-            r[DETECTOR].touch(r[locations], name, i, r[LANE], kind, site, uses_old)
-        atomic(r)
-
-    return traced_atomic if traced else atomic
-
-
-def _trap(address: int, tag: str) -> Op:
-    def trap(r: Registers) -> None:
-        raise Trapped(
-            f"the program trapped: {tag}",
-            fix="correct the input or the condition that leads to this trap",
-            address=r[address],
-            tag=tag,
-            invocation=r[LANE].gid,
-        )
-
-    return trap
-
-
-# ---- bytes ----------------------------------------------------------------------------------------------------------
-
-
-def _touch_bytes(r: Registers, b: BufferRegisters, start: int, end: int, kind: str, site: Site) -> None:
-    """Tell the race detector about a range of bytes."""
-    if not b.decl.writable or start >= end:
-        return
-    size = b.decl.element.size or 1
-    for i in range(start // size, -(-end // size)):
-        r[DETECTOR].touch(r[b.locations], b.decl.name, i, r[LANE], kind, site)
-
-
-def _bytes_of(r: Registers, b: BufferRegisters, start: int, end: int) -> bytes:
-    """Bytes [start, end), zero beyond the end of the buffer."""
-    nbytes = r[b.length] * (b.decl.element.size or 0)
-    return bytes(r[b.data][start : min(end, nbytes)]).ljust(end - start, b"\0")
-
-
-def _async_start(
-    node: ir.AsyncLoad | ir.AsyncStore,
-    source: BufferRegisters,
-    destination: BufferRegisters,
-    offset: int,
-    size: int,
-    compiler: _Compiler,
-) -> Op:
-    """The payload is taken now and kept by the invocation; only what fits the destination is kept."""
-    loads, tag, traced, site = isinstance(node, ir.AsyncLoad), node.tag, compiler.traced, compiler.site
-
-    def start(r: Registers) -> None:
-        pending = r[LANE].pending
-        if tag in pending:
-            raise DispatchFailed(
-                f"an async copy with tag {tag!r} is already in flight",
-                fix="wait for the first copy, or use another tag",
-                invocation=r[LANE].gid,
-            )
-        begin, to = (r[offset], 0) if loads else (0, r[offset])
-        room = r[destination.length] * (destination.decl.element.size or 0) - to
-        end = begin + max(0, min(r[size], room))
-        if traced:
-            readable = r[source.length] * (source.decl.element.size or 0)
-            _touch_bytes(r, source, begin, min(end, readable), "load", site)
-        pending[tag] = (destination, to, _bytes_of(r, source, begin, end))
-
-    return start
-
-
-def _async_wait(tag: str, traced: bool, site: Site) -> Op:
-    def wait(r: Registers) -> None:
-        pending = r[LANE].pending
-        if tag not in pending:
-            raise DispatchFailed(
-                f"a wait for async copy {tag!r}, which was not started",
-                fix="start the copy on every path that leads to the wait",
-                invocation=r[LANE].gid,
-            )
-        destination, to, payload = pending.pop(tag)
-        if traced:
-            _touch_bytes(r, destination, to, to + len(payload), "store", site)
-        r[destination.data][to : to + len(payload)] = payload
-
-    return wait
-
-
-def _copy(source: BufferRegisters, destination: BufferRegisters, traced: bool, site: Site) -> Op:
-    """The whole of one buffer into another, as far as both reach."""
-
-    def copy(r: Registers) -> None:
-        source_nbytes = r[source.length] * (source.decl.element.size or 0)
-        nbytes = min(source_nbytes, r[destination.length] * (destination.decl.element.size or 0))
-        if traced:
-            _touch_bytes(r, source, 0, nbytes, "load", site)
-            _touch_bytes(r, destination, 0, nbytes, "store", site)
-        r[destination.data][:nbytes] = _bytes_of(r, source, 0, nbytes)
-
-    return copy
-
-
-# ---- subgroups ------------------------------------------------------------------------------------------------------
-
-
-def _settle(e: ir.Expr, dtype: DataType) -> Callable[[list[Any]], list[Any]]:
-    """How 32 lanes' operands (None for a missing lane) become 32 results."""
-    match e:
-        case ir.SubgroupReduce(op=op):
-            combine, identity = arith.reduce(op, dtype), arith.reduce_identity(op, dtype)
-            distances = reduction_offsets(SUBGROUP_WIDTH)
-
-            def reduce(lanes: list[Any]) -> list[Any]:
-                v = [identity if x is None else x[0] for x in lanes]
-                for d in distances:
-                    v = [combine(v[i], v[i ^ d]) for i in range(SUBGROUP_WIDTH)]
-                return v
-
-            return reduce
-        case ir.SubgroupShuffle():
-            zero = arith.default(dtype)
-
-            def shuffle(lanes: list[Any]) -> list[Any]:
-                found = [lanes[x[1]] if x is not None and x[1] < SUBGROUP_WIDTH else None for x in lanes]
-                return [zero if x is None else x[0] for x in found]
-
-            return shuffle
-        case _:
-
-            def ballot(lanes: list[Any]) -> list[Any]:
-                return [sum(1 << i for i, x in enumerate(lanes) if x is not None and x[0])] * SUBGROUP_WIDTH
-
-            return ballot
