@@ -243,7 +243,7 @@ FEW = {"DataType", "BinaryOp", "UnaryOp", "AtomicOp", "ReduceOp", "bool"}
 """Types with as many values as the language has; of a program's own there may be any number."""
 
 
-CACHES = {("lower/evaluate.py", "_function"): "its parameters are names of operations and types"}
+CACHES = {("lower/instructions.py", "_function"): "its parameters are names of operations and types"}
 """(module, function) -> why it meets only so many arguments."""
 
 

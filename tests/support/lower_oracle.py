@@ -16,8 +16,7 @@ from vyre.foundation.ir.dtypes import BY_NAME
 from vyre.foundation.ir.ops import AtomicOp, ReduceOp
 from vyre.foundation.meaning import arith
 from vyre.foundation.meaning.subgroup import SUBGROUP_WIDTH, reduction_offsets
-from vyre.lower.evaluate import function_of
-from vyre.lower.instructions import require
+from vyre.lower.instructions import function_of, require
 from vyre.lower.kernel_ir import PURE, If, Ins, Loop, walk
 from vyre.lower.passes.full_stores import share_of
 from vyre.lower.registers import bits_of, value_of

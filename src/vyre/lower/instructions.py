@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import InvalidProgram
@@ -24,7 +25,7 @@ from ..foundation.ir.ops import BinaryOp, UnaryOp
 from ..foundation.meaning import arith
 from . import intervals
 from .intervals import LIMITS, Interval
-from .registers import BITS, REGISTER_TYPES, bits_of, flush, value_of
+from .registers import BITS, REGISTER_TYPES, bits_of, flush, single, value_of
 
 if TYPE_CHECKING:
     from .kernel_ir import Ins
@@ -281,3 +282,34 @@ def require(ins: Ins) -> None:
         raise InvalidProgram(
             f"{ins.op} does not make {ins.dtype or 'nothing'} of ({takes})", fix="emit it as lower/instructions.py says"
         )
+
+
+# ---- what an instruction computes ------------------------------------------------------------------------------------
+
+_READS_AS_ZERO = named(F32.STEP, F32.ROOT, F32.TEST)
+
+
+def function_of(ins: Ins, soft: bool) -> Function:
+    """What computes a pure instruction that has operands from their values: for constants, and for tests of emitters.
+
+    The table says what it computes exactly. On a machine that keeps subnormals of f32 (`soft`), arithmetic gives them;
+    one that flushes reads them as zero in arithmetic and comparisons.
+    """
+    return _function(ins.op, ins.dtype, ins.args[0].dtype, ins.attr, soft)
+
+
+@cache
+def _function(op: str, dtype: str, source: str, attr: Any, soft: bool) -> Function:
+    row = instruction(op)
+    assert row.meaning is not None, f"{op} has no value before it runs"
+    if op == "convert" and (source, dtype, soft) == ("f64", "f32", True):
+        return single
+    exact = row.meaning(dtype, source, attr)
+    if source != "f32" or op not in _READS_AS_ZERO:
+        return exact
+    if not soft:
+        return lambda *x: exact(*map(flush, x))
+    if row.f32 is F32.TEST:
+        return exact
+    wide = row.meaning("f64", "f64", attr)
+    return lambda *x: single(wide(*x))

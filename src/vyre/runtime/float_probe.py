@@ -1,4 +1,4 @@
-"""Does a machine compute the canonical f32? A kernel to ask it with, and what it must answer.
+"""Does a machine compute the canonical f32, and how? A kernel to ask it with, its right answers, and what was learned.
 
 The kernel takes edge values through single steps and through compositions that a compiler may be tempted to simplify;
 what it must give is known as one digest per step.
@@ -9,9 +9,13 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from ..errors import DeviceLost, DeviceOutOfMemory, VyreError
+from ..driver.contract.registration import DeviceInfo
+from ..driver.selection.remembered import Probe, recall, remember
+from ..errors import BackendUnavailable, DeviceLost, DeviceOutOfMemory, VyreError
 from ..foundation.ir.dtypes import f32, i32, u32
 from ..foundation.ir.nodes import BinOp, Bitcast, Cast, Expr, Fma, InvocationId, Load, Node, Select, Store, UnOp, lit
 from ..foundation.ir.ops import BinaryOp, UnaryOp
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
     from .device import Built, Device
 
 D = TypeVar("D", bound="Device")
+Mode = TypeVar("Mode", bound=StrEnum)
 
 EDGES = (
     0x00000000, 0x80000000, 0x3F800000, 0xBFC00000, 0x3F800001, 0x00800000, 0x80800000, 0x00800001, 0x007FFFFF,
@@ -145,6 +150,54 @@ def why_wrong(run: Callable[[D, Built], bytes], device: D, built: Built) -> str 
         return e.message
     return f"results differ in {', '.join(wrong)}" if wrong else None
 
+
+# ---- what was learned, remembered on disk ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Exactness(Generic[Mode]):
+    """The mode in which kernels are canonical, and whether those with f64 are; or why none is."""
+
+    mode: Mode | None
+    float64: bool = False
+    why_not: str | None = None
+
+    def require(self, device: str, backend: str) -> None:
+        """Raise unless there is such a mode."""
+        if self.mode is None:
+            raise BackendUnavailable(
+                f"{device} cannot be used: {self.why_not}",
+                fix="update its driver, or use another device or backend",
+                backend=backend,
+            )
+
+
+def known_or_learned(
+    backend: str, identity: str, modes: type[Mode], probe: Callable[[], Exactness[Mode]]
+) -> Exactness[Mode]:
+    """What is remembered of the device that this text tells from others, or what the probe finds now."""
+    name = f"{backend}-exactness-{hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()}"
+    recalled = recall(name, identity)
+    known = None if recalled is None else _told(recalled, modes)
+    if known is None:
+        known = probe()
+        facts = (known.mode or "", "f64" if known.float64 else "")
+        remember(name, identity, Probe(known.why_not, tuple(DeviceInfo(k, fact) for k, fact in enumerate(facts))))
+    return known
+
+
+def _told(known: Probe, modes: type[Mode]) -> Exactness[Mode] | None:
+    """What a record says, if it is one of ours."""
+    if known.unavailable is not None:
+        return Exactness(None, why_not=known.unavailable)
+    try:
+        mode, float64 = (fact.name for fact in known.devices)
+        return Exactness(modes(mode), float64 == "f64")
+    except ValueError:
+        return None
+
+
+# ---- the answers -----------------------------------------------------------------------------------------------------
 
 CANONICAL: dict[str, str] = {
     "add": "bdd28068b5e00c69",

@@ -14,7 +14,7 @@ from vyre.backends.wgpu.emit import prelude
 from vyre.backends.wgpu.emit.prelude import called, functions
 from vyre.backends.wgpu.emit.traits import SAFEST, Traits
 from vyre.foundation.ir import rounding
-from vyre.lower.evaluate import function_of
+from vyre.lower.instructions import function_of
 from vyre.lower.kernel_ir import Ins
 from vyre.lower.registers import bits_of, value_of
 

@@ -17,8 +17,7 @@ from vyre.foundation.ir.dtypes import BY_NAME, can_cast
 from vyre.foundation.ir.ops import BINARY_TYPES, UNARY_TYPES, BinaryOp, UnaryOp
 from vyre.lower import LowerOptions, lower
 from vyre.lower.c.emitter import emit
-from vyre.lower.evaluate import function_of
-from vyre.lower.instructions import INSTRUCTIONS, OF_OPERATOR, require
+from vyre.lower.instructions import INSTRUCTIONS, OF_OPERATOR, function_of, require
 from vyre.lower.kernel_ir import Buffer, Ins, Kernel, walk
 from vyre.lower.registers import REGISTER_TYPES
 

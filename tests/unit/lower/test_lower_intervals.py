@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vyre.lower.evaluate import function_of
-from vyre.lower.instructions import BOUNDED, COMPARES, interval_of
+from vyre.lower.instructions import BOUNDED, COMPARES, function_of, interval_of
 from vyre.lower.intervals import LIMITS
 from vyre.lower.kernel_ir import Ins
 

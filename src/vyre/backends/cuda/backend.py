@@ -17,8 +17,7 @@ from ...foundation.meaning.subgroup import SUBGROUP_WIDTH
 from ...runtime.backend import OffloadBackend, chosen_device
 from ...runtime.compiled import OPS
 from ...runtime.device import Built, Device
-from ...runtime.exactness import Exactness
-from ...runtime.float_probe import differing, probe_program, run_probe
+from ...runtime.float_probe import Exactness, differing, probe_program, run_probe
 from .build import build
 from .compile import compiler_version
 from .device import CudaDevice

@@ -7,8 +7,7 @@ from enum import StrEnum
 
 from ... import __version__
 from ...runtime.device import Built
-from ...runtime.exactness import Exactness, known_or_learned
-from ...runtime.float_probe import probe_program, run_probe, why_wrong
+from ...runtime.float_probe import Exactness, known_or_learned, probe_program, run_probe, why_wrong
 from .build import build
 from .compile import compiler_version
 from .device import CudaDevice

@@ -12,7 +12,7 @@ from ...foundation.ir.program import Program
 from ...runtime.backend import OffloadBackend, chosen_device
 from ...runtime.compiled import OPS
 from ...runtime.device import Built, Device
-from ...runtime.exactness import Exactness
+from ...runtime.float_probe import Exactness
 from .build import build
 from .device import OpenCLDevice, polls
 from .devices import Found, found_devices, library

@@ -11,8 +11,7 @@ Where arithmetic is `firm`, no compiler takes it away. Comparisons are never fir
 
 from __future__ import annotations
 
-from ..evaluate import function_of
-from ..instructions import F32, named
+from ..instructions import F32, function_of, named
 from ..kernel_ir import FLOATS, Ins, Kernel, Local, bodies, walk
 from ..registers import bits_of, value_of
 

@@ -7,8 +7,7 @@ sign of zero included; a NaN has no payload to lose. x + 0 is not x.
 from __future__ import annotations
 
 from ...foundation.ir.visit import Steps, run_nested
-from ..evaluate import function_of
-from ..instructions import COMMUTES
+from ..instructions import COMMUTES, function_of
 from ..kernel_ir import BITS, FLOATS, PURE, UNSIGNED, Body, If, Ins, Kernel, Statement
 from ..registers import bits_of, value_of
 

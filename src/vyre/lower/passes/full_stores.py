@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...foundation.ir.visit import Steps, run_nested
-from ..evaluate import function_of
+from ..instructions import function_of
 from ..kernel_ir import PURE, UNSIGNED, Body, Buffer, If, Ins, Kernel, Loop, bodies, walk
 from ..registers import value_of
 
