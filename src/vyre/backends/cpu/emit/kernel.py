@@ -10,7 +10,7 @@ Of the fast one there may be a second copy, whose stores go past the cache; a la
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ....errors import UnsupportedFeature
 from ....lower.kernel_ir import Buffer, If, Ins, Kernel, Loop, TileCheck, walk
@@ -20,6 +20,7 @@ from .barrier_phases import Phases
 from .instructions import ty
 from .lanes import Lanes
 from .tile_check import Taken, held_conditions
+from .values import Version
 
 _FLUSHING, _PLAIN = 0x9FC0, 0x1F80
 """Control words of the x86 vector unit: round to nearest and no exceptions; with the first, subnormals are zero in
@@ -66,41 +67,19 @@ def emit(kernel: Kernel, target: Target) -> Emitted:
     width = target.width if flat else min(target.width, 1 << (kernel.lanes - 1).bit_length())
     if sum(1 for _ in walk(kernel.body)) > _LARGE:
         taken = Taken.of(kernel, None)
-        only = Lanes(kernel, phases, name="fast", width=width, parts=1, flat=flat, fast=False, taken=taken)
+        only = Lanes(kernel, phases, Version(name="fast", width=width, parts=1, flat=flat, fast=False, taken=taken))
         return _module(kernel, phases, target, [only], [only.text()], _Tiles(kernel, phases, None, taken, flat=flat))
     parts = _parts(kernel, phases, width, flat)
     rows = flat and parts > 1 and kernel.workgroup[1] % parts == 0 and _uses_y(kernel)
     held, check = held_conditions(kernel)
     taken = Taken.of(kernel, check)
     checked = check is not None or any(b.private for b in kernel.buffers)
-    fast = Lanes(
-        kernel,
-        phases,
-        name="fast",
-        width=width,
-        parts=parts,
-        flat=flat,
-        fast=True,
-        taken=taken,
-        rows=rows,
-        held=held,
-    )
+    version = Version(name="fast", width=width, parts=parts, flat=flat, fast=True, taken=taken, rows=rows, held=held)
+    fast = Lanes(kernel, phases, version)
     versions, functions = [fast], [fast.text()]
     past: dict[Buffer, int] = {}
     if target.mxcsr and (stores := streamed(kernel)):
-        stream = Lanes(
-            kernel,
-            phases,
-            name="stream",
-            width=width,
-            parts=parts,
-            flat=flat,
-            fast=True,
-            taken=taken,
-            rows=rows,
-            held=held,
-            streamed=stores,
-        )
+        stream = Lanes(kernel, phases, replace(version, name="stream", streamed=stores))
         text, past = stream.text(), stream.past
         if past:
             versions.append(stream)
@@ -109,16 +88,14 @@ def emit(kernel: Kernel, target: Target) -> Emitted:
     block, edge = (step, "safe") if flat and size % step else (0, "")
     if block and size % width == 0:  # fewer vectors at a time make whole blocks of what is left
         parts = next((p for p in (4, 2) if p < parts and size % (width * p) == 0), 1)
-        even = Lanes(
-            kernel, phases, name="even", width=width, parts=parts, flat=flat, fast=True, taken=taken, held=held
-        )
+        even = Lanes(kernel, phases, replace(version, name="even", parts=parts, rows=False))
         text = even.text()
         if size % even.variance.step == 0:
             edge = even.name
             versions.append(even)
             functions.append(text)
     if checked or edge == "safe":
-        safe = Lanes(kernel, phases, name="safe", width=width, parts=1, flat=flat, fast=False, taken=taken)
+        safe = Lanes(kernel, phases, Version(name="safe", width=width, parts=1, flat=flat, fast=False, taken=taken))
         versions.append(safe)
         functions.append(safe.text())
     tiles = _Tiles(kernel, phases, check, taken, flat=flat, block=block, edge=edge, checked=checked, past=past)
@@ -259,7 +236,8 @@ class _Tiles:
     ) -> None:
         self.kernel, self.check, self.flat, self.checked = kernel, check, flat, checked
         self.block, self.edge, self.past = block, edge, past or {}
-        self.lanes = Lanes(kernel, phases, name="tiles", width=1, parts=1, flat=True, fast=False, taken=taken)
+        version = Version(name="tiles", width=1, parts=1, flat=True, fast=False, taken=taken)
+        self.lanes = Lanes(kernel, phases, version)
 
     def text(self) -> str:
         e = self.lanes

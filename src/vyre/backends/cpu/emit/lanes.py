@@ -5,7 +5,7 @@ Block by block is one loop where the kernel has no barriers; otherwise one loop 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ....lower.kernel_ir import PURE, Body, If, Ins, Kernel, Local, Loop, walk
@@ -13,9 +13,9 @@ from . import access, subgroups
 from .barrier_phases import PAD, Phases
 from .control_flow import LaneFlow
 from .instructions import ty
-from .tile_check import Taken, without
+from .tile_check import without
 from .uniformity import SAME, WIDE, Val, Variance, assigned
-from .values import LEFT, NOTHING
+from .values import LEFT, Version
 
 FREE = frozenset(("const", "gid", "wid", "lid", "lane", "index", "flush"))
 """Instructions that cost nothing, or next to nothing beside the load that they go with."""
@@ -27,36 +27,16 @@ as measured)."""
 
 class Lanes(LaneFlow):
     """Writes one function: `i1 name(shared, worker, i64 x0, i64 x1, i32 wy, i32 wz, taken...)`, true when everything
-    must stop.
+    must stop."""
 
-    A `flat` one runs the invocations x0 <= gid.x < x1 of the rows of one workgroup, others the workgroups x0 <= wid.x
-    < x1. `fast` leaves out the tests that the kernel's check makes unnecessary, knows the truth of `held` conditions
-    (by identity), has the loads of the check from its caller, and is given whole blocks. With `rows` the vectors of a
-    block stand one above the other. The stores of `streamed` go past the cache where they can.
-    """
-
-    def __init__(
-        self,
-        kernel: Kernel,
-        phases: Phases,
-        *,
-        name: str,
-        width: int,
-        parts: int,
-        flat: bool,
-        fast: bool,
-        taken: Taken,
-        rows: bool = False,
-        held: Mapping[int, bool] = NOTHING,
-        streamed: frozenset[Ins] = frozenset(),
-    ) -> None:
-        super().__init__(kernel, phases, flat=flat, fast=fast, taken=taken, rows=rows, held=held, streamed=streamed)
-        self.name, self.body = name, without(kernel.body, held)
+    def __init__(self, kernel: Kernel, phases: Phases, version: Version) -> None:
+        super().__init__(kernel, phases, version)
+        self.name, self.body = version.name, without(kernel.body, version.held)
         self.group_end = ""
         self.span = "%x0", "%x1"
         self.variances: dict[tuple[int, int], Variance] = {}
-        self.most = width, parts
-        self.cut(width, parts)
+        self.most = version.width, version.parts
+        self.cut(*self.most)
 
     # ---- the function
 

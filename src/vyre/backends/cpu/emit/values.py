@@ -6,7 +6,7 @@ Locals are values too: `env` has the latest of each, and one that only some lane
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
+from dataclasses import dataclass, field
 
 from ....lower.kernel_ir import Buffer, Ins, Kernel, Local
 from . import access
@@ -18,34 +18,41 @@ from .writer import FunctionWriter
 
 LEFT = Local("", "bool")
 """The lanes that have not returned yet, kept like a local."""
-NOTHING: Mapping[int, bool] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """How one version of a kernel's body is written: the function that it becomes, and what it may take for granted.
+
+    A block is `parts` vectors of `width` lanes. A `flat` one runs the invocations x0 <= gid.x < x1 of the rows of one
+    workgroup, others the workgroups x0 <= wid.x < x1. `fast` leaves out the tests that the kernel's check makes
+    unnecessary, knows the truth of `held` conditions (by identity), has the loads of the check from its caller, and is
+    given whole blocks. With `rows` the vectors of a block stand one above the other. The stores of `streamed` go past
+    the cache where they can.
+    """
+
+    name: str
+    width: int
+    parts: int
+    flat: bool
+    fast: bool
+    taken: Taken
+    rows: bool = False
+    held: Mapping[int, bool] = field(default_factory=dict)
+    streamed: frozenset[Ins] = frozenset()
 
 
 class LaneValues(FunctionWriter):
-    """A function that is being written, as its instructions see it.
+    """A function that is being written, as its instructions see it."""
 
-    `flat`, `fast`, `rows`, `held` and `streamed` are said in `Lanes`.
-    """
-
-    def __init__(
-        self,
-        kernel: Kernel,
-        phases: Phases,
-        *,
-        flat: bool,
-        fast: bool,
-        taken: Taken,
-        rows: bool = False,
-        held: Mapping[int, bool] = NOTHING,
-        streamed: frozenset[Ins] = frozenset(),
-    ) -> None:
+    def __init__(self, kernel: Kernel, phases: Phases, version: Version) -> None:
         super().__init__(kernel, phases)
-        self.flat, self.fast, self.rows, self.held = flat, fast, rows, held
-        self.streamed, self.taken, self.steering = streamed, taken, taken.steering
-        self.given = taken.given if fast else {}
+        self.flat, self.fast, self.rows, self.held = version.flat, version.fast, version.rows, version.held
+        self.streamed, self.taken, self.steering = version.streamed, version.taken, version.taken.steering
+        self.given = version.taken.given if version.fast else {}
         self.past: dict[Buffer, int] = {}
         """Buffers with stores that went past the cache, and to how many bytes their elements must be aligned."""
-        self.unused = unused(kernel, held) if held else frozenset()
+        self.unused = unused(kernel, self.held) if self.held else frozenset()
         self.counters: dict[int, Val] = {}
         self.mask: tuple[str, ...] | None = None
         self.region = 0
