@@ -39,6 +39,40 @@ def source(path: str) -> str:
     return (SOURCE / path).read_text("utf-8")
 
 
+# ---- files and folders ----------------------------------------------------------------------------------------------
+
+MOST_LINES, MOST_FILES = 600, 12
+LONGER = {"conform/programs/random.py", "errors.py", "foundation/formats/parse.py", "foundation/language/exprs.py"}
+FULLER = {"cli/commands", "libs"}
+"""Where one command, or one library, is one file."""
+SKELETON = {
+    "__init__.py", "backend.py", "build.py", "compile.py", "device.py", "devices.py", "emit", "exactness.py",
+    "requirements.py", "run",
+}  # fmt: skip
+BESIDES = {"cpu": {"abi.py"}, "reference": {"engines"}}
+"""What only one backend has; `docs/design/backends.md` says why."""
+BACKENDS = sorted(p.parent.name for p in SOURCE.glob("backends/*/__init__.py"))
+
+
+@every_module
+def test_a_file_can_be_read_at_a_sitting(path):
+    assert path in LONGER or source(path).count("\n") <= MOST_LINES
+
+
+@pytest.mark.parametrize("folder", sorted({p.rpartition("/")[0] for p in PATHS} - {"", *FULLER}))
+def test_a_folder_can_be_seen_at_a_glance(folder):
+    assert len([p for p in PATHS if p.rpartition("/")[0] == folder]) <= MOST_FILES
+
+
+@pytest.mark.parametrize("id", BACKENDS)
+def test_backends_have_one_skeleton(id):
+    here = {p.name for p in (SOURCE / "backends" / id).iterdir() if p.name != "__pycache__"}
+    assert here - SKELETON == BESIDES.get(id, set())
+    assert {"__init__.py", "backend.py", "requirements.py"} <= here
+    if (SOURCE / "backends" / id / "emit").exists():  # it compiles
+        assert SKELETON - {"compile.py"} <= here
+
+
 # ---- imports --------------------------------------------------------------------------------------------------------
 
 
