@@ -750,7 +750,7 @@ def test_a_kernel_with_more_workgroup_memory_than_there_is_is_refused_with_the_l
 
     target, device.target = device.target, Small()
     monkeypatch.setattr(device.cl.Kernel, "get_work_group_info", lambda kernel, info, on: 16)
-    monkeypatch.setattr("vyre.backends.opencl.device._program", lambda *_: real)
+    monkeypatch.setattr("vyre.backends.opencl.run.commands._built", lambda *_: real)
     real = own_program(device, target)
     with pytest.raises(
         UnsupportedFeature, match=r"needs 16 bytes of workgroup memory and the device has 8.*Fix: use a s"

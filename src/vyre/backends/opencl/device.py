@@ -1,6 +1,6 @@
-"""A device behind OpenCL: a queue in order, others for readings and for work that nobody waits for, and kernels.
+"""A device behind OpenCL: a queue in order, and others for readings and for work that no thread waits for.
 
-Nothing of the binding's errors leaves this file: they become ours where the library is called.
+Nothing of the binding's errors leaves this package: `OpenCLDevice.failed` makes them ours.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from math import prod
-from struct import pack
+from contextlib import contextmanager
 from typing import Any
 
 from ...driver.contract.values import Dims
@@ -23,15 +21,13 @@ from ...errors import (
     DeviceLost,
     DeviceOutOfMemory,
     DispatchFailed,
-    KernelCompileFailed,
-    UnsupportedFeature,
     VyreError,
 )
-from ...lower.c.emitter import ENTRY
-from ...runtime.device import Batch, Built, Code, Device, Memory, Ticket
+from ...runtime.device import Built, Code, Device, Memory, Ticket
 from ...runtime.exits import skip_exit_handlers
 from .devices import library
 from .emit.text import Mode
+from .run.commands import Launched, Loaded, OpenCLBatch
 
 SPIN_S = 0.005
 """How long a wait looks again and again before it begins to sleep; most launches are over by then."""
@@ -41,7 +37,6 @@ _SLEEP_S = 0.0005
 BESIDE = 4
 """Queues for work that nobody waits for right away."""
 _SPARE_HELD = 64
-_NO_LIMIT_NS = 1 << 62
 _FULL = frozenset((-4, -6))
 """No memory: of the device for an object, of the host."""
 _LOST = frozenset((-2, -33, -34, -36, -58, -9999))
@@ -49,9 +44,6 @@ _LOST = frozenset((-2, -33, -34, -36, -58, -9999))
 _RESOURCES = -5
 """Either the launch needs more than there is, or everything does from now on."""
 _TOO_LARGE = -61
-_WORD_ZERO = bytes(4)
-_FILL = bytes(16)
-"""A fill with a longer pattern is up to sixty times as fast."""
 
 
 class OpenCLDevice(Device):
@@ -96,24 +88,24 @@ class OpenCLDevice(Device):
         Not before: a thread that still records a launch over memory that is gone would end the process.
         """
 
-    def load(self, built: Built) -> _LoadedKernel:
+    def load(self, built: Built) -> Loaded:
         with self.errors("loading a kernel"):
-            return _LoadedKernel(self, built)
+            return Loaded(self, built)
 
     def image(self, code: Code) -> bytes:
         with self.errors("reading a compiled kernel"):
             (found,) = code.program.get_info(self.cl.program_info.BINARIES)
             return bytes(found)
 
-    def batch(self, *, timed: bool = False, ahead: bool = False, seconds: float | None = None) -> _Batch:
+    def batch(self, *, timed: bool = False, ahead: bool = False, seconds: float | None = None) -> OpenCLBatch:
         if self._lost:
             raise self.failed(min(_LOST), "starting work")
         if self._held:
             self._prune()
-        return _Batch(self, timed, self.next_beside() if ahead else 0, seconds)
+        return OpenCLBatch(self, timed, self.next_beside() if ahead else 0, seconds)
 
     def ready(self, code: Code, memories: Sequence[Memory], lengths: Sequence[int], grid: Dims) -> Callable[[], Ticket]:
-        assert isinstance(code, _LoadedKernel)
+        assert isinstance(code, Loaded)
         with self.errors("preparing a launch"):
             own = code.again()
             own.aim(memories, lengths, (0, 0, 0), None)
@@ -129,7 +121,7 @@ class OpenCLDevice(Device):
             except error as e:
                 raise self.failure(e, "launching a kernel") from e
             self.latest[0] = event
-            return _Launched(self, event)
+            return Launched(self, event)
 
         return go
 
@@ -214,6 +206,10 @@ class OpenCLDevice(Device):
         except self.cl.Error as e:
             raise self.failure(e, doing) from e
 
+    def is_to_blame(self, code: int) -> bool:
+        """Whether a status tells of the device, and not of what it was asked for."""
+        return code in _LOST or code in _FULL
+
     def failure(self, error: Any, doing: str) -> VyreError:
         return self.failed(error.code, doing, str(error))
 
@@ -286,260 +282,3 @@ atexit.register(_leave_all)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_keep_all)
 _give_way = getattr(os, "sched_yield", lambda: None)
-
-
-class _LoadedKernel:
-    """A program that was built, and one kernel of it with the numbers it was last given."""
-
-    def __init__(self, device: OpenCLDevice, built: Built, program: Any = None) -> None:
-        self.device, self.built = device, built
-        facts = built.facts
-        self.workgroup = facts.workgroup
-        self.buffers: int = facts.extra["buffers"]
-        self.traps, self.polls = bool(facts.traps), facts.polls
-        self.clock: bool = facts.extra["clock"]
-        self.program = _program(device, built) if program is None else program
-        self.kernel = device.cl.Kernel(self.program, ENTRY)
-        self._numbers: tuple[int, ...] = ()
-        if program is None:
-            self._require_fit()
-
-    def again(self) -> _LoadedKernel:
-        """The same program with a kernel of its own."""
-        return _LoadedKernel(self.device, self.built, self.program)
-
-    def _require_fit(self) -> None:
-        """What admission cannot see: the lowering adds workgroup memory where lanes exchange values."""
-        info, target, find = self.device.cl.kernel_work_group_info, self.device.target, self.kernel.get_work_group_info
-        limits = [("bytes of workgroup memory", find(info.LOCAL_MEM_SIZE, target), target.local_mem_size)]
-        if not self.device.nvidia:  # which answers 256 for workgroups that it runs
-            limits.append(("invocations in a workgroup", prod(self.workgroup), find(info.WORK_GROUP_SIZE, target)))
-        for what, asked, most in limits:
-            if asked > most:
-                raise UnsupportedFeature(
-                    f"the kernel needs {asked} {what} and the device has {most} for it",
-                    fix="use a smaller workgroup or less workgroup memory, or the cpu backend",
-                    name=what,
-                    device=target.name.strip(),
-                )
-
-    def aim(self, memories: Sequence[Memory], lengths: Sequence[int], base: Dims, stop: _Stop | None) -> None:
-        """Set the arguments. A number that is there already stays: setting one costs fifty times what memory does."""
-        set_arg, count = self.kernel.set_arg, self.buffers
-        for k in range(count):
-            set_arg(k, memories[k])
-        numbers = (*lengths, *base)
-        if numbers != self._numbers:
-            old = self._numbers or (None,) * len(numbers)
-            for k, (number, last) in enumerate(zip(numbers, old, strict=True)):
-                if number != last:
-                    set_arg(count + k, pack("=I", number))
-            self._numbers = numbers
-        at = 2 * count + 3
-        if self.traps:
-            set_arg(at, memories[count])
-            at += 1
-        if self.polls:
-            assert stop is not None
-            set_arg(at, stop.memory)
-            if self.clock:
-                set_arg(at + 1, pack("=Q", stop.budget_ns))
-
-
-def _program(device: OpenCLDevice, built: Built) -> Any:
-    """Build without the binding's own cache and warnings: ours is keyed by more, and a log is no failure."""
-    cl, context, target = device.cl, device.context, device.target
-    make = cl._cl._Program
-    program: Any = None
-    options = " ".join(built.facts.extra["options"]).encode()
-    try:
-        program = make(context, [target], [built.image]) if built.image else make(context, built.source)
-        program._build(options, [target])
-    except cl.Error as e:
-        if e.code in _LOST | _FULL:
-            raise
-        log = ""
-        with suppress(cl.Error, AttributeError):
-            log = str(program.get_build_info(target, cl.program_build_info.LOG)).strip()
-        raise KernelCompileFailed(
-            "the driver's compiler rejected the kernel",
-            fix="read the log; update the driver, or use another backend",
-            log=log or str(e),
-            device=device.target.name.strip(),
-        ) from e
-    return program
-
-
-class _Stop:
-    """How code that polls is told to end: a word of the host's, or a time."""
-
-    def __init__(self, device: OpenCLDevice, seconds: float | None, *, clock: bool) -> None:
-        cl = device.cl
-        flags = cl.mem_flags
-        self._word: Any = None
-        self.budget_ns = _NO_LIMIT_NS if seconds is None else int(min(seconds * 1e9, _NO_LIMIT_NS))
-        if clock:
-            self.memory = cl.Buffer(device.context, flags.READ_WRITE | flags.COPY_HOST_PTR, hostbuf=bytes(8))
-        else:
-            self._word = bytearray(4096)  # as large as a page: a driver may want whole ones
-            self.memory = cl.Buffer(device.context, flags.READ_ONLY | flags.USE_HOST_PTR, hostbuf=self._word)
-
-    def set(self) -> None:
-        if self._word is not None:
-            self._word[:4] = b"\1\0\0\0"
-
-
-class _Batch(Batch):
-    """Commands are enqueued as they come: the queue keeps their order, and other threads' do not matter."""
-
-    def __init__(self, device: OpenCLDevice, timed: bool, queue: int, seconds: float | None) -> None:
-        """`queue` is the number of one; all but the first are for work that is ahead."""
-        self._device, self._at, self._queue, self._seconds = device, queue, device.queues[queue], seconds
-        self._work = _Sent(device, timed)
-
-    def write(self, memory: Memory, offset: int, data: memoryview) -> None:
-        self.lend(memory, offset, memoryview(bytes(data)))
-
-    def lend(self, memory: Memory, offset: int, data: memoryview) -> None:
-        device, work = self._device, self._work
-        try:
-            work.last = device.cl.enqueue_copy(self._queue, memory, data, dst_offset=offset, is_blocking=False)
-        except device.cl.Error as e:
-            raise device.failure(e, "copying to the device") from e
-        work.kept.append(work.last)  # which holds the bytes, and would wait for the copy when it is dropped
-
-    def zero(self, memory: Memory, offset: int, nbytes: int) -> None:
-        device, fill = self._device, self._device.cl.enqueue_fill_buffer
-        many = nbytes - nbytes % 16 if offset % 16 == 0 else 0
-        with device.errors("filling memory"):
-            if many:
-                self._work.last = fill(self._queue, memory, _FILL, offset, many)
-            if many < nbytes:
-                self._work.last = fill(self._queue, memory, _WORD_ZERO, offset + many, nbytes - many)
-
-    def copy(self, source: Memory, source_offset: int, target: Memory, target_offset: int, nbytes: int) -> None:
-        device = self._device
-        with device.errors("copying on the device"):
-            self._work.last = device.cl.enqueue_copy(
-                self._queue, target, source, byte_count=nbytes, src_offset=source_offset, dst_offset=target_offset
-            )
-
-    def launch(self, code: Code, memories: Sequence[Memory], lengths: Sequence[int], base: Dims, grid: Dims) -> None:
-        assert isinstance(code, _LoadedKernel)
-        device, work = self._device, self._work
-        if code.polls and work.word is None:
-            work.word = _Stop(device, self._seconds, clock=code.clock)
-        with device.lock:
-            try:
-                code.aim(memories, lengths, base, work.word)
-                work.last = device.cl.enqueue_nd_range_kernel(
-                    self._queue, code.kernel, grid, code.workgroup, g_times_l=True
-                )
-            except device.cl.Error as e:
-                code._numbers = ()
-                raise device.failure(e, "launching a kernel") from e
-        if code.polls:
-            work.kept.append(work.word)
-        if work.launches is not None:
-            work.launches.append(work.last)
-
-    def read(self, memory: Memory, offset: int, nbytes: int) -> None:
-        device, work, data = self._device, self._work, None
-        if self._at:
-            data = bytearray(nbytes)
-            with device.errors("copying from the device"):
-                work.last = device.cl.enqueue_copy(self._queue, data, memory, src_offset=offset, is_blocking=False)
-            work.kept.append(work.last)
-        work.reads.append((memory, offset, nbytes, data))
-
-    def submit(self) -> Ticket:
-        device, work = self._device, self._work
-        try:
-            if work.last is None:
-                work.last = device.cl.enqueue_marker(self._queue)
-            self._queue.flush()
-        except device.cl.Error as e:
-            raise device.failure(e, "submitting work") from e
-        device.latest[self._at] = work.last
-        return work
-
-
-class _Launched(Ticket):
-    """Commands on their way, of which `last` is the event of the last one."""
-
-    __slots__ = ("_device", "_ended", "last")
-
-    def __init__(self, device: OpenCLDevice, last: Any) -> None:
-        self._device, self.last, self._ended = device, last, False
-
-    def done(self) -> bool:
-        return self.wait(0)
-
-    def wait(self, seconds: float | None) -> bool:
-        if not self._ended:
-            self._ended = self._device.wait(self.last, seconds)
-        return self._ended
-
-    def take(self, into: Sequence[memoryview | None]) -> list[Any]:
-        self.wait(None)
-        return []
-
-
-class _Sent(_Launched):
-    """The commands of a batch. What they use on the host is `kept` until they have ended."""
-
-    __slots__ = ("kept", "launches", "reads", "word")
-
-    def __init__(self, device: OpenCLDevice, timed: bool) -> None:
-        self._device, self.last, self._ended = device, None, False
-        self.kept: list[Any] = []
-        self.launches: list[Any] | None = [] if timed else None
-        self.reads: list[tuple[Memory, int, int, bytearray | None]] = []
-        """Memory, offset, bytes, and where they lie when the work is done, if it is ahead."""
-        self.word: _Stop | None = None
-
-    def __del__(self) -> None:
-        if self.kept and not self._ended:
-            self._device.hold(self.last, self.kept)
-
-    def take(self, into: Sequence[memoryview | None]) -> list[Any]:
-        if not self._ended:
-            self.wait(None)
-        self.kept.clear()
-        device = self._device
-        events, results = [], []
-        try:
-            for (memory, offset, nbytes, data), target in zip(self.reads, into, strict=True):
-                place: Any = (data or bytearray(nbytes)) if target is None else target
-                if data is None:
-                    copied = device.cl.enqueue_copy(
-                        device.readings, place, memory, src_offset=offset, is_blocking=False
-                    )
-                    events.append(copied)
-                elif target is not None:
-                    target[:] = data
-                results.append(place)
-            if events:
-                device.readings.flush()
-        except device.cl.Error as e:
-            raise device.failure(e, "copying from the device") from e
-        if events:
-            try:
-                device.wait(events[-1], None)
-            except BaseException:  # of a signal, say
-                with suppress(device.cl.Error):
-                    device.readings.finish()  # what the caller gave is not written later
-                raise
-        return results
-
-    def stop(self) -> None:
-        if self.word is not None:
-            self.word.set()
-
-    @property
-    def device_ns(self) -> int | None:
-        if self.launches is None:
-            return None
-        info = self._device.cl.profiling_info
-        with self._device.errors("asking how long a kernel took"):
-            return int(sum(e.get_profiling_info(info.END) - e.get_profiling_info(info.START) for e in self.launches))
