@@ -14,6 +14,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ..foundation.integers import ceil_div
 from ..foundation.ir.dtypes import DataType, bf16, bool_, f16, f32, i32, u8, u16, u32
 from ..foundation.ir.nodes import (
     Assign,
@@ -49,7 +50,7 @@ EDGES = (
 )  # fmt: skip
 """Bits of x and of y: zeros, subnormals, the smallest normal and its neighbours, ones, some more, infinities, NaNs."""
 PAIRS = tuple((x, y) for x in EDGES for y in EDGES)
-GROUPS = -(-len(PAIRS) // 64)
+GROUPS = ceil_div(len(PAIRS), 64)
 LANES = 64 * GROUPS
 """Invocations of a launch, and elements of a row: expression k reads and writes row k."""
 TAIL = 37

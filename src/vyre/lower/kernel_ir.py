@@ -29,15 +29,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..foundation.integers import U32_MAX
 from ..foundation.ir.dtypes import DataType
 from .instructions import PURE as PURE
 from .registers import BITS as BITS
 from .registers import FLOATS as FLOATS
 from .registers import SIGNED as SIGNED
 from .registers import UNSIGNED as UNSIGNED
-
-FOREVER = 0xFFFFFFFF
-"""Turns of a loop that has as many as it can have."""
 
 GRID = "grid"
 
@@ -123,7 +121,7 @@ class Loop:
     def is_forever(self) -> bool:
         """Whether it has as many turns as a loop can have, so that only `live` ends it."""
         start, stop = self.start, self.stop
-        whole = start.op == stop.op == "const" and (start.attr, stop.attr) == (0, FOREVER)
+        whole = start.op == stop.op == "const" and (start.attr, stop.attr) == (0, U32_MAX)
         return self.live is not None and whole
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+from ..foundation.integers import U32_MAX
 from ..foundation.ir.dtypes import BY_NAME
 from ..foundation.meaning.subgroup import SUBGROUP_WIDTH
 from .instructions import BOUNDED, COMPARES, interval_of
@@ -29,7 +30,6 @@ difference is [constant, [factor, step]...]: `stop - start` modulo 2^32, or some
 Word: TypeAlias = Callable[[int, int], "int | None"]
 """(slot, index) -> that element of a read-only buffer, where the host knows it."""
 
-_MAX = 0xFFFFFFFF
 _WORDS = frozenset(("u32", "i32"))
 _PARTS = 8
 """Terms in a difference, alternatives of a minimum, conditions around a loop: more say nothing new."""
@@ -169,7 +169,7 @@ class _Steps:
             for step, factor in self.linear(start)[0].items():
                 terms[step] = terms.get(step, 0) - factor
             constant -= self.linear(start)[1]
-            found.append([constant, *([_near_zero(f), step] for step, f in sorted(terms.items()) if f & _MAX)])
+            found.append([constant, *([_near_zero(f), step] for step, f in sorted(terms.items()) if f & U32_MAX)])
         return found
 
     def linear(self, root: int) -> tuple[dict[int, int], int]:
@@ -209,7 +209,7 @@ def _below(at: Ins) -> tuple[Ins | Local, ...]:
 
 def _near_zero(factor: int) -> int:
     """The same modulo 2^32, between -2^31 and 2^31."""
-    return (factor + 0x80000000 & _MAX) - 0x80000000
+    return (factor + 0x80000000 & U32_MAX) - 0x80000000
 
 
 # ---- with lengths ---------------------------------------------------------------------------------------------------
@@ -265,7 +265,7 @@ class _Values:
                 low += min(factor * at[0], factor * at[1])
                 high += max(factor * at[0], factor * at[1])
             most = min(most, wrapped((low, high), "u32")[1])
-        return most if most < _MAX else None
+        return most if most < U32_MAX else None
 
     def compute(self, k: int, facts: _LoopFacts | None = None, depth: int = _DEPTH) -> Interval | None:
         """A step from the intervals of its operands, where `facts` hold."""
@@ -279,7 +279,7 @@ class _Values:
                 return 0, attr - 1
             case "id":
                 axis, size = attr
-                return LIMITS["u32"] if self.grid is None else (0, min(max(self.grid[axis] * size - 1, 0), _MAX))
+                return LIMITS["u32"] if self.grid is None else (0, min(max(self.grid[axis] * size - 1, 0), U32_MAX))
             case "any":
                 return LIMITS[dtype]
             case "local":

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
-from ..driver.contract.values import Dims
+from ..driver.contract.values import U32_MAX, Dims
 from ..driver.policy.decision import Decision
 from ..driver.policy.launch import LaunchCosts
 from ..errors import KernelCompileFailed
@@ -214,7 +214,7 @@ class Batch(ABC):
 class Device(ABC):
     """A device in use: context, queue, loaded code. Recovery closes one and opens another."""
 
-    most_groups: int | Dims = 0xFFFFFFFF
+    most_groups: int | Dims = U32_MAX
     """Workgroups along one axis, or along each, of one launch; longer grids become several."""
     polls: bool = False
     """Whether code that polls can be stopped: it looks at a word that `Ticket.stop` sets, or at a clock."""

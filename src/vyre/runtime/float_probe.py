@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from ..driver.contract.registration import DeviceInfo
 from ..driver.selection.remembered import Probe, recall, remember
 from ..errors import BackendUnavailable, DeviceLost, DeviceOutOfMemory, VyreError
+from ..foundation.integers import ceil_div, round_up
 from ..foundation.ir.dtypes import f32, i32, u32
 from ..foundation.ir.nodes import BinOp, Bitcast, Cast, Expr, Fma, InvocationId, Load, Node, Select, Store, UnOp, lit
 from ..foundation.ir.ops import BinaryOp, UnaryOp
@@ -37,7 +38,7 @@ products lie around 2^-126, and bounds of the integer types."""
 TRIPLES = tuple((a, b, EDGES[(5 * i + 7 * j) % len(EDGES)]) for i, a in enumerate(EDGES) for j, b in enumerate(EDGES))
 LANES = 64
 """Invocations of a workgroup."""
-GROUPS = -(-len(TRIPLES) // LANES)
+GROUPS = ceil_div(len(TRIPLES), LANES)
 """The last one is not full, so that code which tests every access runs too."""
 
 
@@ -126,7 +127,7 @@ def run_probe(device: Device, built: Built) -> bytes:
 def run_once(device: Device, built: Built, inputs: Sequence[bytes], nbytes: int, groups: int) -> bytes:
     """The output, in so many bytes, of a program over words whose last buffer that is."""
     code, batch = device.load(built), device.batch()
-    sizes = [-(-n // 16) * 16 for n in (*map(len, inputs), nbytes)]
+    sizes = [round_up(n, 16) for n in (*map(len, inputs), nbytes)]
     memories = [device.allocate(size) for size in sizes]
     for memory, data in zip(memories, inputs, strict=False):
         batch.write(memory, 0, memoryview(data))

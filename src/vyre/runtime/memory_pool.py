@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..errors import DeviceOutOfMemory, VyreError
+from ..foundation.integers import round_up
 from .device import Device, Memory, Ticket
 
 LEAST_BYTES = 256
@@ -116,7 +117,7 @@ class MemoryPool:
 def piece_bytes(device: Device, nbytes: int) -> int:
     """How long a piece for so many bytes is on this device."""
     size = size_class(nbytes)
-    return -(-nbytes // 16) * 16 if device.most_bytes and nbytes <= device.most_bytes < size else size
+    return round_up(nbytes, 16) if device.most_bytes and nbytes <= device.most_bytes < size else size
 
 
 def size_class(nbytes: int, step: int = 1) -> int:
@@ -128,4 +129,4 @@ def size_class(nbytes: int, step: int = 1) -> int:
     if nbytes <= LEAST_BYTES:
         return LEAST_BYTES
     step = max(1 << ((nbytes - 1).bit_length() - 3), step)
-    return -(-nbytes // step) * step
+    return round_up(nbytes, step)

@@ -29,6 +29,7 @@ from ..driver.plan.outputs import OutputSlot, replace_output_buffers_preserving_
 from ..driver.policy.decision import Decision
 from ..driver.policy.launch import NEVER, RECORDED, WHEN_REPEATED
 from ..errors import DeviceLost, VyreError
+from ..foundation.integers import round_up
 from ..foundation.ir.program import Program
 from .device import TRAP_BYTES, Built, Code, Device, Memory, Round, Slot, Ticket
 from .native import NativePipeline
@@ -68,7 +69,7 @@ class _Planned:
         bound = list(enumerate(shape.bound))
         self.inputs = [(slot, b.input_index) for slot, b in bound if b.input_index is not None and b.nbytes]
         self.zeros = [
-            (slot, -(-b.nbytes // 4) * 4)
+            (slot, round_up(b.nbytes, 4))
             for slot, b in bound
             if b.input_index is None and b.nbytes and slot not in shape.proved
         ]

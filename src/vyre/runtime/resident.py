@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence, Set
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 from ..driver.contract.values import (
+    U32_MAX,
     DispatchConfig,
     HostResource,
     ResidentDispatchStep,
@@ -19,6 +20,7 @@ from ..driver.contract.values import (
 from ..driver.counters import count_decision
 from ..driver.plan.launch import LaunchPlan, resolve_fixpoint_iterations
 from ..errors import DeviceOutOfMemory
+from ..foundation.integers import round_up
 from .device import Batch, Command, Device, Launch, Memory, Ticket, Zero
 from .memory_pool import MemoryPool, Piece
 from .resident_memory import ResidentMemory, Resources, Upload
@@ -69,7 +71,7 @@ class Residents(ResidentMemory[Piece]):
         try:
             piece = self._pool.take(nbytes)
             batch = self._device.batch()
-            batch.zero(piece.memory, 0, -(-nbytes // 4) * 4)
+            batch.zero(piece.memory, 0, round_up(nbytes, 4))
             batch.submit()
         except BaseException:
             with self._lock:
@@ -128,7 +130,7 @@ class Residents(ResidentMemory[Piece]):
         if not self._device.writes_words or (offset % 4 == 0 and (stop % 4 == 0 or stop == end)):
             batch.lend(memory, offset, data)
             return batch
-        first, last = offset - offset % 4, -(-stop // 4) * 4
+        first, last = offset - offset % 4, round_up(stop, 4)
         batch.read(memory, first, 4)
         batch.read(memory, last - 4, 4)
         head, tail = batch.submit().take([None, None])  # after whatever was written to these words before
@@ -245,7 +247,7 @@ class Bound:
             nbytes = shape.bound[slot].nbytes
             if nbytes < self._ends[slot] and (nbytes % 4 or shape.bound[slot].element_size % 4):
                 return []  # there are neighbours within a word
-            found.append(Zero(self.memories[slot], 0, -(-nbytes // 4) * 4))
+            found.append(Zero(self.memories[slot], 0, round_up(nbytes, 4)))
         launches = (Launch(shape.code, self.memories, shape.lengths, base, grid) for base, grid in shape.parts)
         return found + list(launches) * shape.iterations
 
@@ -259,7 +261,7 @@ class Bound:
         for slot in self.zeros:
             nbytes = self.shape.bound[slot].nbytes
             odd = nbytes % 4 if nbytes < self._ends[slot] else 0
-            work.batch.zero(self.memories[slot], 0, -(-(nbytes - odd) // 4) * 4)
+            work.batch.zero(self.memories[slot], 0, round_up(nbytes - odd, 4))
             if odd:
                 data = memoryview(bytes(odd))
                 work.batch = self.session.residents.write_within(
@@ -311,7 +313,7 @@ def run_steps(
 ) -> tuple[OutputBuffers, ResidentSequenceTiming | None]:
     """Run steps in order, all of it `repeat` times, with one wait at the end."""
     begun = time.monotonic()
-    turns = whole("repeat", repeat, (1 << 32) - 1) or 0
+    turns = whole("repeat", repeat, U32_MAX) or 0
     ranges = [(piece.memory, offset, nbytes) for piece, offset, nbytes in session.residents.readings(reads)]
     runs = None if timed or session.left is not None else session.residents.kept_steps(turns, steps)
     if runs is not None:

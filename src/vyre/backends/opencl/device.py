@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from ...driver.contract.values import Dims
+from ...driver.contract.values import U32_MAX, Dims
 from ...errors import (
     DeviceLost,
     DeviceOutOfMemory,
@@ -57,7 +57,7 @@ class OpenCLDevice(Device):
         """Held while the arguments of a kernel are set and the kernel is enqueued."""
         self._lost = False
         self.nvidia = "nvidia" in device.platform.vendor.lower()
-        self.most_groups = (0x7FFFFFFF, 0xFFFF, 0xFFFF) if self.nvidia else 0xFFFFFFFF
+        self.most_groups = (0x7FFFFFFF, 0xFFFF, 0xFFFF) if self.nvidia else U32_MAX
         self.polls = polls(device, mode)
         self.memory_bytes = device.global_mem_size
         self.most_bytes = device.max_mem_alloc_size

@@ -31,6 +31,7 @@ from ...errors import (
     UnsupportedFeature,
     VyreError,
 )
+from ...foundation.integers import round_up
 from ...runtime.device import Built, Device, Memory, Ticket
 from ...runtime.exits import skip_exit_handlers
 from .devices import is_emulated, name_of
@@ -98,7 +99,7 @@ class WgpuDevice(Device):
     # -- memory
 
     def allocate(self, nbytes: int) -> Piece:
-        size = max(-(-nbytes // 16) * 16, 16)
+        size = max(round_up(nbytes, 16), 16)
         if size > self.most_bytes:
             limit = min((BINDING_BYTES, BUFFER_BYTES), key=lambda name: self.limits[name])
             raise UnsupportedFeature(
@@ -125,7 +126,7 @@ class WgpuDevice(Device):
                 if nbytes <= buffer.size <= 2 * max(nbytes, _PAGE):
                     del self._staging[buffer]
                     return buffer
-        return self.raw.create_buffer(size=-(-nbytes // _PAGE) * _PAGE, usage=_STAGING)
+        return self.raw.create_buffer(size=round_up(nbytes, _PAGE), usage=_STAGING)
 
     def keep_staging(self, buffer: Any) -> None:
         if buffer.size > MAX_STAGING_BYTES:
@@ -204,7 +205,7 @@ class WgpuDevice(Device):
 
     def uniform(self, code: Kernel) -> Uniform:
         """A buffer for the parameters of a launch. They are all alike in a pool of this size and layout."""
-        size = -(-4 * code.layout.words // 16) * 16
+        size = round_up(4 * code.layout.words, 16)
         with self._tables:
             for k, found in enumerate(self._uniforms):
                 if found.buffer.size == size:

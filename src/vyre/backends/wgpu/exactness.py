@@ -18,6 +18,7 @@ from ... import __version__
 from ...driver.contract.registration import DeviceInfo
 from ...driver.selection.remembered import Probe, recall, remember
 from ...errors import VyreError
+from ...foundation.integers import ceil_div
 from ...foundation.ir.dtypes import u32
 from ...foundation.ir.program import Program, read, write_only
 from ...runtime.device import Built, Facts
@@ -156,7 +157,7 @@ def _random_probe() -> tuple[Program, list[bytes]]:
 def run(device: WgpuDevice, program: Program, traits: Traits, inputs: Sequence[bytes], output_bytes: int) -> bytes:
     """The output of a program whose last buffer that is, with an invocation for each word of an input."""
     built = build(program, traits, device.limits, immediate_bytes=device.immediate_bytes)
-    return run_once(device, built, inputs, output_bytes, -(-len(inputs[0]) // 4 // LANES))
+    return run_once(device, built, inputs, output_bytes, ceil_div(len(inputs[0]), 4 * LANES))
 
 
 # ---- facts that no program can ask for -------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from itertools import count
 from math import prod
 from typing import Any
 
+from ...foundation.integers import ceil_div
 from . import inputs
 from .stmts import ORDER_FREE, Around, Bins, Owned, Statements
 from .tree import FLOATS, NARROW, Array, E, S, Tree
@@ -52,7 +53,7 @@ class _Maker(Statements):
         dims = (rng.choice(LENGTHS),) if rank == 1 else tuple(rng.choice(SIDES[rank]) for _ in range(rank))
         alike = rng.random() < 0.4  # every array has the shape of the domain
         way = rng.choice(("grid", "domain", "inferred", "inferred") if alike else ("grid", "domain"))
-        grid = tuple(-(-n // w) for n, w in zip(dims, workgroup, strict=True))
+        grid = tuple(ceil_div(n, w) for n, w in zip(dims, workgroup, strict=True))
         if way == "grid":
             grid = tuple(max(0, min(g + rng.choice((-1, 0, 0, 1)), 40)) or 1 for g in grid)
         arrays, scalars = self.declared(dims, alike, way)

@@ -13,6 +13,7 @@ from operator import index
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
 from ...errors import ArgumentTypeError, ArgumentValueError, InvalidProgram, VyreError, shown
+from ...foundation.integers import U32_MAX as U32_MAX
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 Dims: TypeAlias = tuple[int, int, int]
 OutputBuffers: TypeAlias = list["Buffer"]
-U32_MAX = 0xFFFFFFFF
 
 
 class FrozenDict(dict[str, Any]):

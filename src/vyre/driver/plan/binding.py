@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ...errors import ArgumentTypeError, ArgumentValueError, InvalidProgram
+from ...foundation.integers import ceil_div
 from ...foundation.ir.dtypes import DataType, element_count, packed_size
 from ...foundation.ir.program import Access, BufferDecl, MemoryKind, Program
 from ..contract.values import U32_MAX
@@ -294,7 +295,7 @@ def _output_elements(b: Binding, asked: Mapping[str, int], given: int | None, ot
     if b.name in asked:
         return asked[b.name]
     if b.output_byte_range is not None:
-        return -(-b.output_byte_range[1] // b.element_size)
+        return ceil_div(b.output_byte_range[1], b.element_size)
     if given is not None:
         if given % b.element_size:
             raise ArgumentValueError(

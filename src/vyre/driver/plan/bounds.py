@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...errors import DeviceOutOfMemory, InvalidProgram
+from ...foundation.integers import round_up
 
 if TYPE_CHECKING:
     from typing import NoReturn
@@ -19,15 +20,6 @@ if TYPE_CHECKING:
 U64_MAX = (1 << 64) - 1
 MAX_STAGING_BYTES = 1 << 46
 """More than any machine of today holds in one piece: a request beyond it is a mistake, not a shortage."""
-
-
-def ceil_div(value: int, divisor: int) -> int:
-    """Whole parts of `divisor` that hold `value`.
-
-    >>> ceil_div(65537, 65536)
-    2
-    """
-    return -(-value // divisor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +51,7 @@ class Checked:
         """The next multiple of `alignment` that is at least `value` and `least`."""
         if alignment <= 0:
             self._refuse(f"{field}: the alignment must be non-zero", field, alignment=alignment)
-        return self.fit(ceil_div(max(value, least), alignment) * alignment, field, bits)
+        return self.fit(round_up(max(value, least), alignment), field, bits)
 
     def range_end(self, start: int, length: int, limit: int, field: str) -> int:
         """The end of `length` bytes from `start`, which must lie within `limit`."""

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 from ...errors import ArgumentValueError, InvalidProgram
 from ...foundation.check.requirements import SUBGROUP_EXPRS
+from ...foundation.integers import ceil_div
 from ...foundation.ir import nodes as ir
 from ...foundation.ir.nodes import IndirectDispatch
 from ...foundation.ir.program import Program
 from ...foundation.ir.visit import distinct, walk_nodes
 from ..contract.values import U32_MAX
 from .binding import Binding, BindingPlan, BindingRole
-from .bounds import Checked, ceil_div
+from .bounds import Checked
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -226,7 +227,7 @@ def box_count(grid: Grid, most: int | Grid) -> int:
     >>> box_count((5, 2, 1), 4), box_count((5, 0, 1), 4)
     (2, 0)
     """
-    return math.prod(-(-n // limit) for n, limit in zip(grid, _limits(most), strict=True))
+    return math.prod(ceil_div(n, limit) for n, limit in zip(grid, _limits(most), strict=True))
 
 
 def _limits(most: int | Grid) -> Grid:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from ...foundation.check.requirements import SUBGROUP_EXPRS
+from ...foundation.integers import ceil_div
 from ...foundation.ir import nodes as ir
 from ...foundation.ir.ops import BinaryOp, UnaryOp
 from ...foundation.ir.program import Program
@@ -294,7 +295,7 @@ class Reach:
             return None
         if number is None and (size > 1 or not most):
             return None
-        return max(0, -(-left // (number or 1))) * size
+        return max(0, ceil_div(left, number or 1)) * size
 
     def _need_of_quotient(self, p: Poly, left: int, lengths: Mapping[str, int], axis: int, most: bool) -> int | None:
         (m,) = (m for m in p if self.axes({m: 1}))
@@ -302,7 +303,7 @@ class Reach:
         by = _number(atom.by or {})
         if len(m) > 1 or p[m] < 0 or any(c < 0 for n, c in p.items() if n) or not by or by < 0 or not atom.over:
             return None
-        return self.need(atom.over, by * max(0, -(-left // p[m])), lengths, axis, most)
+        return self.need(atom.over, by * max(0, ceil_div(left, p[m])), lengths, axis, most)
 
     def repeats(self, index: Poly) -> bool:
         """Whether it goes round a fixed part of the array, as `gid.x % 8` does."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import combinations_with_replacement
 from typing import NamedTuple
 
+from ..integers import ceil_div
 from ..ir.dtypes import u32
 from ..ir.nodes import (
     AllGather,
@@ -402,7 +403,7 @@ class _Grid(NamedTuple):
         if kind not in ("g", "l", "w"):
             return 0, WORD - 1
         assert isinstance(axis, int)
-        most = {"g": self.extent[axis], "l": self.size[axis], "w": -(-self.extent[axis] // self.size[axis])}
+        most = {"g": self.extent[axis], "l": self.size[axis], "w": ceil_div(self.extent[axis], self.size[axis])}
         return 0, most[kind] - 1
 
 
@@ -482,7 +483,7 @@ def _may_meet(a: Place, b: Place, grid: _Grid, *, same_group: bool) -> bool:
     start = left.const - right.const
     low = start + sum(u.span[0] for u in unknowns)
     high = start + sum(u.span[1] for u in unknowns)
-    turns = range(-(-low // WORD), high // WORD + 1)  # how often the difference may have wrapped around
+    turns = range(ceil_div(low, WORD), high // WORD + 1)  # how often the difference may have wrapped around
     if len(turns) > 8:
         return True
     return any(_can_differ(unknowns, start - turn * WORD, grid, same_group) for turn in turns)
@@ -549,7 +550,7 @@ def _can_differ(unknowns: list[_Unknown], start: int, grid: _Grid, same_group: b
             rest = low - u.span[0], high - u.span[1]
             ends = sorted((-rest[0] * u.factor, -rest[1] * u.factor))
             square = u.factor * u.factor
-            tight = max(u.low, -(-ends[0] // square)), min(u.high, ends[1] // square)
+            tight = max(u.low, ceil_div(ends[0], square)), min(u.high, ends[1] // square)
             if tight[0] > tight[1]:
                 return False
             if tight != (u.low, u.high):

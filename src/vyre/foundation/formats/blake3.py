@@ -8,6 +8,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
+from ..integers import ceil_div
+
 _CHUNK_BYTES, _BLOCK_BYTES = 1024, 64
 _CHUNK_START, _CHUNK_END, _PARENT, _ROOT = 1, 2, 4, 8
 _MASK = 0xFFFFFFFF
@@ -77,7 +79,7 @@ def pure_blake3(data: bytes) -> bytes:
     >>> pure_blake3(b"").hex()[:16]
     'af1349b9f5f9a1a6'
     """
-    chunks = max(1, -(-len(data) // _CHUNK_BYTES))
+    chunks = max(1, ceil_div(len(data), _CHUNK_BYTES))
     if chunks == 1:
         return struct.pack("<8I", *_chunk(data, 0, _ROOT))
     subtrees: list[_Words] = []  # one per set bit of the number of chunks taken in, largest first

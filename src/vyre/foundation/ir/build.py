@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from ...errors import ArgumentTypeError, ArgumentValueError, IRValueError
+from ..integers import U32_MAX
 from .dtypes import DataType, bool_, u32
 from .nodes import (
     Assign,
@@ -40,7 +41,7 @@ from .ops import AtomicOp, Ordering
 from .program import Access, BufferDecl, Program, output
 from .value import Value
 
-FOREVER = 0xFFFFFFFF
+FOREVER = U32_MAX
 """Trips of each of the two loops that only their flag ends: more than 2**63 turns, which take centuries."""
 
 
@@ -276,7 +277,7 @@ def workgroup_shape(workgroup: int | Iterable[int]) -> tuple[int, int, int]:
         raise ArgumentTypeError("workgroup is neither a number nor a tuple", fix=fix, workgroup=workgroup)
     if any(isinstance(n, bool) or not isinstance(n, int) for n in sizes):
         raise ArgumentTypeError("workgroup holds something else than whole numbers", fix=fix, workgroup=workgroup)
-    if not 1 <= len(sizes) <= 3 or any(not 1 <= n <= 0xFFFFFFFF for n in sizes):
+    if not 1 <= len(sizes) <= 3 or any(not 1 <= n <= U32_MAX for n in sizes):
         raise ArgumentValueError("workgroup is not one to three positive sizes", fix=fix, workgroup=workgroup)
     x, y, z = (*sizes, 1, 1)[:3]
     return x, y, z

@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from ...errors import IRValueError
+from ..integers import ceil_div
 from .value import Value
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class DataType(Value):
     @property
     def size(self) -> int | None:
         """Natural stride in bytes; packed four-bit types are counted as one byte."""
-        return None if self.bits is None else -(-self.bits // 8)
+        return None if self.bits is None else ceil_div(self.bits, 8)
 
     @property
     def live(self) -> bool:
@@ -196,7 +197,7 @@ def packed_size(element: DataType, count: int) -> int | None:
     >>> packed_size(i4, 3)
     2
     """
-    return None if element.bits is None else -(-element.bits * count // 8)
+    return None if element.bits is None else ceil_div(element.bits * count, 8)
 
 
 def element_count(element: DataType, nbytes: int) -> int:

@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from ...foundation.integers import round_up
 from ...foundation.ir.dtypes import BY_NAME
 from ...foundation.ir.ops import AtomicOp, ReduceOp
 from ...foundation.meaning.arith import reduce_identity
@@ -202,7 +203,7 @@ class Emitter(Printer):
                 array = self.dialect.shared_array(b, STORAGE[b.element.name], self.buffers[b])
                 found.append(f"    {array}; // {b.element.name}")
         if self.slots:
-            slots = -(-self.kernel.lanes // SUBGROUP_WIDTH) * SUBGROUP_WIDTH
+            slots = round_up(self.kernel.lanes, SUBGROUP_WIDTH)
             found.append(f"    {self.dialect.shared}uint slots[{slots}]; // what lanes of a subgroup exchange")
         if self.meets and self.ends_early:
             found.append(f"    {self.dialect.shared}uint ending; // whether a lane has stopped")
@@ -434,7 +435,7 @@ class Emitter(Printer):
             attr, t, args = ReduceOp.OR, "u32", [f"(uint)({args[0]}) << lane"]
         lines = [f"slots[lid] = {args[0] if t == 'u32' else f'as_uint({args[0]})'};"]
         missing = bits_of(t, reduce_identity(attr, BY_NAME[t])) if isinstance(attr, ReduceOp) else 0
-        padded = -(-lanes // SUBGROUP_WIDTH) * SUBGROUP_WIDTH
+        padded = round_up(lanes, SUBGROUP_WIDTH)
         if padded > lanes:
             fill = f"slots[k] = {literal('u32', missing)};"
             lines.append(f"for (uint k = {lanes}u + lid; k < {padded}u; k += {lanes}u) {{ {fill} }}")

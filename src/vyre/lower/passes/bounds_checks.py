@@ -6,10 +6,11 @@ a return: behind `if i >= len(a): return` an index i is below the length of a, w
 
 from __future__ import annotations
 
+from ...foundation.integers import U32_MAX
 from ...foundation.ir.visit import Steps, run_nested
 from ..kernel_ir import Body, Buffer, If, Ins, Kernel
 from .full_stores import stored
-from .ranges import MAX, Ranges
+from .ranges import Ranges
 
 _ACCESSES = frozenset(("load", "store", "atomic"))
 _CONDITIONS, _CODE = 64, 2000
@@ -77,7 +78,7 @@ class _Cover:
         if len(ranges.code.body) > _CODE:
             return
         found = ranges.of(index)
-        if found.hi == MAX:
+        if found.hi == U32_MAX:
             return
         fits = ranges.code.compare("lt", found.hi, ranges.length(buffer))
         if fits is False:
@@ -100,7 +101,7 @@ class _Cover:
             v = unvisited.pop()
             if v.op not in _GROWING or v in found or self.ranges.above.get(v) or self.ranges.exact(v) is not None:
                 continue
-            if self.ranges.of(v).hi != MAX:  # else it may have wrapped, which a fact about its user does not show
+            if self.ranges.of(v).hi != U32_MAX:  # else it may have wrapped, which a fact about its user does not show
                 found.add(v)
                 unvisited.extend(v.args)
         return frozenset(found)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeAlias
 
+from ...foundation.integers import U32_MAX
 from ..instructions import COMPARES, INSTRUCTIONS
 from ..kernel_ir import FLOATS, PURE, Buffer, Ins, Kernel, Local, TileCheck, walk
 
-MAX = (1 << 32) - 1
 _HUGE = 1 << 62
 _DEPTH = 40
 _SLICE = 64
@@ -24,7 +24,7 @@ Facts: TypeAlias = dict[Ins, list[tuple[Ins, int]]]
 
 
 class Range(NamedTuple):
-    """`lo` <= value <= `hi` <= `top`, a number, if all of `needs` hold. A `top` above `MAX` was not compared yet."""
+    """`lo` <= value <= `hi` <= `top`, a number, if all of `needs` hold. A `top` above `U32_MAX` was never compared."""
 
     lo: Bound
     hi: Bound
@@ -32,7 +32,7 @@ class Range(NamedTuple):
     needs: frozenset[Ins] = frozenset()
 
 
-ANY = Range(0, MAX, MAX)
+ANY = Range(0, U32_MAX, U32_MAX)
 
 
 class CheckCode:
@@ -237,21 +237,21 @@ class Ranges:
 
     def settled(self, r: Range) -> Range:
         """The range with a top that is a u32; `ANY` where that can never be."""
-        if r.top <= MAX:
+        if r.top <= U32_MAX:
             return r
-        fits = self.code.compare("le", r.hi, MAX)
+        fits = self.code.compare("le", r.hi, U32_MAX)
         if isinstance(fits, bool):
-            return r._replace(top=MAX) if fits else ANY
-        return r._replace(top=MAX, needs=r.needs | {fits})
+            return r._replace(top=U32_MAX) if fits else ANY
+        return r._replace(top=U32_MAX, needs=r.needs | {fits})
 
     def _narrowed(self, value: Ins, r: Range) -> Range:
         code = self.code
         for bound, k in self.above.get(value, ()):
             other = self.settled(self.of(bound))
-            if other.hi == MAX:
+            if other.hi == U32_MAX:
                 continue
             hi = code.less_by(other.hi, k)
-            if r.top > MAX or (r.needs and not other.needs) or r.hi == MAX:
+            if r.top > U32_MAX or (r.needs and not other.needs) or r.hi == U32_MAX:
                 r = Range(0, hi, other.top, other.needs)  # simpler, and never worse than a wrapped value
             else:
                 r = Range(r.lo, code.do("min", r.hi, hi), min(r.top, other.top), r.needs | other.needs)
@@ -270,8 +270,8 @@ class Ranges:
         for total, step in self.sums.get(value, ()):
             for bound, k in self.above.get(total, ()):
                 other = self.settled(self.of(bound))
-                fits = code.compare("le", code.do("add", r.hi, step), MAX)
-                if r.top > MAX or r.hi == MAX or other.hi == MAX or fits is False:
+                fits = code.compare("le", code.do("add", r.hi, step), U32_MAX)
+                if r.top > U32_MAX or r.hi == U32_MAX or other.hi == U32_MAX or fits is False:
                     continue
                 needs = r.needs | other.needs | (frozenset() if fits is True else {fits})
                 r = Range(r.lo, code.do("min", r.hi, code.less_by(other.hi, k + step)), r.top, needs)
@@ -288,7 +288,7 @@ class Ranges:
             case "gid" | "wid":
                 lo, hi = (code.emit(end, "u64", attr=v.attr) for end in ("gid_lo", "gid_hi"))
                 size = self.kernel.workgroup[v.attr] if op == "wid" else 1
-                return Range(code.do("div", lo, size), code.do("div", hi, size), MAX // size)
+                return Range(code.do("div", lo, size), code.do("div", hi, size), U32_MAX // size)
             case "lid":
                 size = self.kernel.workgroup[v.attr]
                 return Range(0, size - 1, size - 1)
@@ -306,7 +306,7 @@ class Ranges:
         fixed = self.exact(v)
         if fixed is not None:
             word = code.emit("convert", "u64", fixed)
-            return Range(word, word, MAX)
+            return Range(word, word, U32_MAX)
         if op == "load" and v.attr.element.name in ("u8", "u16"):
             return Range(0, top := 255 if v.attr.element.name == "u8" else 65535, top)
         if op == "convert" and v.args[0].dtype == "bool":
@@ -322,7 +322,7 @@ class Ranges:
             for item in walk(self.kernel.body):
                 if isinstance(item, Ins) and item.op == "set":
                     self._tops[item.attr] = max(self._tops.get(item.attr, 0), _limit(item.args[0]))
-        return self._tops.get(local, MAX)
+        return self._tops.get(local, U32_MAX)
 
     def _counter(self, v: Ins) -> Range:
         start, stop = self.settled(self.of(v.attr.start)), self.settled(self.of(v.attr.stop))
@@ -331,7 +331,7 @@ class Ranges:
 
     def _pair(self, a: Ins, b: Ins, settle: bool = True) -> tuple[Range, Range, frozenset[Ins]]:
         x, y = self.of(a), self.of(b)
-        if settle or (max(x.top, y.top) > MAX and x.top * y.top >= _HUGE):
+        if settle or (max(x.top, y.top) > U32_MAX and x.top * y.top >= _HUGE):
             x, y = self.settled(x), self.settled(y)
         return x, y, x.needs | y.needs
 
@@ -352,7 +352,7 @@ class Ranges:
 
     def _grown(self, op: str, x: Range, y: Range, top: int, needs: frozenset[Ins]) -> Range:
         lo, hi = self.code.do(op, x.lo, y.lo), self.code.do(op, x.hi, y.hi)
-        if isinstance(hi, int) and hi > MAX:
+        if isinstance(hi, int) and hi > U32_MAX:
             return ANY
         return Range(lo, hi, top, needs)
 
@@ -372,12 +372,12 @@ class Ranges:
         if a is b or any(bound is b for bound, _ in self.above.get(a, ())):
             return True
         x = self.of(a)
-        if x.top > MAX or x.needs:
+        if x.top > U32_MAX or x.needs:
             return False
         if any(bound.op == "const" and x.top <= bound.attr + k for bound, k in self.below.get(b, ())):
             return True
         y = self.of(b)
-        return isinstance(y.lo, int) and x.top <= y.lo and y.top <= MAX and not y.needs
+        return isinstance(y.lo, int) and x.top <= y.lo and y.top <= U32_MAX and not y.needs
 
     def _shr(self, a: Ins, n: Ins) -> Range:
         x = self.settled(self.of(a))
@@ -394,13 +394,13 @@ class Ranges:
     def _rem(self, a: Ins, b: Ins) -> Range:
         x, y = self.of(a), self.settled(self.of(b))
         rest = Range(0, self.code.less_by(y.hi, 1), max(y.top - 1, 0), y.needs)
-        if x.top > MAX or x.hi == MAX or x.needs:
+        if x.top > U32_MAX or x.hi == U32_MAX or x.needs:
             return rest
         return Range(0, self.code.do("min", x.hi, rest.hi), min(x.top, rest.top), rest.needs)
 
     def _and(self, a: Ins, b: Ins) -> Range:
         x, y = self.of(a), self.of(b)
-        found = [r for r in (x, y) if r.top <= MAX and not r.needs]
+        found = [r for r in (x, y) if r.top <= U32_MAX and not r.needs]
         if not found:
             return ANY
         r = min(found, key=lambda r: r.top)
@@ -409,7 +409,7 @@ class Ranges:
     def _or(self, a: Ins, b: Ins) -> Range:
         x, y = self.of(a), self.of(b)
         top = max(x.top, y.top)
-        if top > MAX:
+        if top > U32_MAX:
             return ANY
         hi = (1 << top.bit_length()) - 1
         return Range(0, hi, hi, x.needs | y.needs)
@@ -441,8 +441,8 @@ def _limit(v: Ins) -> int:
     if v.op == "load" and v.attr.element.name in ("u8", "u16"):
         return 255 if v.attr.element.name == "u8" else 65535
     if v.op == "and":
-        return min(a.attr if a.op == "const" else MAX for a in v.args)
-    return int(v.attr) if v.op == "const" else MAX
+        return min(a.attr if a.op == "const" else U32_MAX for a in v.args)
+    return int(v.attr) if v.op == "const" else U32_MAX
 
 
 _RULES = frozenset(("add", "sub", "mul", "shl", "shr", "div", "rem", "and", "or", "xor", "min", "max", "select"))

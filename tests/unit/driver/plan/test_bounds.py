@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vyre.driver.contract.values import U32_MAX
-from vyre.driver.plan.bounds import U64_MAX, Checked, Counter, ceil_div, reserve_bytes
+from vyre.driver.plan.bounds import U64_MAX, Checked, Counter, reserve_bytes
 from vyre.errors import DeviceOutOfMemory, InvalidProgram
+from vyre.foundation.integers import ceil_div, round_up
 
 SIZES = Checked("resident bytes", fix="split the transfer")
 EDGES = (0, 1, 2, 3, 7, 31, 255, 1024, U32_MAX, U64_MAX // 2, U64_MAX - 1, U64_MAX)
@@ -94,7 +95,7 @@ def test_alignment_rounds_up_to_a_multiple():
 @given(st.integers(0, U64_MAX), st.integers(1, 63) | st.integers(64, 1 << 40), st.integers(0, 1 << 20))
 def test_rounding_agrees_with_its_definition(value, part, least):
     parts = ceil_div(value, part)
-    assert (parts - 1) * part < value <= parts * part
+    assert (parts - 1) * part < value <= parts * part == round_up(value, part)
     wanted = max(value, least)
     exact = next(n for n in range(wanted, wanted + 2 * part) if n % part == 0) if part < 64 else None
     if exact is not None:

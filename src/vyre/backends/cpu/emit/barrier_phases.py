@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ....foundation.integers import round_up
 from ....lower.kernel_ir import PURE, Body, If, Ins, Kernel, Local, Loop, bodies, operands, walk
 from .instructions import TYPES
 
@@ -70,11 +71,11 @@ class Phases:
 
     def _take(self, nbytes: int) -> int:
         at = self.nbytes
-        self.nbytes += -(-nbytes // 64) * 64
+        self.nbytes += round_up(nbytes, 64)
         return at
 
     def _lanes(self, dtype: str) -> int:
-        return self._take(-(-self.kernel.lanes // PAD) * PAD * _BYTES[TYPES[dtype]])
+        return self._take(round_up(self.kernel.lanes, PAD) * _BYTES[TYPES[dtype]])
 
     def _find_cuts(self, body: Body, together: bool) -> bool:
         """Mark what holds a barrier, or a return of all lanes; whether this body does."""

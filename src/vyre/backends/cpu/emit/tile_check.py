@@ -15,8 +15,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ....foundation.integers import U32_MAX
 from ....lower.kernel_ir import PURE, Body, If, Ins, Kernel, Local, Loop, TileCheck, bodies, operands, walk
-from ....lower.passes.ranges import MAX, Ranges
+from ....lower.passes.ranges import Ranges
 
 _OPPOSITE = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
 _FUEL = 200
@@ -109,7 +110,7 @@ def _proof(ranges: Ranges, condition: Ins, truth: bool) -> list[Ins] | None:
             a, b = c.args if op in ("lt", "le") else c.args[::-1]
             ranges.fuel = _FUEL
             low, high = ranges.settled(ranges.of(a)), ranges.settled(ranges.of(b))
-            if low.hi == MAX or high.lo == 0:
+            if low.hi == U32_MAX or high.lo == 0:
                 return None
             fits = ranges.code.compare({"gt": "lt", "ge": "le"}.get(op, op), low.hi, high.lo)
             if fits is False:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+from ....foundation.integers import U32_MAX
 from ....lower.kernel_ir import Body, If, Ins, Kernel, Loop, Statement
 from ....lower.length_exprs import number, plain
 from ....lower.passes.full_stores import from_lengths
@@ -19,7 +20,6 @@ Cost: TypeAlias = "list[Any]"
 
 A loop runs at most as often as the smallest of its constant, those lengths, and the share if there is one.
 """
-_MOST = 0xFFFFFFFF
 _ATOMIC = 32
 """Lanes do their atomics one after another."""
 _SHRINKS = frozenset(("shr", "div", "rem", "and"))
@@ -41,7 +41,7 @@ def _once(cost: Cost, lengths: Sequence[int]) -> float:
     stack: list[tuple[float, Cost]] = [(1.0, inner) for inner in cost[1]]
     while stack:
         times, (most, slots, share, inner) = stack.pop()
-        if most == _MOST and not slots and share is None:
+        if most == U32_MAX and not slots and share is None:
             return math.inf
         times *= min([most, *(lengths[s] for s in slots), *([] if share is None else [number(share, lengths)])])
         total += times * (inner[0] + 1)
@@ -69,7 +69,7 @@ def _body(body: Body) -> Cost:
 
 def _bound(value: Ins) -> tuple[int, frozenset[int]]:
     """A constant that a u32 never exceeds, and slots of buffers whose lengths it never exceeds either."""
-    most, slots = _MOST, frozenset[int]()
+    most, slots = U32_MAX, frozenset[int]()
     unvisited = [value]
     while unvisited:
         at = unvisited.pop()

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ....errors import DeviceOutOfMemory
+from ....foundation.integers import round_up
 from ....runtime.memory_pool import size_class
 from ..device import ffi
 
@@ -48,7 +49,7 @@ def aligned(nbytes: int, alignment: int = 64) -> tuple[Any, Any]:
     """Zeroed memory that starts at a multiple of `alignment`, and what keeps it alive."""
     owner = ffi.new("char[]", nbytes + alignment)
     start = int(ffi.cast("uintptr_t", owner))
-    return ffi.cast("void *", -(-start // alignment) * alignment), owner
+    return ffi.cast("void *", round_up(start, alignment)), owner
 
 
 class HostPool:

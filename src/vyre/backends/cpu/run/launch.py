@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from ....driver.contract.values import Dims
 from ....driver.pipeline.deadline import expired
+from ....foundation.integers import ceil_div
 from ....runtime.work import require_no_trap
 from ..abi import (
     BUFFERS,
@@ -79,7 +80,7 @@ def schedule(facts: Facts, lengths: Sequence[int], workgroup: Dims, grid: Dims, 
     if most <= INLINE_WORK:
         return Schedule(1, total, True)
     workers = min(threads, total, max(int(min(most / INLINE_WORK, threads)), 1))
-    chunk = -(-total // (workers * _CHUNKS_PER_WORKER))
+    chunk = ceil_div(total, workers * _CHUNKS_PER_WORKER)
     chunk = min(chunk, _UNKNOWN_CHUNK if most == inf else int(_CHUNK_WORK / (most / total)))
     chunk = max(chunk, 1)
     return Schedule(workers, chunk, most <= SEEN_WORK, most > SEEN_WORK and chunk * (most / total) <= SEEN_WORK)

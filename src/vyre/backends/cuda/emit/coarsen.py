@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 from ....driver.policy.decision import Decision
 from ....driver.policy.geometry import JOINED, THREADS, WIDE
+from ....foundation.integers import ceil_div
 from ....lower.c.emitter import ENTRY, Emitter
 from ....lower.c.library import STORAGE, literal
 from ....lower.kernel_ir import PURE, Body, Buffer, If, Ins, Kernel, Statement, walk
@@ -57,7 +58,7 @@ class KernelText:
 
     def blocks(self, groups: int, workgroup: int) -> int:
         """Blocks along x for so many workgroups of this size along x."""
-        return -(-groups * workgroup // (self.block[0] * self.each)) if self.takes_last else groups
+        return ceil_div(groups * workgroup, self.block[0] * self.each) if self.takes_last else groups
 
 
 def cuda_code(kernel: Kernel) -> KernelText:

@@ -15,6 +15,7 @@ from ....driver.contract.values import Dims
 from ....driver.pipeline.deadline import expired
 from ....driver.policy.decision import Decision
 from ....driver.policy.geometry import choose_threads
+from ....foundation.integers import ceil_div
 from ....lower.c.emitter import ENTRY
 from ....runtime.device import Batch, Built, Code, Memory, Ticket
 from ..devices import NOT_READY
@@ -121,7 +122,7 @@ class Numbers:
         count, more = code.buffers, code.traps + code.polls + code.whole
         pointers, words = count + more, count + 3 + code.takes_last
         self._layout = Struct(f"={pointers}Q{words}I")
-        self._bytes = (ctypes.c_uint64 * (pointers + -(-words // 2)))()
+        self._bytes = (ctypes.c_uint64 * (pointers + ceil_div(words, 2)))()
         start = ctypes.addressof(self._bytes)
         wide = [start + 8 * k for k in range(pointers)]
         narrow = [start + 8 * pointers + 4 * k for k in range(words)]

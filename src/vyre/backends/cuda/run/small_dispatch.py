@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from ....driver.contract.values import Dims
 from ....errors import VyreError
+from ....foundation.integers import ceil_div
 from ....foundation.ir.dtypes import u32
 from ....foundation.ir.nodes import BufLen, If, InvocationId, Load, Store
 from ....foundation.ir.program import Program, read, write_only
@@ -58,7 +59,7 @@ class CudaRound(Round):
             for k, slot in enumerate(slots):
                 if (slot.filled or slot.zero, slot.read) == way:
                     offsets[k] = end
-                    end += max(-(-slot.nbytes // _ALIGNED), 1) * _ALIGNED
+                    end += max(ceil_div(slot.nbytes, _ALIGNED), 1) * _ALIGNED
             ends.append(end)
         first, there, back, _ = ends
         self._pinned: list[Pinned] = []
@@ -103,4 +104,4 @@ class CudaRound(Round):
 
 def _copy(device: CudaDevice, source: int, target: int, nbytes: int) -> Launch:
     count = nbytes // _WORD_BYTES
-    return Launch(device.copier, (source, target), (count, count), (0, 0, 0), (-(-count // _GROUP), 1, 1))
+    return Launch(device.copier, (source, target), (count, count), (0, 0, 0), (ceil_div(count, _GROUP), 1, 1))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ....foundation.integers import ceil_div
 from ..devices import Context, library
 
 if TYPE_CHECKING:
@@ -132,11 +133,11 @@ class Crew:
 
     def __init__(self, nbytes: int) -> None:
         least, most = PIECE_BYTES
-        share = -(-nbytes // (WORKERS * _LEAST_BYTES)) * _LEAST_BYTES
+        share = ceil_div(nbytes, WORKERS * _LEAST_BYTES) * _LEAST_BYTES
         self.piece_bytes = size = min(max(share, least), most)
         self.stopped = False
         self._pieces = iter([(at, min(size, nbytes - at)) for at in range(0, nbytes, size)])
-        self._helpers = min(WORKERS, -(-nbytes // size)) - 1 if nbytes >= SHARED_BYTES else 0
+        self._helpers = min(WORKERS, ceil_div(nbytes, size)) - 1 if nbytes >= SHARED_BYTES else 0
         self._lock = threading.Lock()
         self._failed: BaseException | None = None
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 
+from ....foundation.integers import ceil_div
 from ....foundation.ir.ops import AtomicOp
 from ....lower.c.emitter import ENTRY, Dialect, emit
 from ....lower.kernel_ir import Kernel, walk
@@ -56,7 +57,7 @@ def build_options(mode: Mode, float64: bool, lanes: int = 1) -> list[str]:
     f64."""
     options = ["-cl-std=CL1.2", "-w", "-cl-fp32-correctly-rounded-divide-sqrt"]
     if mode is Mode.PTX and lanes > _FREE_LANES:  # or it uses more registers than such a workgroup has
-        options.append(f"-cl-nv-maxrregcount={_REGISTERS // -(-lanes // 32) // 32 // 8 * 8}")
+        options.append(f"-cl-nv-maxrregcount={_REGISTERS // ceil_div(lanes, 32) // 32 // 8 * 8}")
     return options if keeps_subnormals(mode, float64) else [*options, "-cl-denorms-are-zero"]
 
 

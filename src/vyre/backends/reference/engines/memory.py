@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ....driver.plan.binding import BindingPlan, BindingRole
 from ....driver.plan.outputs import output_binding_layouts
 from ....errors import ArgumentValueError, DeviceOutOfMemory, InvalidProgram, Trap
+from ....foundation.integers import round_up
 from ....foundation.ir.program import BufferDecl, Program
 
 if TYPE_CHECKING:
@@ -189,4 +190,4 @@ def element_nbytes(decl: BufferDecl) -> int:
 
 
 def padded_nbytes(nbytes: int) -> int:
-    return max(4, -(-nbytes // 4) * 4)
+    return max(4, round_up(nbytes, 4))

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....errors import DeadlineExceeded, InvalidProgram, StepLimitExceeded, UnsupportedFeature
+from ....foundation.integers import round_up
 from ....foundation.ir import nodes as ir
 from ....foundation.ir.dtypes import DataType, bool_, f32, u32
 from ....foundation.ir.ops import AtomicOp, BinaryOp, UnaryOp
@@ -465,7 +466,7 @@ def _compare_exchange(data: Array, at: Array, value: Array, expected: Array) -> 
 def _seats(frame: Frame) -> tuple[Array, int]:
     """Where each lane sits when every workgroup is padded to whole subgroups, and how many seats there are."""
     lanes = frame.run.group_lanes
-    padded = -(-lanes // SUBGROUP_WIDTH) * SUBGROUP_WIDTH
+    padded = round_up(lanes, SUBGROUP_WIDTH)
     lane = frame.env[LANE]
     seat = lane if padded == lanes else lane // lanes * padded + lane % lanes
     return seat, frame.run.groups * padded

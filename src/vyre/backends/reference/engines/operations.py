@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from ....errors import DispatchFailed
 from ....errors import Trap as Trapped
+from ....foundation.integers import ceil_div
 from ....foundation.ir import nodes as ir
 from ....foundation.ir.dtypes import DataType
 from ....foundation.ir.ops import AtomicOp
@@ -167,7 +168,7 @@ def _touch_bytes(r: Registers, b: BufferRegisters, start: int, end: int, kind: s
     if not b.decl.writable or start >= end:
         return
     size = b.decl.element.size or 1
-    for i in range(start // size, -(-end // size)):
+    for i in range(start // size, ceil_div(end, size)):
         r[DETECTOR].touch(r[b.locations], b.decl.name, i, r[LANE], kind, site)
 
 

@@ -32,6 +32,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from ....errors import UnsupportedFeature
+from ....foundation.integers import ceil_div
 from ....foundation.ir.ops import AtomicOp, BinaryOp, ReduceOp
 from ....foundation.meaning.subgroup import SUBGROUP_WIDTH, reduction_offsets
 from ....lower.c.printer import Printer
@@ -183,7 +184,7 @@ class _Wgsl(Printer):
         for b in shared:
             name, words, turns = self.buffers[b], _words(b), _turns(b, lanes)
             zero = "vec2<u32>()" if b.register in _WIDE else self.zero("i32" if b.register == "i32" else "u32")
-            each = -(-words // lanes)
+            each = ceil_div(words, lanes)
             at = "k" if turns else "linear"
             steps = []
             for k in range(_ZEROED if turns else each):
@@ -543,12 +544,12 @@ def _cast(to: str, source: str, text: str) -> str:
 def _words(b: Buffer) -> int:
     """Elements of the array that a shared buffer is."""
     each = 32 // NARROW.get(b.element.name, 32)
-    return max(1, -(-b.count // each))
+    return max(1, ceil_div(b.count, each))
 
 
 def _turns(b: Buffer, lanes: int) -> int:
-    each = -(-_words(b) // lanes)
-    return -(-each // _ZEROED) if each > _ZEROED else 0
+    each = ceil_div(_words(b), lanes)
+    return ceil_div(each, _ZEROED) if each > _ZEROED else 0
 
 
 def _meets(body: Body, *ops: str) -> bool:

@@ -17,6 +17,7 @@ from ....driver.contract.values import Dims
 from ....driver.plan.binding import BackendLayoutClass, BackendLayoutFingerprint, BackendLayoutSlot
 from ....driver.policy.decision import Decision
 from ....errors import DispatchFailed, VyreError
+from ....foundation.integers import ceil_div, round_up
 from ....runtime.device import Batch, Memory, Ticket
 from . import binding_gaps
 
@@ -88,7 +89,7 @@ def rows(base: Dims, grid: Dims, most: int) -> Iterator[tuple[Dims, Dims, int]]:
     x, y, z = grid
     first, *others = base
     if x > most and y * z == 1:
-        least = -(-x // most)  # rows; a few more may leave no rest
+        least = ceil_div(x, most)  # rows; a few more may leave no rest
         count = next((n for n in range(least, min(2 * least, most + 1)) if x % n == 0), x // most)
         length = min(x // count, most)
         yield base, (length, count, 1), length
@@ -163,7 +164,7 @@ class WgpuBatch(Batch):
         if not nbytes:
             self._readings.append(_Reading(0, 0, 0))
             return
-        start, end = offset & ~3, -(-(offset + nbytes) // 4) * 4
+        start, end = offset & ~3, round_up(offset + nbytes, 4)
         with self._device.reported("allocating memory to read into", nbytes=nbytes):
             number, at = self._room(end - start)
         self._readings.append(_Reading(number, at + offset - start, nbytes))
@@ -275,7 +276,7 @@ class WgpuBatch(Batch):
 
     def _room(self, nbytes: int) -> tuple[int, int]:
         """The number of a staging buffer with so many bytes left, and where they begin."""
-        taken = -(-nbytes // 8) * 8
+        taken = round_up(nbytes, 8)
         if self._staging:
             buffer, at = self._staging[-1]
             if at + taken <= buffer.size:
@@ -399,7 +400,7 @@ class Sent(Ticket):
     def _view(self, number: int, start: int, nbytes: int) -> Iterator[memoryview]:
         """Bytes of a staging buffer; the library wants whole words, from a multiple of 8."""
         first = start & ~7
-        whole = self._staging[number].read_mapped(first, -(-(start + nbytes - first) // 4) * 4, copy=False)
+        whole = self._staging[number].read_mapped(first, round_up(start + nbytes - first, 4), copy=False)
         view = whole[start - first : start - first + nbytes]
         try:
             yield view
