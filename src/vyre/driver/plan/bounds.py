@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...errors import DeviceOutOfMemory, InvalidProgram
+from ...foundation.integers import ceil_div as ceil_div
 from ...foundation.integers import round_up
 
 if TYPE_CHECKING:

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 
 from ...errors import ArgumentValueError, InvalidProgram
 from ...foundation.check.requirements import SUBGROUP_EXPRS
-from ...foundation.integers import ceil_div
 from ...foundation.ir import nodes as ir
 from ...foundation.ir.nodes import IndirectDispatch
 from ...foundation.ir.program import Program
 from ...foundation.ir.visit import distinct, walk_nodes
 from ..contract.values import U32_MAX
 from .binding import Binding, BindingPlan, BindingRole
-from .bounds import Checked
+from .bounds import Checked, ceil_div
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

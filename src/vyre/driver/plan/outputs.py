@@ -8,10 +8,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, final
 
 from ...errors import ArgumentTypeError, ArgumentValueError, InvalidProgram
-from ...foundation.integers import ceil_div
 from ...foundation.ir.dtypes import DataType, packed_size
 from .binding import Binding, BindingPlan, byte_lengths
-from .bounds import Checked, reserve_bytes
+from .bounds import Checked, ceil_div, reserve_bytes
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
