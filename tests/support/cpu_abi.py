@@ -1,5 +1,6 @@
 """Launches that use every word between the cpu backend and its machine code, for whatever numbers the words have."""
 
+import re
 import threading
 
 import numpy as np
@@ -8,7 +9,8 @@ import pytest
 import vyre
 from vyre import In, InOut, Out, atomic_add, barrier, gid, lid, shared, u8, u32
 from vyre.backends.cpu import CpuBackend, abi
-from vyre.backends.cpu.build import Switches, build
+from vyre.backends.cpu.build import Switches, build, kernel_text
+from vyre.backends.cpu.compile import compile_object
 from vyre.backends.cpu.device import ffi, load
 from vyre.backends.cpu.devices import host
 from vyre.backends.cpu.run import launch as launches
@@ -69,12 +71,16 @@ def run(backend, kernel, *inputs, grid, out):
 def launched(program, memory, grid, chunk, *, poll=False):
     """Code, and a launch of it that is ready to run."""
     built = build(program, host(), Switches(), poll=poll)
-    launch = launches.Launch(len(memory), built.facts.scratch_bytes)
+    return load(built.image), launch_of(memory, grid, chunk, built.facts.scratch_bytes)
+
+
+def launch_of(memory, grid, chunk, scratch_bytes, *, streams=False):
+    launch = launches.Launch(len(memory), scratch_bytes)
     for slot, data in enumerate(memory):
         launch.buffers[slot] = ffi.from_buffer(data)
     launch.hold = memory
-    launch.aim(ffi.new("int64_t[]", [len(data) for data in memory]), grid, chunk)
-    return load(built.image), launch
+    launch.aim(ffi.new("int64_t[]", [len(data) for data in memory]), grid, chunk, streams)
+    return launch
 
 
 def check_buffers_lengths_grid_and_stores_past_the_cache(backend):
@@ -136,6 +142,20 @@ def check_the_words_of_a_launch(backend):
     assert not out[384:].any()
 
 
+def check_that_a_launch_chooses_where_results_go(backend):
+    """Told by the version whose stores go past the cache, which does nothing here."""
+    _, text, scratch_bytes = kernel_text(doubled.program, host(), Switches())
+    silent = re.sub(r"(define internal i1 @stream\(.*?\{\n).*?\n\}\n", r"\1  ret i1 false\n}\n", text, flags=re.DOTALL)
+    if silent == text:
+        return  # only x86 has one
+    code = load(compile_object(silent))
+    for streams in (True, False):
+        out = np.zeros(640, np.uint32)
+        launch = launch_of([arange(640), out], (10, 1, 1), 10, scratch_bytes, streams=streams)
+        code.run(launch.shared, launch.first)
+        assert out.any() != streams
+
+
 def main():
     launches.INLINE_WORK = 1  # every launch is worth all threads
     backend = CpuBackend(threads=3)
@@ -144,6 +164,7 @@ def main():
         check_scratch_and_private_copies,
         check_traps,
         check_that_loops_look_at_the_flag,
+        check_that_a_launch_chooses_where_results_go,
         check_the_words_of_a_launch,
     ):
         check(backend)
