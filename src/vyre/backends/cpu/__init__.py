@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ...driver.contract.backend import VyreBackend
-from ...driver.contract.registration import BackendRegistration, DeviceInfo
+from ...driver.contract.registration import BackendRegistration, DeviceInfo, Unavailable
 from .run.workers import THREADS
 
 if TYPE_CHECKING:
@@ -43,10 +43,10 @@ def list_devices() -> tuple[DeviceInfo, ...]:
     return (DeviceInfo(0, platform.machine() or "processor"),)
 
 
-def unavailable() -> str | None:
+def unavailable() -> Unavailable | None:
     for package, module in (("llvmlite", "llvmlite"), ("cffi", "_cffi_backend")):
         if find_spec(module) is None:
-            return f"{package} is not installed: pip install {package}"
+            return Unavailable(f"{package} is not installed", f"pip install {package}")
     return None
 
 

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ...driver.contract.backend import VyreBackend
-from ...driver.contract.registration import BackendRegistration, DeviceInfo
+from ...driver.contract.registration import BackendRegistration, DeviceInfo, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,9 +43,9 @@ def list_devices() -> tuple[DeviceInfo, ...]:
     return infos()
 
 
-def unavailable() -> str | None:
+def unavailable() -> Unavailable | None:
     if not _is_installed():
-        return "cuda-bindings is not installed: pip install 'vyre[cuda]'"
+        return Unavailable("cuda-bindings is not installed", "pip install 'vyre[cuda]'")
     from ...errors import BackendUnavailable
     from .compile import compiler_version
     from .devices import driver_version, library, why_none
@@ -53,18 +53,19 @@ def unavailable() -> str | None:
     try:
         library()
     except (ImportError, OSError) as e:
-        return f"cuda-bindings cannot be loaded ({e}): reinstall it with pip install --force-reinstall cuda-bindings"
+        again = "reinstall it with pip install --force-reinstall cuda-bindings"
+        return Unavailable(f"cuda-bindings cannot be loaded ({e})", again)
     if why := why_none():
         return why
     try:
         compiler = compiler_version()
     except BackendUnavailable as e:
-        return f"{e.message}: {e.fix}"
+        return Unavailable(e.message, e.fix)
     driver = driver_version()
     if driver[0] < compiler[0]:
-        return (
-            f"the NVIDIA driver runs CUDA {driver[0]}.{driver[1]} and NVRTC compiles for {compiler[0]}.{compiler[1]}: "
-            f"update the driver, or pip install 'nvidia-cuda-nvrtc=={driver[0]}.*'"
+        return Unavailable(
+            f"the NVIDIA driver runs CUDA {driver[0]}.{driver[1]} and NVRTC compiles for {compiler[0]}.{compiler[1]}",
+            f"update the driver, or pip install 'nvidia-cuda-nvrtc=={driver[0]}.*'",
         )
     return None
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from ...driver.contract.registration import DeviceInfo
+from ...driver.contract.registration import DeviceInfo, Unavailable
 from ...driver.contract.values import Dims
 from ...errors import (
     BackendUnavailable,
@@ -65,8 +65,8 @@ class Found:
     """Whose blocks can wait for each other; 0 where they cannot."""
 
 
-def why_none() -> str | None:
-    """Why there is no device, in a sentence with what to do, or None."""
+def why_none() -> Unavailable | None:
+    """Why there is no device, or None: there is one."""
     try:
         cu = library()
         code = int(cu.cuInit(0)[0])
@@ -74,13 +74,15 @@ def why_none() -> str | None:
             _, count = cu.cuDeviceGetCount()
             code = 0 if count else _NO_DEVICE
     except RuntimeError:  # the binding looks for the library when it is first called
-        return "no NVIDIA driver is installed: install it from https://www.nvidia.com/drivers"
+        return Unavailable("no NVIDIA driver is installed", "install it from https://www.nvidia.com/drivers")
     if code == _NO_DEVICE:
-        return "the NVIDIA driver finds no device: connect one, or see CUDA_VISIBLE_DEVICES"
+        return Unavailable("the NVIDIA driver finds no device", "connect one, or see CUDA_VISIBLE_DEVICES")
     if code == _FORKED:
-        return "this process was forked from one that uses the NVIDIA driver: use the spawn start method"
+        return Unavailable("this process was forked from one that uses the NVIDIA driver", "use the spawn start method")
     if code:
-        return f"the NVIDIA driver does not start ({name_of(code)}): reinstall it, or restart the machine"
+        return Unavailable(
+            f"the NVIDIA driver does not start ({name_of(code)})", "reinstall it, or restart the machine"
+        )
     return None
 
 
@@ -93,7 +95,7 @@ def driver_version() -> tuple[int, int]:
 def found_devices() -> list[Found]:
     """All devices, in the driver's order, which puts the fastest first."""
     if why := why_none():
-        raise BackendUnavailable(why.partition(": ")[0], fix=why.partition(": ")[2], backend="cuda")
+        raise BackendUnavailable(why.reason, fix=why.fix, backend="cuda")
     cu = library()
     return [_described(cu, index) for index in range(cu.cuDeviceGetCount()[1])]
 

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ...driver.contract.backend import VyreBackend
-from ...driver.contract.registration import BackendRegistration, DeviceInfo
+from ...driver.contract.registration import BackendRegistration, DeviceInfo, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,15 +43,16 @@ def list_devices() -> tuple[DeviceInfo, ...]:
     return infos()
 
 
-def unavailable() -> str | None:
+def unavailable() -> Unavailable | None:
     if find_spec("pyopencl") is None:
-        return "pyopencl is not installed: pip install 'vyre[opencl]'"
+        return Unavailable("pyopencl is not installed", "pip install 'vyre[opencl]'")
     try:
         from .devices import library, why_none
 
         library()
     except (ImportError, OSError) as e:
-        return f"pyopencl cannot be loaded ({e}): reinstall it with pip install --force-reinstall pyopencl"
+        again = "reinstall it with pip install --force-reinstall pyopencl"
+        return Unavailable(f"pyopencl cannot be loaded ({e})", again)
     return why_none()
 
 

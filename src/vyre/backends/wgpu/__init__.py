@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ...driver.contract.backend import VyreBackend
-from ...driver.contract.registration import BackendRegistration, DeviceInfo
+from ...driver.contract.registration import BackendRegistration, DeviceInfo, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +39,7 @@ def list_devices() -> tuple[DeviceInfo, ...]:
     return devices.devices()
 
 
-def unavailable() -> str | None:
+def unavailable() -> Unavailable | None:
     """Why no device can be had."""
     from . import devices
 
@@ -48,8 +48,9 @@ def unavailable() -> str | None:
     from .exactness import best, record_of
 
     adapter = best()
-    why_not = record_of(adapter).why_not
-    return None if why_not is None else f"{devices.name_of(adapter)} cannot be used, as {why_not}: update its driver"
+    if (wrong := record_of(adapter).why_not) is None:
+        return None
+    return Unavailable(f"{devices.name_of(adapter)} cannot be used, as {wrong}", "update its driver")
 
 
 def checks() -> Iterator[Check]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from importlib.metadata import Distribution
 
     from ..contract.backend import VyreBackend
-    from ..contract.registration import BackendRegistration, DeviceInfo
+    from ..contract.registration import BackendRegistration, DeviceInfo, Unavailable
     from .remembered import Probe
 
 MOST_DEVICES = 1 << 12
@@ -106,20 +106,25 @@ class BackendListing:
                 return f"the name of its knob {shown(knob.name)} does not begin with {self.id}_"
         return None
 
-    def unavailable(self) -> str | None:
+    def unavailable(self) -> Unavailable | None:
         """Why it would not open, or None. Asks the backend, not our memory of it."""
+        from ..contract.registration import Unavailable
+
         if (problem := self.problem()) is not None:
-            return problem
+            return Unavailable(problem)
         try:
             why: object = self.registration.unavailable()
         except KeyboardInterrupt:
             raise
         except BaseException as e:
-            return f"asking it failed: {told(e)}"
-        if why is None or (isinstance(why, str) and why):
-            return None if why is None else shown(why, str.__str__)
+            return Unavailable(f"asking it failed: {told(e)}")
+        if why is None:
+            return None
+        if isinstance(why, str) and why:
+            text = shown(why, str.__str__)
+            return why if type(why) is Unavailable and why == text else Unavailable.of(text)
         self._problem = f"its unavailable() answers {shown(why)}, which is neither a reason nor None"
-        return self._problem
+        return Unavailable(self._problem)
 
     def devices(self) -> tuple[DeviceInfo, ...]:
         """The devices, best first. A backend that names none has one."""
