@@ -93,7 +93,7 @@ def emitted_text(program: Program) -> str:
 
 def probe_key() -> str:
     """Changes with the bindings and the compiler, with the driver's library, and with what hides devices."""
-    from ...driver.selection.remembered import state_key
+    from ...driver.selection.probe import state_key
 
     return state_key(
         packages=("cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"),

@@ -74,7 +74,7 @@ def emitted_text(program: Program) -> str:
 def probe_key() -> str:
     """Changes with the binding, the drivers that announce themselves, the devices that they may find, and what hides
     some of them."""
-    from ...driver.selection.remembered import state_key
+    from ...driver.selection.probe import state_key
     from .devices import icd_files
 
     return state_key(

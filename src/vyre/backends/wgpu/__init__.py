@@ -77,7 +77,7 @@ _FOLDERS = ("XDG_DATA_HOME", "XDG_DATA_DIRS", "XDG_CONFIG_HOME", "XDG_CONFIG_DIR
 def probe_key() -> str:
     import os
 
-    from ...driver.selection.remembered import state_key
+    from ...driver.selection.probe import state_key
 
     return state_key(
         packages=("wgpu",),

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ..contract.registration import BackendRegistration, DeviceInfo
     from ..guard.backend import GuardedBackend
     from ..settings.knobs import Knob
-    from .remembered import Probe
+    from .probe import Probe
 
 T = TypeVar("T")
 __all__ = [
@@ -450,7 +450,7 @@ def probed(listing: BackendListing, *, brief: bool = False) -> Probe:
     try:
         return _in_time(listing, partial(listing.probe, brief=brief))
     except BackendUnavailable as e:
-        from .remembered import Probe
+        from .probe import Probe
 
         return Probe(str(e))
 
