@@ -19,6 +19,7 @@ from ..driver.pipeline.compiler import pipelines_of
 from ..driver.selection.registry import generation
 from ..driver.settings.knobs import BACKEND, STRICT
 from ..errors import ArgumentValueError
+from ..foundation.memo import keep
 from .arrays import Array, check_writable, destination, from_bytes, may_share_memory, ndarray, to_input
 from .bind import ArgumentLayout, CallPlan, Extent, Options, OutputPlan, check_array
 from .compile import backend_for, losers_for
@@ -205,9 +206,7 @@ def compiled_now(kernel: Kernel, key: tuple[object, ...], backend: VyreBackend, 
 
 def kept(table: dict[K, V], key: K, value: V) -> V:
     """The value, which the table of a kernel has from now on."""
-    if len(table) >= MAX_PLANS:
-        table.clear()
-    table[key] = value
+    keep(table, key, value, MAX_PLANS)
     return value
 
 

@@ -31,6 +31,7 @@ from ...errors import (
     UnsupportedFeature,
     VyreError,
 )
+from ...foundation.memo import keep, renew
 from ...runtime.device import Built, Device, Memory, Ticket
 from ...runtime.exits import skip_exit_handlers
 from .devices import is_emulated, name_of
@@ -88,8 +89,8 @@ class WgpuDevice(Device):
         self._sender: Sender | None = None
         self._lost = self._suspect = self._closed = False
         self._tables = threading.Lock()
-        self._groups: OrderedDict[Any, Any] = OrderedDict()
-        self._layouts: OrderedDict[Layout, tuple[tuple[Any, ...], Any]] = OrderedDict()
+        self._groups: dict[Any, Any] = {}
+        self._layouts: dict[Layout, tuple[tuple[Any, ...], Any]] = {}
         self._staging: OrderedDict[Any, None] = OrderedDict()
         self._uniforms: list[Uniform] = []
         self._destroy, self.raw.destroy = self.raw.destroy, self._destroyed
@@ -155,7 +156,7 @@ class WgpuDevice(Device):
         with self._tables:
             known = self._layouts.get(layout)
             if known is not None:
-                self._layouts.move_to_end(layout)
+                renew(self._layouts, layout)
                 return known
         groups = tuple(
             self.raw.create_bind_group_layout(
@@ -170,9 +171,7 @@ class WgpuDevice(Device):
         size = 4 * layout.words if layout.immediates else 0
         found = groups, self.raw.create_pipeline_layout(bind_group_layouts=list(groups), immediate_size=size)
         with self._tables:
-            self._layouts[layout] = found
-            if len(self._layouts) > MAX_LAYOUTS:
-                self._layouts.popitem(last=False)
+            keep(self._layouts, layout, found, MAX_LAYOUTS)
         return found
 
     def group(self, code: Kernel, memories: Sequence[Piece]) -> Any:
@@ -181,15 +180,13 @@ class WgpuDevice(Device):
         with self._tables:
             known = self._groups.get(key)
             if known is not None:
-                self._groups.move_to_end(key)
+                renew(self._groups, key)
                 return known
         found = self._bound(code.groups[0], [m.buffer for m in memories])
         with self._tables:
-            self._groups[key] = found
             for m in memories:
                 m.groups.add(key)
-            if len(self._groups) > MAX_GROUPS:
-                old, _ = self._groups.popitem(last=False)
+            for old, _ in keep(self._groups, key, found, MAX_GROUPS):
                 for m in old[1:]:
                     m.groups.discard(old)
         return found

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -19,6 +18,7 @@ from ...foundation.check.validate import SHOWN, check, validate
 from ...foundation.ir.nodes import AsyncLoad, AsyncStore, AsyncWait, IndirectDispatch, Node, Trap
 from ...foundation.ir.ops import EXPR_IDS, LITERAL_IDS, NODE_IDS
 from ...foundation.ir.report import CAPABILITY_BITS, Capabilities
+from ...foundation.memo import keep, renew
 from ..contract.backend import VyreBackend
 from ..contract.capability import core_supported_ops
 from ..contract.values import DEFAULT_CONFIG, OPTIONS, Dims, DispatchConfig
@@ -136,7 +136,7 @@ class _Admitted:
     """Programs with the capabilities they were admitted under, the latest `REMEMBERED`."""
 
     def __init__(self) -> None:
-        self._keys: OrderedDict[_Key, None] = OrderedDict()
+        self._keys: dict[_Key, None] = {}
         self.renew_lock()
 
     def renew_lock(self) -> None:
@@ -146,14 +146,12 @@ class _Admitted:
         with self._lock:
             found = key in self._keys
             if found:
-                self._keys.move_to_end(key)
+                renew(self._keys, key)
             return found
 
     def add(self, key: _Key) -> None:
         with self._lock:
-            self._keys[key] = None
-            if len(self._keys) > REMEMBERED:
-                self._keys.popitem(last=False)
+            keep(self._keys, key, None, REMEMBERED)
 
     def clear(self) -> None:
         with self._lock:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import weakref
 from abc import update_abstractmethods
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -26,6 +25,7 @@ from ...errors import (
     UnsupportedFeature,
     VyreError,
 )
+from ...foundation.memo import keep
 from ..admission.gates import gates
 from ..admission.program import validate_program_for_backend
 from ..contract.backend import PIPELINE_CACHE_ATTRIBUTE, QUERIES, VyreBackend
@@ -132,7 +132,7 @@ class GuardedBackend(WatchedBackend):
         self.inner = inner
         self.pipelines: PipelineCache = vars(inner).setdefault(PIPELINE_CACHE_ATTRIBUTE, PipelineCache())
         self.life: Life = vars(inner).setdefault(LIFE_ATTRIBUTE, Life(inner.id, self.pipelines))
-        self._handles: OrderedDict[object, DriverPipeline] = OrderedDict()
+        self._handles: dict[object, DriverPipeline] = {}
         self._steps: dict[int, _Ready] = {}
 
     @property
@@ -192,9 +192,7 @@ class GuardedBackend(WatchedBackend):
             return compile_on(self, program, config, in_time=False).pipeline  # which says what is wrong with them
         if handle is None:
             handle = compile_on(self, program, config, in_time=True).pipeline
-            self._handles[key] = handle
-            while len(self._handles) > _MAX_HANDLES:
-                self._handles.popitem(last=False)
+            keep(self._handles, key, handle, _MAX_HANDLES)
         return handle
 
     # -- residency
@@ -279,9 +277,7 @@ class GuardedBackend(WatchedBackend):
         return ready
 
     def _keep(self, given: object, ready: _Ready) -> None:
-        if len(self._steps) >= _MAX_HANDLES:
-            self._steps.clear()
-        self._steps[id(given)] = ready  # with what was given, which keeps its id meanwhile
+        keep(self._steps, id(given), ready, _MAX_HANDLES)  # with what was given, which keeps its id meanwhile
 
     def _own(self, ranges: Sequence[ResidentReadRange]) -> list[ResidentReadRange]:
         own = []
