@@ -6,7 +6,6 @@ them into memory. Machine code stays for as long as somebody holds its `LoadedCo
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import _cffi_backend  # type: ignore[import-untyped]
 
 from ...errors import KernelCompileFailed
+from ...foundation.forking import in_child
 
 if TYPE_CHECKING:
     import llvmlite.binding as llvm  # type: ignore[import-untyped]
@@ -145,8 +145,7 @@ class _Linkers:
 
 
 _linkers = _Linkers()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_linkers.forked)
+in_child(_linkers.forked)
 
 
 @cache

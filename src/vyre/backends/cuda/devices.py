@@ -5,7 +5,6 @@ Nothing of the driver's errors leaves this package: a result that is none become
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from ...errors import (
     KernelCompileFailed,
     VyreError,
 )
+from ...foundation.forking import in_child
 
 NOT_READY = 600
 _FULL = 2
@@ -237,6 +237,7 @@ def contexts() -> list[Context]:
     return list(_contexts.values())
 
 
+@in_child
 def _forget() -> None:
     """Nothing of the driver works in a forked process."""
     global _lock
@@ -244,7 +245,3 @@ def _forget() -> None:
     for context in _contexts.values():
         context.lost = True
     _contexts.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)

@@ -27,6 +27,7 @@ from ...errors import (
     UnsupportedFeature,
     VyreError,
 )
+from ...foundation.forking import in_child
 from ...lower.c.emitter import ENTRY
 from ...runtime.device import Batch, Built, Code, Device, Memory, Ticket
 from ...runtime.exits import skip_exit_handlers
@@ -277,6 +278,7 @@ def _leave_all() -> None:
     skip_exit_handlers()
 
 
+@in_child
 def _keep_all() -> None:
     """In a forked process: whoever holds the library's locks is not here, so that asking or releasing may hang."""
     for device in list(_devices):
@@ -285,8 +287,6 @@ def _keep_all() -> None:
 
 
 atexit.register(_leave_all)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_keep_all)
 _give_way = getattr(os, "sched_yield", lambda: None)
 
 

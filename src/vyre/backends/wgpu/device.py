@@ -8,7 +8,6 @@ the library for the work before it; there a thread of ours submits, so that nobo
 from __future__ import annotations
 
 import atexit
-import os
 import threading
 import weakref
 from collections import OrderedDict
@@ -31,6 +30,7 @@ from ...errors import (
     UnsupportedFeature,
     VyreError,
 )
+from ...foundation.forking import in_child
 from ...foundation.memo import keep, renew
 from ...runtime.device import Built, Device, Memory, Ticket
 from ...runtime.exits import skip_exit_handlers
@@ -432,11 +432,8 @@ def _leave() -> None:
         skip_exit_handlers()
 
 
+@in_child
 def _forked() -> None:
     binding_gaps.leave_to_parent()
     _devices.clear()
     _left_behind.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)

@@ -6,7 +6,6 @@ what they said about a program is remembered for as long as the same gates are i
 
 from __future__ import annotations
 
-import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from ...errors import ArgumentTypeError, ArgumentValueError, DispatchFailed, InvalidProgram, VyreError, WireError
+from ...foundation.forking import in_child
 from ...foundation.memo import keep
 
 if TYPE_CHECKING:
@@ -177,5 +177,4 @@ def _check_gate(gate: object) -> None:
         raise ArgumentTypeError(f"{type(gate).__name__} is not a gate", fix="pass a subclass of EnforceGate")
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=lambda: _current.renew_lock())  # whoever held it is not in the child
+in_child(lambda: _current.renew_lock())  # whoever held it is not in the child

@@ -6,7 +6,6 @@ could run it. A config is settled once: its profile filled in, and whatever this
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Mapping
 from dataclasses import fields
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ...errors import BackendError, DiagCode, InvalidProgram, UnsupportedFeature, WireError
 from ...foundation.check.requirements import COLLECTIVES, SUBGROUP_EXPRS, op_ids
 from ...foundation.check.validate import SHOWN, check, validate
+from ...foundation.forking import in_child
 from ...foundation.ir.nodes import AsyncLoad, AsyncStore, AsyncWait, IndirectDispatch, Node, Trap
 from ...foundation.ir.ops import EXPR_IDS, LITERAL_IDS, NODE_IDS
 from ...foundation.ir.report import CAPABILITY_BITS, Capabilities
@@ -162,8 +162,7 @@ class _Admitted:
 
 
 _admitted = _Admitted()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_admitted.renew_lock)  # a thread that is not in the child may have held it
+in_child(_admitted.renew_lock)  # a thread that is not in the child may have held it
 
 
 def _key(program: Program, backend: VyreBackend) -> _Key | None:

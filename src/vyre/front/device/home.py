@@ -7,7 +7,6 @@ seen before costs far less.
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections import deque
@@ -19,6 +18,7 @@ from ...driver.contract.values import ResidentHandle
 from ...driver.device_state import Phase
 from ...driver.selection import registry
 from ...errors import ArgumentTypeError, DeviceOutOfMemory, VyreError
+from ...foundation.forking import in_child
 from ...foundation.memo import keep, renew
 from ..compile import open_backend
 
@@ -301,13 +301,10 @@ def settle(memory: Memory, waited: set[int] | None = None) -> None:
             exchange.wait_for(stream)
 
 
+@in_child
 def _forget() -> None:
     """Nothing on a device belongs to a forked process."""
     global _lock
     _lock = threading.Lock()  # a thread that is not in the child may have held the other
     _homes.clear()
     _owners.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
