@@ -75,7 +75,7 @@ class Call:
             program = kernel.specialize(**{name: values[at] for at, name in form.consts})
 
         self.kernel = kernel
-        signature: list[object] = [form, id(program)]
+        signature: list[object] = [form, id(program)]  # 0.05 us; a hash is 0.4. The plan keeps the program, so its id
         for at, p in form.buffers:
             value = values[at]
             if type(value) is not ndarray:
@@ -101,6 +101,8 @@ class Call:
 
     def _move(self, form: ArgumentLayout, program: Program, options: Options) -> None:
         """An argument lives on a device: this becomes a call of that kind. Others pay nothing for the choice."""
+        # The class is changed (0.05 us) because only the loop over the buffers sees it. To look at them first would
+        # cost every call over host arrays 0.25 us, and a function that makes one or the other 0.1 us.
         self.__class__ = _device_call()
         assert isinstance(self, _device_call())
         self.prepare(form, program, options)

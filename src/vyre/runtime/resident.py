@@ -344,6 +344,7 @@ def run_steps(
 
 
 def _identity(turns: int, steps: Sequence[ResidentDispatchStep]) -> tuple[int, ...]:
+    """A key by identity, 0.05 us: a hash would go through programs and configs, 3 us each. `_Kept` keeps the steps."""
     return (turns, id(steps)) if type(steps) is tuple else (turns, *map(id, steps), 0)
 
 
