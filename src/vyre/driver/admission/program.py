@@ -12,15 +12,14 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...errors import BackendError, DiagCode, InvalidProgram, UnsupportedFeature, WireError
-from ...foundation.check.requirements import COLLECTIVES, SUBGROUP_EXPRS, op_ids
+from ...foundation.check.requirements import COLLECTIVES, SUBGROUP_EXPRS
 from ...foundation.check.validate import SHOWN, check, validate
 from ...foundation.forking import in_child
-from ...foundation.ir.nodes import AsyncLoad, AsyncStore, AsyncWait, IndirectDispatch, Node, Trap
+from ...foundation.ir.nodes import AsyncLoad, AsyncStore, AsyncWait, IndirectDispatch, Trap
 from ...foundation.ir.ops import EXPR_IDS, LITERAL_IDS, NODE_IDS
 from ...foundation.ir.report import CAPABILITY_BITS, Capabilities
 from ...foundation.memo import keep, renew
 from ..contract.backend import VyreBackend
-from ..contract.capability import core_supported_ops
 from ..contract.values import DEFAULT_CONFIG, OPTIONS, Dims, DispatchConfig
 from ..device_state import Watched
 from ..plan.launch import as_launched, resolve_fixpoint_iterations
@@ -43,16 +42,6 @@ _PROFILE_FIELDS = frozenset(f.name for f in fields(DispatchConfig) if f.default 
 
 
 # ---- what a backend offers ------------------------------------------------------------------------------------------
-
-
-def default_supported_ops_with_trap() -> frozenset[str]:
-    """The core operations and `trap`, for a backend that reports traps."""
-    return core_supported_ops() | {NODE_IDS["Trap"]}
-
-
-def node_op_id(node: Node) -> str:
-    """The stable id of a statement."""
-    return op_ids(node)[0]
 
 
 def capabilities_of(backend: VyreBackend) -> Capabilities:
