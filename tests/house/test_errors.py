@@ -365,3 +365,12 @@ def test_importing_the_errors_imports_no_heavy_module():
     code = f"import sys; before = set(sys.modules); import vyre.errors; print(*{heavy} & (set(sys.modules) - before))"
     shown = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == ""
+
+
+def test_codes_are_read_when_one_is_named_and_keep_the_name_that_users_know():
+    code = "import sys, vyre.errors; assert 'vyre.errors.codes' not in sys.modules; vyre.errors.DiagCode.V008"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert errors.DiagCode.__module__ == "vyre.errors"
+    assert pickle.loads(pickle.dumps(errors.DiagCode.V008)) is errors.DiagCode.V008
+    with pytest.raises(AttributeError, match="has no attribute 'DiagCodes'"):
+        errors.DiagCodes  # noqa: B018

@@ -13,7 +13,8 @@ import pytest
 from vyre import errors
 from vyre.backends.reference import run
 from vyre.conform.programs.divergent import lane_program
-from vyre.conform.programs.random import Case, edge_bits, random_bytes, random_program
+from vyre.conform.programs.random import Case, random_program
+from vyre.conform.programs.random_values import edge_bits, random_bytes
 from vyre.driver.contract.values import DispatchConfig
 from vyre.driver.guard import compile as pipelines
 from vyre.driver.guard.backend import guarded

@@ -5,11 +5,11 @@ Counting takes no lock, since each thread writes numbers of its own; they outliv
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections import Counter
 
+from ..foundation.forking import in_child
 from .policy.decision import Decision
 
 SKIPS = ("order", "cost", "memory", "refused", "failed")
@@ -91,13 +91,12 @@ def _fold(counts: _Counts) -> None:
             _ended.decisions[made] = _ended.decisions.get(made, 0) + n
 
 
+@in_child
 def _forked() -> None:
     global _lock
     _lock = threading.RLock()  # a thread that is not in the child may have held the other
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
 _live: list[_Counts] = []
 _ended = _Counts()
 TALLY = _Tally()

@@ -6,7 +6,6 @@ dispatch compares anyway, and a dispatch enters and leaves a list, so that recov
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import weakref
@@ -17,6 +16,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ..errors import ArgumentTypeError, DeviceLost, VyreError
+from ..foundation.forking import in_child
 from .contract.backend import VyreBackend
 from .contract.values import ResidentHandle
 
@@ -300,10 +300,7 @@ def _has_ended(pending: PendingDispatch) -> bool:
 _lives: weakref.WeakSet[Life] = weakref.WeakSet()
 
 
+@in_child
 def _forked() -> None:
     for life in list(_lives):
         life.forked()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)

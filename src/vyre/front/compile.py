@@ -7,11 +7,11 @@ next call, where it can be.
 
 from __future__ import annotations
 
-import os
 import threading
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentTypeError, UnsupportedFeature
+from ..foundation.forking import in_child
 from ..foundation.ir.program import Program
 from ..foundation.language import lang
 
@@ -29,13 +29,10 @@ _opened_at = -1
 """The generation of the registry that `_open_backends` belongs to."""
 
 
+@in_child
 def _new_lock() -> None:
     global _lock
-    _lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_new_lock)  # a thread that is not in the child may have held the other
+    _lock = threading.Lock()  # a thread that is not in the child may have held the other
 
 
 def compile(

@@ -5,7 +5,6 @@ A program that reaches `compile_native` was admitted, by the guard or by `dispat
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from abc import abstractmethod
@@ -30,6 +29,7 @@ from ..driver.contract.values import (
 )
 from ..driver.plan.bounds import Counter
 from ..errors import DispatchFailed
+from ..foundation.forking import in_child
 from ..foundation.ir.ops import CORE_IDS, EXPR_IDS, LITERAL_IDS, NODE_IDS
 from ..foundation.ir.program import Program
 
@@ -218,12 +218,9 @@ class CompiledBackend(VyreBackend):
 _backends: weakref.WeakSet[CompiledBackend] = weakref.WeakSet()
 
 
+@in_child
 def _mark_forked() -> None:
     for backend in list(_backends):
         backend._lock = threading.RLock()  # the thread that held it is not here
         backend.open, backend._forked = False, True
         backend.let_go()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_mark_forked)

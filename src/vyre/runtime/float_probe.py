@@ -9,12 +9,11 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ..driver.contract.registration import DeviceInfo
-from ..driver.selection.remembered import Probe, recall, remember
+from ..driver.selection.remembered import REFUSAL_S, recall, remember
 from ..errors import BackendUnavailable, DeviceLost, DeviceOutOfMemory, VyreError
 from ..foundation.integers import ceil_div, round_up
 from ..foundation.ir.dtypes import f32, i32, u32
@@ -177,25 +176,27 @@ def known_or_learned(
     backend: str, identity: str, modes: type[Mode], probe: Callable[[], Exactness[Mode]]
 ) -> Exactness[Mode]:
     """What is remembered of the device that this text tells from others, or what the probe finds now."""
-    name = f"{backend}-exactness-{hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()}"
-    recalled = recall(name, identity)
-    known = None if recalled is None else _told(recalled, modes)
+    name = record_name(backend, identity)
+    known = _read(recall(name, identity), modes)
     if known is None:
         known = probe()
-        facts = (known.mode or "", "f64" if known.float64 else "")
-        remember(name, identity, Probe(known.why_not, tuple(DeviceInfo(k, fact) for k, fact in enumerate(facts))))
+        remember(name, identity, asdict(known), for_s=None if known.why_not is None else REFUSAL_S)
     return known
 
 
-def _told(known: Probe, modes: type[Mode]) -> Exactness[Mode] | None:
+def record_name(backend: str, identity: str) -> str:
+    """The name of the record of one device: each has its own."""
+    return f"{backend}-exactness-{hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()}"
+
+
+def _read(record: dict[str, Any] | None, modes: type[Mode]) -> Exactness[Mode] | None:
     """What a record says, if it is one of ours."""
-    if known.unavailable is not None:
-        return Exactness(None, why_not=known.unavailable)
-    try:
-        mode, float64 = (fact.name for fact in known.devices)
-        return Exactness(modes(mode), float64 == "f64")
-    except ValueError:
-        return None
+    match record:
+        case {"mode": None, "why_not": str() as why_not}:
+            return Exactness(None, why_not=why_not)
+        case {"mode": str() as mode, "float64": bool() as float64, "why_not": None} if mode in set(modes):
+            return Exactness(modes(mode), float64)
+    return None
 
 
 # ---- the answers -----------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from ..driver.plan.grid import LaunchGeometryLimits
 from ..driver.plan.launch import lengths, plan_dispatch
 from ..errors import DispatchFailed
 from ..foundation.ir.program import Program
+from ..foundation.memo import keep
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -115,9 +116,7 @@ class NativePipeline(CompiledPipeline, Generic[P]):
         plan = plan_dispatch(self.program, inputs, config, self.limits, self.backend_id, out=out)
         found = self.prepared(plan, config)
         if sizes is not None and not plan.indirect:
-            if len(self._planned) >= _MAX_PLANNED:
-                self._planned.clear()
-            self._planned[config, sizes] = found
+            keep(self._planned, (config, sizes), found, _MAX_PLANNED)
         return found
 
     def require_open(self) -> Any:

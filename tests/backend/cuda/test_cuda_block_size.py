@@ -9,7 +9,8 @@ from vyre.backends.cuda.build import build, kernel_code
 from vyre.backends.cuda.emit.coarsen import KernelText, cuda_code
 from vyre.backends.cuda.emit.packed_access import cuda_text
 from vyre.backends.reference import run
-from vyre.conform.programs.random import Case, random_bytes, random_program
+from vyre.conform.programs.random import Case, random_program
+from vyre.conform.programs.random_values import random_bytes
 from vyre.driver.contract.values import DEFAULT_CONFIG, DispatchConfig
 from vyre.driver.guard.backend import guarded
 from vyre.driver.policy.geometry import THREADS, choose_threads

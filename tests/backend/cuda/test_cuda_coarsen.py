@@ -8,7 +8,8 @@ import pytest
 from vyre.backends.cuda.emit.coarsen import KernelText, cuda_code
 from vyre.backends.cuda.emit.packed_access import cuda_text
 from vyre.backends.reference import run
-from vyre.conform.programs.random import Case, random_bytes
+from vyre.conform.programs.random import Case
+from vyre.conform.programs.random_values import random_bytes
 from vyre.driver.contract.values import DispatchConfig
 from vyre.driver.guard.backend import guarded
 from vyre.foundation.ir.dtypes import bf16, bool_, can_cast, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64

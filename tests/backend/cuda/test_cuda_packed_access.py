@@ -9,7 +9,8 @@ from vyre.backends.cuda.emit.coarsen import KernelText
 from vyre.backends.cuda.emit.packed_access import cuda_text, runs_of
 from vyre.backends.cuda.emit.text import build_options
 from vyre.backends.reference import run
-from vyre.conform.programs.random import Case, random_bytes
+from vyre.conform.programs.random import Case
+from vyre.conform.programs.random_values import random_bytes
 from vyre.driver.contract.values import DispatchConfig
 from vyre.driver.guard.backend import guarded
 from vyre.foundation.ir.dtypes import bf16, bool_, f16, f32, f64, i8, i16, u8, u16, u32, u64

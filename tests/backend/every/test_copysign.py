@@ -8,7 +8,8 @@ import vyre
 from vyre.backends.cuda.build import kernel_code
 from vyre.backends.cuda.compile import compile_text
 from vyre.backends.reference import run
-from vyre.conform.programs.random import Case, edge_bits
+from vyre.conform.programs.random import Case
+from vyre.conform.programs.random_values import edge_bits
 from vyre.driver.contract.values import DispatchConfig
 from vyre.errors import BackendUnavailable, WireError
 from vyre.foundation.formats.parse import parse_program

@@ -9,7 +9,9 @@ from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis.errors import NoSuchExample
 
 from vyre.backends.reference import run
-from vyre.conform.programs.random import MAX_INVOCATIONS, edge_bits, random_bytes, random_program
+from vyre.conform.programs.random import random_program
+from vyre.conform.programs.random_exprs import MAX_INVOCATIONS
+from vyre.conform.programs.random_values import edge_bits, random_bytes
 from vyre.conform.programs.strategies import (
     arbitrary_programs,
     buffers,

@@ -6,7 +6,8 @@ from itertools import product
 import pytest
 
 from vyre.backends.reference import run
-from vyre.conform.programs.random import Case, edge_bits, random_program
+from vyre.conform.programs.random import Case, random_program
+from vyre.conform.programs.random_values import edge_bits
 from vyre.errors import InvalidProgram, UnsupportedFeature
 from vyre.foundation.ir.dtypes import BY_NAME, LIVE_TAGS, bf16, bool_, can_cast, f16, f32, f64, i32, i64, u8, u32, u64
 from vyre.foundation.ir.nodes import (

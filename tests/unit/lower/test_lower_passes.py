@@ -6,7 +6,8 @@ import struct
 import pytest
 
 from vyre.backends.reference import run
-from vyre.conform.programs.random import edge_bits, random_program
+from vyre.conform.programs.random import random_program
+from vyre.conform.programs.random_values import edge_bits
 from vyre.errors import ArgumentValueError
 from vyre.foundation.ir.dtypes import bf16, bool_, can_cast, f16, f32, f64, i32, i64, u8, u32, u64
 from vyre.foundation.ir.nodes import (

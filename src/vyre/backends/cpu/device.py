@@ -5,7 +5,6 @@ The processor needs no more of a device than this: its memory is the host's.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import _cffi_backend  # type: ignore[import-untyped]
 
 from ...errors import KernelCompileFailed
+from ...foundation.forking import in_child
 from .abi import ENTRY
 from .compile import new_machine
 from .devices import library
@@ -67,5 +67,4 @@ class _Linkers:
 
 
 _linkers = _Linkers()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_linkers.forked)
+in_child(_linkers.forked)

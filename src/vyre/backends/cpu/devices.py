@@ -8,13 +8,13 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
-from ...driver.contract.registration import DeviceInfo
+from ...driver.contract.registration import DeviceInfo, Unavailable
 
 
-def unavailable() -> str | None:
+def unavailable() -> Unavailable | None:
     for package, module in (("llvmlite", "llvmlite"), ("cffi", "_cffi_backend")):
         if find_spec(module) is None:
-            return f"{package} is not installed: pip install {package}"
+            return Unavailable(f"{package} is not installed", f"pip install {package}")
     return None
 
 

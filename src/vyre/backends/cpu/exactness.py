@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ... import __version__
-from ...driver.selection.remembered import Probe, recall, remember
+from ...driver.selection.remembered import REFUSAL_S, recall, remember
 from ...runtime.float_probe import GROUPS, TRIPLES, differing, output_bytes, probe_inputs, probe_program
 from .abi import NEXT
 from .build import ObjectCode, Switches, build
@@ -35,9 +35,10 @@ def why_not_hardware(host: Host, probe: Callable[[ObjectCode], bytes] = run_prob
     if not host.x86:
         return "the processor flushes by another rule"
     key = f"{__version__};{host.compiler};{host.triple};{host.name};{host.features}"
-    known = recall(_REMEMBERED_AS, key)
-    if known is None:
-        wrong = differing(probe(build(probe_program(), host, Switches())))
-        known = Probe(f"results differ in: {', '.join(wrong)}" if wrong else None)
-        remember(_REMEMBERED_AS, key, known)
-    return known.unavailable
+    match recall(_REMEMBERED_AS, key):
+        case {"why_not": (None | str()) as why_not}:
+            return why_not
+    wrong = differing(probe(build(probe_program(), host, Switches())))
+    why_not = f"results differ in: {', '.join(wrong)}" if wrong else None
+    remember(_REMEMBERED_AS, key, {"why_not": why_not}, for_s=None if why_not is None else REFUSAL_S)
+    return why_not

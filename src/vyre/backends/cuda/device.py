@@ -22,6 +22,7 @@ from ...driver.contract.values import Dims
 from ...driver.policy.decision import Decision
 from ...driver.policy.launch import LaunchCosts
 from ...errors import DeviceLost, DeviceOutOfMemory, KernelCompileFailed, VyreError
+from ...foundation.memo import keep
 from ...runtime.device import Built, Code, Command, Device, Launch, Memory, Slot, Ticket
 from ...runtime.exits import skip_exit_handlers
 from .build import build
@@ -91,7 +92,7 @@ class CudaDevice(Device):
         self._retired: list[Any] = []
         self._last: list[Mark] = []
         self._turn = 0
-        self._direct: set[tuple[int, int]] = set()
+        self._direct: dict[tuple[int, int], None] = {}
         self.calls = Calls(cu, context)
         self.graphs = Graphs()
         self._arrived: dict[int, int] = {}
@@ -405,9 +406,7 @@ class CudaDevice(Device):
             return True
         if not self.is_pinned(address, nbytes):
             return False
-        if len(self._direct) >= MOST_DIRECT:
-            self._direct.clear()
-        self._direct.add(key)
+        keep(self._direct, key, None, MOST_DIRECT)
         return True
 
     def download(self, source: int, target: memoryview) -> None:

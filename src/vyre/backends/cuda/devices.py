@@ -5,7 +5,6 @@ Nothing of the driver's errors leaves this package: a result that is none become
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,9 +12,9 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-from ...driver.contract.registration import DeviceInfo
+from ...driver.contract.registration import DeviceInfo, Unavailable
 from ...driver.contract.values import Dims
-from ...driver.selection.remembered import state_key
+from ...driver.selection.probe import state_key
 from ...errors import (
     BackendUnavailable,
     DeviceLost,
@@ -24,6 +23,7 @@ from ...errors import (
     KernelCompileFailed,
     VyreError,
 )
+from ...foundation.forking import in_child
 from .compile import compiler_version
 
 NOT_READY = 600
@@ -76,20 +76,21 @@ class Found:
     """Whose blocks can wait for each other; 0 where they cannot."""
 
 
-def unavailable() -> str | None:
+def unavailable() -> Unavailable | None:
     """Why no device can be used, as a registration says it."""
     if not is_installed():
-        return "cuda-bindings is not installed: pip install 'vyre[cuda]'"
+        return Unavailable("cuda-bindings is not installed", "pip install 'vyre[cuda]'")
     try:
         library()
     except (ImportError, OSError) as e:
-        return f"cuda-bindings cannot be loaded ({e}): reinstall it with pip install --force-reinstall cuda-bindings"
+        again = "reinstall it with pip install --force-reinstall cuda-bindings"
+        return Unavailable(f"cuda-bindings cannot be loaded ({e})", again)
     if why := why_none():
         return why
     try:
         return why_outdated(compiler_version())
     except BackendUnavailable as e:
-        return f"{e.message}: {e.fix}"
+        return Unavailable(e.message, e.fix)
 
 
 def is_installed() -> bool:
@@ -99,8 +100,8 @@ def is_installed() -> bool:
         return False
 
 
-def why_none() -> str | None:
-    """Why there is no device, in a sentence with what to do, or None."""
+def why_none() -> Unavailable | None:
+    """Why there is no device, or None: there is one."""
     try:
         cu = library()
         code = int(cu.cuInit(0)[0])
@@ -108,13 +109,15 @@ def why_none() -> str | None:
             _, count = cu.cuDeviceGetCount()
             code = 0 if count else _NO_DEVICE
     except RuntimeError:  # the binding looks for the library when it is first called
-        return "no NVIDIA driver is installed: install it from https://www.nvidia.com/drivers"
+        return Unavailable("no NVIDIA driver is installed", "install it from https://www.nvidia.com/drivers")
     if code == _NO_DEVICE:
-        return "the NVIDIA driver finds no device: connect one, or see CUDA_VISIBLE_DEVICES"
+        return Unavailable("the NVIDIA driver finds no device", "connect one, or see CUDA_VISIBLE_DEVICES")
     if code == _FORKED:
-        return "this process was forked from one that uses the NVIDIA driver: use the spawn start method"
+        return Unavailable("this process was forked from one that uses the NVIDIA driver", "use the spawn start method")
     if code:
-        return f"the NVIDIA driver does not start ({name_of(code)}): reinstall it, or restart the machine"
+        return Unavailable(
+            f"the NVIDIA driver does not start ({name_of(code)})", "reinstall it, or restart the machine"
+        )
     return None
 
 
@@ -124,14 +127,14 @@ def driver_version() -> tuple[int, int]:
     return number // 1000, number % 1000 // 10
 
 
-def why_outdated(compiler: tuple[int, int]) -> str | None:
+def why_outdated(compiler: tuple[int, int]) -> Unavailable | None:
     """Why the driver does not run what the compiler makes, or None."""
     driver = driver_version()
     if driver[0] >= compiler[0]:
         return None
-    return (
-        f"the NVIDIA driver runs CUDA {driver[0]}.{driver[1]} and NVRTC compiles for {compiler[0]}.{compiler[1]}: "
-        f"update the driver, or pip install 'nvidia-cuda-nvrtc=={driver[0]}.*'"
+    return Unavailable(
+        f"the NVIDIA driver runs CUDA {driver[0]}.{driver[1]} and NVRTC compiles for {compiler[0]}.{compiler[1]}",
+        f"update the driver, or pip install 'nvidia-cuda-nvrtc=={driver[0]}.*'",
     )
 
 
@@ -147,7 +150,7 @@ def probe_key() -> str:
 def found_devices() -> list[Found]:
     """All devices, in the driver's order, which puts the fastest first."""
     if why := why_none():
-        raise BackendUnavailable(why.partition(": ")[0], fix=why.partition(": ")[2], backend="cuda")
+        raise BackendUnavailable(why.reason, fix=why.fix, backend="cuda")
     cu = library()
     return [_described(cu, index) for index in range(cu.cuDeviceGetCount()[1])]
 
@@ -291,6 +294,7 @@ def contexts() -> list[Context]:
     return list(_contexts.values())
 
 
+@in_child
 def _forget() -> None:
     """Nothing of the driver works in a forked process."""
     global _lock
@@ -298,7 +302,3 @@ def _forget() -> None:
     for context in _contexts.values():
         context.lost = True
     _contexts.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)

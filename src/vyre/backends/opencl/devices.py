@@ -13,8 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ...driver.contract.registration import DeviceInfo
-from ...driver.selection.remembered import state_key
+from ...driver.contract.registration import DeviceInfo, Unavailable
+from ...driver.selection.probe import state_key
 
 VENDORS = "/etc/OpenCL/vendors"
 _NOT_FOUND = -1001
@@ -93,34 +93,41 @@ def infos() -> tuple[DeviceInfo, ...]:
     return tuple(DeviceInfo(k, found.name, found.emulated) for k, found in enumerate(found_devices()))
 
 
-def unavailable() -> str | None:
+def unavailable() -> Unavailable | None:
     """Why no device can be used, as a registration says it."""
     if find_spec("pyopencl") is None:
-        return "pyopencl is not installed: pip install 'vyre[opencl]'"
+        return Unavailable("pyopencl is not installed", "pip install 'vyre[opencl]'")
     try:
         library()
     except (ImportError, OSError) as e:
-        return f"pyopencl cannot be loaded ({e}): reinstall it with pip install --force-reinstall pyopencl"
+        again = "reinstall it with pip install --force-reinstall pyopencl"
+        return Unavailable(f"pyopencl cannot be loaded ({e})", again)
     return why_none()
 
 
-def why_none() -> str | None:
-    """Why there is no device, in a sentence with what to do, or None."""
+def why_none() -> Unavailable | None:
+    """Why there is no device, or None: there is one."""
     cl = library()
     try:
         offered = platforms()
         if any(devices_of(platform) for platform in offered):
             return None
     except cl.Error as e:
-        return f"the OpenCL loader fails ({e}): reinstall it, or the drivers named in {vendors_folder()}"
+        return Unavailable(
+            f"the OpenCL loader fails ({e})", f"reinstall it, or the drivers named in {vendors_folder()}"
+        )
     if offered:
         names = ", ".join(platform.name.strip() for platform in offered)
-        return f"the OpenCL platforms have no device ({names}): connect one, or install a driver for the one you have"
+        return Unavailable(
+            f"the OpenCL platforms have no device ({names})", "connect one, or install a driver for the one you have"
+        )
     files = icd_files()
     if files:
         named = ", ".join(f"{os.path.basename(path)} names {_library_in(path)}" for path in files)
-        return f"no OpenCL driver can be loaded ({named}): reinstall the driver, or remove the file"
-    return "no OpenCL driver is installed: install the one of your GPU, or pocl-opencl-icd for the processor"
+        return Unavailable(f"no OpenCL driver can be loaded ({named})", "reinstall the driver, or remove the file")
+    return Unavailable(
+        "no OpenCL driver is installed", "install the one of your GPU, or pocl-opencl-icd for the processor"
+    )
 
 
 def probe_key() -> str:

@@ -8,7 +8,6 @@ the library for the work before it; there a thread of ours submits, so that nobo
 from __future__ import annotations
 
 import atexit
-import os
 import threading
 import weakref
 from collections import OrderedDict
@@ -31,7 +30,9 @@ from ...errors import (
     UnsupportedFeature,
     VyreError,
 )
+from ...foundation.forking import in_child
 from ...foundation.integers import round_up
+from ...foundation.memo import keep, renew
 from ...runtime.device import Built, Device, Memory, Ticket
 from ...runtime.exits import skip_exit_handlers
 from .devices import is_emulated, name_of
@@ -89,8 +90,8 @@ class WgpuDevice(Device):
         self._sender: Sender | None = None
         self._lost = self._suspect = self._closed = False
         self._tables = threading.Lock()
-        self._groups: OrderedDict[Any, Any] = OrderedDict()
-        self._layouts: OrderedDict[Layout, tuple[tuple[Any, ...], Any]] = OrderedDict()
+        self._groups: dict[Any, Any] = {}
+        self._layouts: dict[Layout, tuple[tuple[Any, ...], Any]] = {}
         self._staging: OrderedDict[Any, None] = OrderedDict()
         self._uniforms: list[Uniform] = []
         self._destroy, self.raw.destroy = self.raw.destroy, self._destroyed
@@ -156,7 +157,7 @@ class WgpuDevice(Device):
         with self._tables:
             known = self._layouts.get(layout)
             if known is not None:
-                self._layouts.move_to_end(layout)
+                renew(self._layouts, layout)
                 return known
         groups = tuple(
             self.raw.create_bind_group_layout(
@@ -171,9 +172,7 @@ class WgpuDevice(Device):
         size = 4 * layout.words if layout.immediates else 0
         found = groups, self.raw.create_pipeline_layout(bind_group_layouts=list(groups), immediate_size=size)
         with self._tables:
-            self._layouts[layout] = found
-            if len(self._layouts) > MAX_LAYOUTS:
-                self._layouts.popitem(last=False)
+            keep(self._layouts, layout, found, MAX_LAYOUTS)
         return found
 
     def group(self, code: Kernel, memories: Sequence[Piece]) -> Any:
@@ -182,15 +181,13 @@ class WgpuDevice(Device):
         with self._tables:
             known = self._groups.get(key)
             if known is not None:
-                self._groups.move_to_end(key)
+                renew(self._groups, key)
                 return known
         found = self._bound(code.groups[0], [m.buffer for m in memories])
         with self._tables:
-            self._groups[key] = found
             for m in memories:
                 m.groups.add(key)
-            if len(self._groups) > MAX_GROUPS:
-                old, _ = self._groups.popitem(last=False)
+            for old, _ in keep(self._groups, key, found, MAX_GROUPS):
                 for m in old[1:]:
                     m.groups.discard(old)
         return found
@@ -436,11 +433,8 @@ def _leave() -> None:
         skip_exit_handlers()
 
 
+@in_child
 def _forked() -> None:
     binding_gaps.leave_to_parent()
     _devices.clear()
     _left_behind.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)

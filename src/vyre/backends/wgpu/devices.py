@@ -8,24 +8,22 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
-from ...driver.contract.registration import DeviceInfo
-from ...driver.selection.remembered import state_key
+from ...driver.contract.registration import DeviceInfo, Unavailable
+from ...driver.selection.probe import state_key
 from ...errors import BackendUnavailable
 from .run import binding_gaps
 
 _KINDS = ("DiscreteGPU", "IntegratedGPU", "unknown", "CPU")
-NOT_INSTALLED = "wgpu is not installed: pip install 'vyre[wgpu]'"
-NO_ADAPTER = (
-    "neither Vulkan, Metal, Direct3D nor OpenGL has a device here: "
-    "install the driver of the GPU, or mesa-vulkan-drivers to emulate one on the processor"
+NOT_INSTALLED = Unavailable("wgpu is not installed", "pip install 'vyre[wgpu]'")
+_INSTALL = "install the driver of the GPU, or mesa-vulkan-drivers to emulate one on the processor"
+NO_ADAPTER = Unavailable("neither Vulkan, Metal, Direct3D nor OpenGL has a device here", _INSTALL)
+ONLY_OPENGL = Unavailable(
+    "the only device here is OpenGL on the processor, and any call made while that is busy may end the process",
+    _INSTALL,
 )
-ONLY_OPENGL = (
-    "the only device here is OpenGL on the processor, and any call made while that is busy may end the process: "
-    "install the driver of the GPU, or mesa-vulkan-drivers to emulate one on the processor"
-)
-FORKED = (
-    "this process was forked from one that uses wgpu, and the threads of the driver are not here: "
-    "use the spawn start method"
+FORKED = Unavailable(
+    "this process was forked from one that uses wgpu, and the threads of the driver are not here",
+    "use the spawn start method",
 )
 ICD_FOLDERS = (
     "/usr/share/vulkan/icd.d",
@@ -81,7 +79,7 @@ def infos() -> tuple[DeviceInfo, ...]:
     return tuple(DeviceInfo(k, name_of(a), is_emulated(a)) for k, a in enumerate(adapters()))
 
 
-def why_none() -> str | None:
+def why_none() -> Unavailable | None:
     """Why there is no device, or None: there is one."""
     if find_spec("wgpu") is None:
         return NOT_INSTALLED
@@ -90,18 +88,21 @@ def why_none() -> str | None:
     try:
         return None if adapters() else ONLY_OPENGL if listed() else NO_ADAPTER
     except Exception as e:  # a broken driver or library may raise anything
-        return f"looking for adapters failed ({type(e).__name__}: {e}): see to the driver of the GPU, or reinstall wgpu"
+        return Unavailable(
+            f"looking for adapters failed ({type(e).__name__}: {e})", "see to the driver of the GPU, or reinstall wgpu"
+        )
 
 
-def unavailable() -> str | None:
+def unavailable() -> Unavailable | None:
     """Why no device can be used, as a registration says it."""
     if (why := why_none()) is not None:
         return why
     from .exactness import best, record_of
 
     adapter = best()
-    why_not = record_of(adapter).why_not
-    return None if why_not is None else f"{name_of(adapter)} cannot be used, as {why_not}: update its driver"
+    if (wrong := record_of(adapter).why_not) is None:
+        return None
+    return Unavailable(f"{name_of(adapter)} cannot be used, as {wrong}", "update its driver")
 
 
 def probe_key() -> str:
@@ -141,8 +142,7 @@ def probe_key() -> str:
 def chosen(device: object = None) -> Any:
     """The adapter with this index, or the first one with this part of a name; else the best."""
     if (why := why_none()) is not None:
-        message, _, fix = why.rpartition(": ")
-        raise BackendUnavailable(message, fix=fix, backend="wgpu")
+        raise BackendUnavailable(why.reason, fix=why.fix, backend="wgpu")
     found = adapters()
     if device is None:
         return found[0]

@@ -6,7 +6,6 @@ holds where edge values still give the canonical results, and random values thos
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
 import threading
@@ -15,14 +14,22 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ... import __version__
-from ...driver.contract.registration import DeviceInfo
-from ...driver.selection.remembered import Probe, recall, remember
+from ...driver.selection.remembered import REFUSAL_S, recall, remember
 from ...errors import VyreError
 from ...foundation.integers import ceil_div
 from ...foundation.ir.dtypes import u32
 from ...foundation.ir.program import Program, read, write_only
 from ...runtime.device import Built, Facts
-from ...runtime.float_probe import CANONICAL, LANES, TRIPLES, differing, probe_inputs, probe_program, run_once
+from ...runtime.float_probe import (
+    CANONICAL,
+    LANES,
+    TRIPLES,
+    differing,
+    probe_inputs,
+    probe_program,
+    record_name,
+    run_once,
+)
 from . import devices
 from .build import build
 from .device import WgpuDevice
@@ -58,16 +65,16 @@ def record_of(adapter: Any) -> Record:
     """The record of an adapter: remembered, or found now."""
     info = adapter.info
     key = json.dumps([__version__, binding_gaps.version(), sorted((k, str(v)) for k, v in info.items())])
-    place = f"wgpu-exactness-{hashlib.blake2b(key.encode(), digest_size=8).hexdigest()}"
+    name = record_name("wgpu", key)
     with _asking:  # who comes meanwhile finds it remembered
-        if (known := _recalled(place, key)) is not None:
+        if (known := _recalled(name, key)) is not None:
             return known
         try:
             record = _found(adapter)
         except VyreError as e:
             return Record(why_not=f"it does not run kernels ({e.message})")  # now; not worth remembering
         _known[key] = record
-        remember(place, key, Probe(record.why_not, (DeviceInfo(0, json.dumps(asdict(record))),)))
+        remember(name, key, asdict(record), for_s=None if record.why_not is None else REFUSAL_S)
     return record
 
 
@@ -97,14 +104,13 @@ _known: dict[str, Record] = {}
 """What was found by this process, which may have no place to remember it."""
 
 
-def _recalled(place: str, key: str) -> Record | None:
-    known = recall(place, key)
-    if known is None:
+def _recalled(name: str, key: str) -> Record | None:
+    found = recall(name, key)
+    if found is None:
         return _known.get(key)
     try:
-        found = json.loads(known.devices[0].name)
         record = Record(**found | {"traits": Traits(**found["traits"])})
-    except (ValueError, TypeError, LookupError, RecursionError):
+    except (TypeError, LookupError):
         return None  # written by something else
     flags, limit = (*asdict(record.traits).values(), record.shared_is_zeroed), record.loop_limit
     is_ours = (

@@ -11,7 +11,7 @@ from ..output import others_on_stderr, print_json, print_table
 
 if TYPE_CHECKING:
     from ...driver.selection.listing import BackendListing
-    from ...driver.selection.remembered import Probe
+    from ...driver.selection.probe import Probe
 
 KINDS = {
     "device": "device",

@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ...driver.contract.requirement import Check, sound
+from ...driver.contract.requirement import Check, said, sound
 from ...errors import VyreError, told
 
 if TYPE_CHECKING:
@@ -110,11 +110,7 @@ def _listing(name: str) -> BackendListing:
 
 def available(listing: BackendListing) -> Check:
     """Asked anew, and not from memory."""
-    why = listing.unavailable()
-    if why is None:
-        return Check("available", "ok", "it would open")
-    detail, _, fix = why.rpartition(": ")
-    return Check("available", "warn", detail or why, fix if detail else "resolve that, or use another backend")
+    return said("available", listing.unavailable(), "it would open")
 
 
 def timing(backend: GuardedBackend) -> Check:

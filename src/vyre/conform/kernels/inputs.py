@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..programs.random import edge_bits
+from ..programs.random_values import edge_bits
 from .numbers import from_bits, number
 from .tree import BITS, FLOATS, limits
 

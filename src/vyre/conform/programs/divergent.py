@@ -46,7 +46,9 @@ from ...foundation.ir.nodes import (
 )
 from ...foundation.ir.ops import AtomicOp, BinaryOp, ReduceOp, UnaryOp
 from ...foundation.ir.program import Access, BufferDecl, Program
-from .random import OPERANDS, SHIFTED, Case, edge_bits, random_bytes
+from .random import Case
+from .random_exprs import OPERANDS, SHIFTED
+from .random_values import edge_bits, random_bytes
 
 SHAPES = (
     (1, 1, 1), (2, 1, 1), (16, 1, 1), (17, 1, 1), (31, 1, 1), (32, 1, 1), (33, 1, 1), (64, 1, 1), (100, 1, 1),

@@ -6,16 +6,16 @@ what they said about a program is remembered for as long as the same gates are i
 
 from __future__ import annotations
 
-import os
 import threading
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from ...errors import ArgumentTypeError, ArgumentValueError, DispatchFailed, InvalidProgram, VyreError, WireError
+from ...foundation.forking import in_child
+from ...foundation.memo import keep
 
 if TYPE_CHECKING:
     from ...foundation.ir.program import Program
@@ -102,7 +102,7 @@ class GateSet:
     def __init__(self, gate: Chain) -> None:
         self.gate = gate
         self._lock = threading.Lock()
-        self._verdicts: OrderedDict[str, EnforceVerdict] = OrderedDict()
+        self._verdicts: dict[str, EnforceVerdict] = {}
 
     def verdict(self, program: Program) -> EnforceVerdict:
         try:
@@ -114,9 +114,7 @@ class GateSet:
         if known is None:
             known = self.gate.evaluate(program)
             with self._lock:
-                self._verdicts[key] = known
-                while len(self._verdicts) > REMEMBERED:
-                    self._verdicts.popitem(last=False)
+                keep(self._verdicts, key, known, REMEMBERED)
         return known
 
     def renew_lock(self) -> None:
@@ -179,5 +177,4 @@ def _check_gate(gate: object) -> None:
         raise ArgumentTypeError(f"{type(gate).__name__} is not a gate", fix="pass a subclass of EnforceGate")
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=lambda: _current.renew_lock())  # whoever held it is not in the child
+in_child(lambda: _current.renew_lock())  # whoever held it is not in the child

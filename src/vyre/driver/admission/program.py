@@ -6,21 +6,20 @@ could run it. A config is settled once: its profile filled in, and whatever this
 
 from __future__ import annotations
 
-import os
 import threading
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...errors import BackendError, DiagCode, InvalidProgram, UnsupportedFeature, WireError
-from ...foundation.check.requirements import COLLECTIVES, SUBGROUP_EXPRS, op_ids
+from ...foundation.check.requirements import COLLECTIVES, SUBGROUP_EXPRS
 from ...foundation.check.validate import SHOWN, check, validate
-from ...foundation.ir.nodes import AsyncLoad, AsyncStore, AsyncWait, IndirectDispatch, Node, Trap
+from ...foundation.forking import in_child
+from ...foundation.ir.nodes import AsyncLoad, AsyncStore, AsyncWait, IndirectDispatch, Trap
 from ...foundation.ir.ops import EXPR_IDS, LITERAL_IDS, NODE_IDS
 from ...foundation.ir.report import CAPABILITY_BITS, Capabilities
+from ...foundation.memo import keep, renew
 from ..contract.backend import VyreBackend
-from ..contract.capability import core_supported_ops
 from ..contract.values import DEFAULT_CONFIG, OPTIONS, Dims, DispatchConfig
 from ..device_state import WatchedBackend
 from ..plan.launch import as_launched, resolve_fixpoint_iterations
@@ -43,16 +42,6 @@ _PROFILE_FIELDS = frozenset(f.name for f in fields(DispatchConfig) if f.default 
 
 
 # ---- what a backend offers ------------------------------------------------------------------------------------------
-
-
-def default_supported_ops_with_trap() -> frozenset[str]:
-    """The core operations and `trap`, for a backend that reports traps."""
-    return core_supported_ops() | {NODE_IDS["Trap"]}
-
-
-def node_op_id(node: Node) -> str:
-    """The stable id of a statement."""
-    return op_ids(node)[0]
 
 
 def capabilities_of(backend: VyreBackend) -> Capabilities:
@@ -136,7 +125,7 @@ class _Admitted:
     """Programs with the capabilities they were admitted under, the latest `REMEMBERED`."""
 
     def __init__(self) -> None:
-        self._keys: OrderedDict[_Key, None] = OrderedDict()
+        self._keys: dict[_Key, None] = {}
         self.renew_lock()
 
     def renew_lock(self) -> None:
@@ -146,14 +135,12 @@ class _Admitted:
         with self._lock:
             found = key in self._keys
             if found:
-                self._keys.move_to_end(key)
+                renew(self._keys, key)
             return found
 
     def add(self, key: _Key) -> None:
         with self._lock:
-            self._keys[key] = None
-            if len(self._keys) > REMEMBERED:
-                self._keys.popitem(last=False)
+            keep(self._keys, key, None, REMEMBERED)
 
     def clear(self) -> None:
         with self._lock:
@@ -164,8 +151,7 @@ class _Admitted:
 
 
 _admitted = _Admitted()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_admitted.renew_lock)  # a thread that is not in the child may have held it
+in_child(_admitted.renew_lock)  # a thread that is not in the child may have held it
 
 
 def _key(program: Program, backend: VyreBackend) -> _Key | None:

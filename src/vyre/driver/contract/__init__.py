@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .registration import BackendPrecedence as BackendPrecedence
     from .registration import BackendRegistration as BackendRegistration
     from .registration import DeviceInfo as DeviceInfo
+    from .registration import Unavailable as Unavailable
     from .values import OutputBuffers as OutputBuffers
 
 _OFFERS = {
@@ -27,7 +28,7 @@ _OFFERS = {
     ".capability": "BackendCapability DEADLINES core_supported_ops",
     ".pending": "FuturePending PendingDispatch ReadyPending",
     ".pipeline": "Bound CompiledPipeline",
-    ".registration": "BackendPrecedence BackendRegistration DeviceInfo PRECEDENCE_UNKNOWN",
+    ".registration": "BackendPrecedence BackendRegistration DeviceInfo PRECEDENCE_UNKNOWN Unavailable",
     ".values": "OutputBuffers",
 }
 __all__ = sorted(where(_OFFERS))

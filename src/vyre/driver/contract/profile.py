@@ -25,20 +25,21 @@ class DeviceTimingQuality(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceProfile:
-    """Facts of one device; 0 means unknown. A flag promises that our lowering uses the feature."""
+    """Facts of one device; 0 means unknown. A flag promises that our lowering uses the feature.
+
+    A field is here because some backend can tell it; all of them are part of cache keys.
+    """
 
     backend: str = "unknown"
     device: str = ""
     supports_subgroup_ops: bool = False
     supports_indirect_dispatch: bool = False
     supports_distributed_collectives: bool = False
-    supports_specialization_constants: bool = False
     supports_f16: bool = False
     supports_bf16: bool = False
     supports_trap_propagation: bool = False
     supports_tensor_cores: bool = False
     has_mul_high: bool = False
-    has_dual_issue_fp32_int32: bool = False
     has_subgroup_shuffle: bool = False
     has_shared_memory: bool = False
     max_native_int_width: int = 32
@@ -48,18 +49,9 @@ class DeviceProfile:
     max_storage_buffer_binding_size: int = 0
     subgroup_size: int = 0
     compute_units: int = 0
-    regs_per_thread_max: int = 0
-    l1_cache_bytes: int = 0
-    l2_cache_bytes: int = 0
-    mem_bw_gbps: int = 0
     timing_quality: DeviceTimingQuality = DeviceTimingQuality.HOST_ONLY
     supports_device_timestamps: bool = False
-    supports_hardware_counters: bool = False
-    ideal_unroll_depth: int = 0
     ideal_vector_pack_bits: int = 0
-    ideal_workgroup_tile: Dims = (0, 0, 0)
-    shared_memory_bank_count: int = 0
-    shared_memory_bank_width_bytes: int = 0
 
     def _repr_html_(self) -> str:
         known = {f.name: getattr(self, f.name) for f in fields(self)}

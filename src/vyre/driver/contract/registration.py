@@ -15,6 +15,33 @@ if TYPE_CHECKING:
 PRECEDENCE_UNKNOWN = 0xFFFFFFFF
 
 
+class Unavailable(str):
+    """Why a backend would not open: the text `reason: fix`, which is what users read, and its two parts.
+
+    `fix` is what to do about it; it may be empty where a plain text names none.
+    """
+
+    __slots__ = ("fix", "reason")
+    reason: str
+    fix: str
+
+    def __new__(cls, reason: str, fix: str = "") -> Unavailable:
+        made = super().__new__(cls, f"{reason}: {fix}" if fix else reason)
+        made.reason, made.fix = reason, fix
+        return made
+
+    @classmethod
+    def of(cls, why: str) -> Unavailable:
+        """The answer of an `unavailable()`, which may be a plain text: its last colon is where the fix begins."""
+        if type(why) is cls:
+            return why
+        reason, _, fix = why.rpartition(": ")
+        return cls(reason, fix) if reason else cls(why)
+
+    def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]  # for pickle: str has one part
+        return self.reason, self.fix
+
+
 @dataclass(frozen=True, slots=True)
 class BackendPrecedence:
     """Lower wins."""
@@ -29,7 +56,8 @@ class BackendRegistration:
 
     `open(device)` may import the target's library and look for a device; it creates no context, queue, memory or
     thread, and what it returns has its final capability record. It takes the index of one of `devices()`, or nothing.
-    `unavailable()` says why it would not open, or None. `devices()` names the devices, best first, and opens none.
+    `unavailable()` says why it would not open, as an `Unavailable` or a text `reason: fix`, or None. `devices()` names
+    the devices, best first, and opens none.
     `kind` is device, host, oracle (only when asked for) or distributed (only when asked for). With `probe_key`, the
     answers of `unavailable` and `devices` are remembered across processes for as long as its text stays the same, a
     refusal for a day at most. `emit(program)` is the text that its compiler would get of a valid program without

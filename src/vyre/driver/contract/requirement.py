@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from .registration import Unavailable
+
 __all__ = ["VERDICTS", "Check", "installed", "said"]
 
 VERDICTS = ("ok", "warn", "fail")
@@ -35,13 +37,11 @@ def installed(package: str, extra: str | None = None, name: str | None = None) -
 
 
 def said(name: str, why: str | None, ok: str, *, verdict: str = "warn") -> Check:
-    """A check from a reason as `unavailable()` gives them, `what is wrong: what to do`; None is `ok`."""
+    """A check from what `unavailable()` answers; None is `ok`."""
     if why is None:
         return Check(name, "ok", ok)
-    detail, _, fix = why.rpartition(": ")
-    if not detail:
-        detail, fix = why, "resolve that, or use another backend"
-    return Check(name, verdict, detail, fix)
+    why = Unavailable.of(why)
+    return Check(name, verdict, why.reason, why.fix or "resolve that, or use another backend")
 
 
 def listed(files: Sequence[str], limit: int = 4) -> str:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ...errors import DeadlineExceeded, KernelCompileFailed, UnsupportedFeature, VyreError
+from ...foundation.memo import keep, renew
 from ..contract.pipeline import CompiledPipeline
 from ..contract.profile import PipelineCacheSnapshot
 from ..settings.knobs import PIPELINE_CACHE_BYTES, PIPELINE_CACHE_ENTRIES
@@ -148,11 +149,9 @@ def fresh(error: Exception) -> Exception:
     return error
 
 
-def _remember(table: OrderedDict[PipelineCacheKey, T], key: PipelineCacheKey, value: T) -> None:
-    table[key] = value
-    table.move_to_end(key)
-    while len(table) > _REMEMBERED_KEYS:
-        table.popitem(last=False)
+def _remember(table: dict[PipelineCacheKey, T], key: PipelineCacheKey, value: T) -> None:
+    table.pop(key, None)  # it becomes the youngest
+    keep(table, key, value, _REMEMBERED_KEYS)
 
 
 class PipelineCache:
@@ -173,9 +172,9 @@ class PipelineCache:
         self._lock = threading.RLock()
         self._entries: OrderedDict[PipelineCacheKey, Entry] = OrderedDict()
         self._nbytes = 0
-        self._failures: OrderedDict[PipelineCacheKey, VyreError] = OrderedDict()
+        self._failures: dict[PipelineCacheKey, VyreError] = {}
         self._flights: dict[PipelineCacheKey, _Flight] = {}
-        self._seen: OrderedDict[PipelineCacheKey, None] = OrderedDict()
+        self._seen: dict[PipelineCacheKey, None] = {}
         self._device: tuple[BackendCapability, str, PipelineDeviceFingerprint] | None = None
 
     def get(self, key: PipelineCacheKey, make: Callable[[int], Entry], within: float | None = None) -> Found:
@@ -195,7 +194,7 @@ class PipelineCache:
                         self.audit.observe(True)
                         return Found(entry, "memory")
                     if (failure := self._failures.get(key)) is not None:
-                        self._failures.move_to_end(key)
+                        renew(self._failures, key)
                         raise fresh(failure)
                     flight = self._flights.get(key)
                     if flight is None:

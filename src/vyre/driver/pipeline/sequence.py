@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import DispatchFailed, VyreError
 from ...foundation.ir.program import Program
+from ...foundation.memo import keep
 from ..contract.pending import ReadyPending
 from ..contract.pipeline import Bound, CompiledPipeline, DispatchPlan
 from ..contract.values import DispatchConfig, OutputBuffers, TimedDispatchResult
@@ -201,9 +202,8 @@ class _Whole:
         if found is None:
             native, config = code.entry.native, self._config.with_(grid_override=grid)
             plan = plan_dispatch(code.program, inputs, config, self._limits, native.backend_id)
-            if len(self._launches) >= _MAX_LAUNCHES:
-                self._launches.clear()
-            found = self._launches[key] = plan, config, native.bind(plan, config)
+            found = plan, config, native.bind(plan, config)
+            keep(self._launches, key, found, _MAX_LAUNCHES)
         return found
 
 

@@ -300,12 +300,8 @@ def _why_fixed(program: Program) -> str | None:
     return None
 
 
-def program_uses_launch_geometry_ids(program: Program) -> bool:
-    """Whether a program can tell workgroups apart: local or workgroup ids, subgroups, or what nobody here knows."""
-    return any(_geometry(item) is not None for item in distinct(program.entry))
-
-
 def _geometry(item: ir.Expr | ir.Node) -> str | None:
+    """By what it tells workgroups apart: local or workgroup ids, subgroups, or an extension, which might."""
     match item:
         case ir.LocalId():
             return "local ids"

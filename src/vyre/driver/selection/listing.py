@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from importlib.metadata import Distribution
 
     from ..contract.backend import VyreBackend
-    from ..contract.registration import BackendRegistration, DeviceInfo
-    from .remembered import Probe
+    from ..contract.registration import BackendRegistration, DeviceInfo, Unavailable
+    from .probe import Probe
 
 MOST_DEVICES = 1 << 12
 MOST_INDEX = 1 << 31
@@ -106,20 +106,25 @@ class BackendListing:
                 return f"the name of its knob {shown(knob.name)} does not begin with {self.id}_"
         return None
 
-    def unavailable(self) -> str | None:
+    def unavailable(self) -> Unavailable | None:
         """Why it would not open, or None. Asks the backend, not our memory of it."""
+        from ..contract.registration import Unavailable
+
         if (problem := self.problem()) is not None:
-            return problem
+            return Unavailable(problem)
         try:
             why: object = self.registration.unavailable()
         except KeyboardInterrupt:
             raise
         except BaseException as e:
-            return f"asking it failed: {told(e)}"
-        if why is None or (isinstance(why, str) and why):
-            return None if why is None else shown(why, str.__str__)
+            return Unavailable(f"asking it failed: {told(e)}")
+        if why is None:
+            return None
+        if isinstance(why, str) and why:
+            text = shown(why, str.__str__)
+            return why if type(why) is Unavailable and why == text else Unavailable.of(text)
         self._problem = f"its unavailable() answers {shown(why)}, which is neither a reason nor None"
-        return self._problem
+        return Unavailable(self._problem)
 
     def devices(self) -> tuple[DeviceInfo, ...]:
         """The devices, best first. A backend that names none has one."""
@@ -213,7 +218,7 @@ class BackendListing:
         `brief` is for a choice, which asks others first where every device runs on the processor: then whether one
         would open is left open, since to find out may mean to open it.
         """
-        from . import remembered
+        from .probe import Probe, recall_probe, remember_probe
 
         record = self.registration
         try:
@@ -222,36 +227,36 @@ class BackendListing:
             raise
         except BaseException:
             key = None  # a backend that cannot say what its answer depends on is asked every time
-        found = None if key is None else remembered.recall(self.id, key)
+        found = None if key is None else recall_probe(self.id, key)
         if found is None and brief:
             found = self._emulation(key)
         if found is None:
             try:
                 why = self.unavailable()
-                found = remembered.Probe(why) if why is not None else remembered.Probe(None, self.devices())
+                found = Probe(why) if why is not None else Probe(None, self.devices())
             except BackendUnavailable as e:
-                found = remembered.Probe(str(e))
+                found = Probe(str(e))
             if key is not None and self._problem is None:
-                remembered.remember(self.id, key, found)
+                remember_probe(self.id, key, found)
         return found
 
     def _emulation(self, key: str | None) -> Probe | None:
         """The devices, if all of them run on the processor."""
-        from . import remembered
+        from .probe import Probe, recall_probe, remember_probe
 
         record, place = self.registration, f"{self.id}-devices"
         if record.kind != "device" or record.devices is None:
             return None
-        if key is not None and (known := remembered.recall(place, key)) is not None:
+        if key is not None and (known := recall_probe(place, key)) is not None:
             return known
         try:
-            found = remembered.Probe(None, self.devices())
+            found = Probe(None, self.devices())
         except BackendUnavailable:
             return None  # it says itself what is wrong, when it is asked whether it would open
         if not found.emulated:
             return None
         if key is not None:
-            remembered.remember(place, key, found)
+            remember_probe(place, key, found)
         return found
 
     def forget(self) -> None:

@@ -7,7 +7,6 @@ first used and must agree with its name; a duplicate or broken id disables that 
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 import threading
@@ -28,6 +27,7 @@ from ...errors import (
     VyreError,
     shown,
 )
+from ...foundation.forking import in_child
 from ..settings import knobs as settings
 from .listing import BackendListing, package_label, package_name, unusable
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ..contract.registration import BackendRegistration, DeviceInfo
     from ..guard.backend import GuardedBackend
     from ..settings.knobs import Knob
-    from .remembered import Probe
+    from .probe import Probe
 
 T = TypeVar("T")
 __all__ = [
@@ -163,6 +163,7 @@ def _changed() -> None:
     _generation += 1
 
 
+@in_child
 def _forked() -> None:
     """What the parent opened has its threads and its device there, and whoever held a lock is not here."""
     global _swap
@@ -170,10 +171,6 @@ def _forked() -> None:
     for registry in _registries:
         registry.renew_lock()
     _changed()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
 
 
 def registered_backends() -> tuple[BackendListing, ...]:
@@ -450,7 +447,7 @@ def probed(listing: BackendListing, *, brief: bool = False) -> Probe:
     try:
         return _in_time(listing, partial(listing.probe, brief=brief))
     except BackendUnavailable as e:
-        from .remembered import Probe
+        from .probe import Probe
 
         return Probe(str(e))
 

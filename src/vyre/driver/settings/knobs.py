@@ -215,7 +215,9 @@ class Knob(Generic[T]):
         if here is not _NOTHING and self.name in here.values:
             return here.values[self.name]
         try:
-            text = os.environ._data.get(self._key)  # type: ignore[attr-defined] # 0.05 us; os.environ.get takes 0.4
+            # Private, and missing elsewhere than in CPython: 0.02 us, where os.environ.get encodes the name first and
+            # raises an error inside for what is not set, 0.5 us and more. A warm call asks for three settings.
+            text = os.environ._data.get(self._key)  # type: ignore[attr-defined]
         except AttributeError:
             text = os.environ.get(self.variable)
         if text and not text.isspace():

@@ -35,6 +35,7 @@ from ...errors import (
 )
 from ...foundation import html
 from ...foundation.ir.program import Program
+from ...foundation.memo import keep
 from ..contract.pending import PendingDispatch
 from ..contract.pipeline import CompiledPipeline, Run
 from ..contract.values import (
@@ -91,7 +92,7 @@ T = TypeVar("T")
 _KEPT_PROOFS = 1024
 _KEPT_NOTES = 4096
 _log = logging.getLogger("vyre.shadow")
-_noted: set[tuple[str, ...]] = set()
+_noted: dict[tuple[str, str, str], None] = {}
 """Skips that were logged: program, backend and reason."""
 
 
@@ -264,9 +265,8 @@ class Shadow:
         key = plan.launch.grid, plan.launch.workgroup
         known = self._proofs.get(key)
         if known is None:
-            if len(self._proofs) >= _KEPT_PROOFS:
-                self._proofs.clear()
-            known = self._proofs[key] = proof_of(self.claim.program, plan.launch).verdict != "unproved"
+            known = proof_of(self.claim.program, plan.launch).verdict != "unproved"
+            keep(self._proofs, key, known, _KEPT_PROOFS)
         return known
 
     # -- after it
@@ -369,9 +369,7 @@ class Shadow:
         key = claim.program.fingerprint, claim.backend, reason
         if key in _noted:
             return
-        if len(_noted) >= _KEPT_NOTES:
-            _noted.clear()
-        _noted.add(key)
+        keep(_noted, key, None, _KEPT_NOTES)
         fix = error.fix if isinstance(error, VyreError) else _OTHER_FIX
         if isinstance(error, DeadlineExceeded):
             fix = _COST_FIX

@@ -7,10 +7,10 @@ import math
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-from ...errors import ArgumentTypeError, IRValueError, TextError
-from ..ir.dtypes import DataType, f32, f64, i32, i64, parse_dtype, u32, u64
+from ...errors import ArgumentTypeError, IRValueError
+from ..ir.dtypes import DataType, f32, f64, i32, i64, u32, u64
 from ..ir.nodes import (
     Assign,
     Atomic,
@@ -48,9 +48,7 @@ from .text import (
     BRACKET_WORDS,
     CALL_STATEMENTS,
     COMPARE_LEVEL,
-    ESCAPES,
     INFIX,
-    NAME,
     PLAIN_FUNCTIONS,
     PREDICATES,
     PREFIX,
@@ -61,23 +59,10 @@ from .text import (
     UNARY_FUNCTIONS,
     WORDS,
 )
+from .tokens import MAX_DIGITS, Token, Tokens, show
 
-T = TypeVar("T")
-_TOKEN = re.compile(
-    rf"""
-    (?P<space>[ \t\r\n]+|\#[^\n]*)
-  | (?P<hex>x"[0-9a-fA-F]*")
-  | (?P<string>"(?:[^"\\\n]|\\.)*")
-  | (?P<number>(?:0[xX][0-9a-fA-F]+(?:[iu](?:32|64))?|[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?(?:[fiu](?:32|64))?)(?!\w))
-  | (?P<name>{NAME.pattern})
-  | (?P<sign>\.\.|<<|>>|<=|>=|==|!=|[-+*/%&|^~<>=(){{}}\[\],.:;@])
-""",
-    re.VERBOSE,
-)
 _NUMBER = re.compile(r"(0[xX][0-9a-fA-F]+|[0-9.]+(?:[eE][+-]?[0-9]+)?)([fiu](?:32|64))?")
-_ESCAPE = re.compile(r"\\(u\{[0-9a-fA-F]{1,6}\}|.)", re.DOTALL)
 _NUMBER_TYPES: dict[str, DataType] = {"u32": u32, "i32": i32, "u64": u64, "i64": i64, "f32": f32, "f64": f64}
-_MAX_DIGITS = 400
 _INFIX = {op.text: (op, level) for op, level in INFIX.items()}
 _PREFIX = {op.text: (op, level) for op, level in PREFIX.items()}
 _ACCESS = {word: access for access, word in ACCESS_WORDS.items()}
@@ -85,14 +70,6 @@ _FLAGS: dict[str, dict[str, Any]] = {
     "output": {"is_output": True}, "live": {"live_out": True}, "bytes_extraction": {"bytes_extraction": True},
 } | {t.name.lower(): {"linear_type": t} for t in LinearType}  # fmt: skip
 _LOCALITIES = {w.name.lower(): w for w in Locality}
-
-
-class Token(NamedTuple):
-    """`kind` is a group of the token pattern, or "end"."""
-
-    kind: str
-    text: str
-    start: int
 
 
 def parse_program(text: str) -> Program:
@@ -123,160 +100,8 @@ class _Body(NamedTuple):
     finish: Callable[[tuple[Node, ...]], None]
 
 
-class _Parser:
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.tokens: list[Token] = []
-        self.at = 0
-        position = 0
-        while position < len(text):
-            found = _TOKEN.match(text, position)
-            if found is None:
-                place = Token("sign", text[position], position)
-                if place.text == '"':
-                    raise self.error(
-                        "the string does not end on its line", 'close it with ", write a line break as \\n', place
-                    )
-                raise self.error(
-                    f"{place.text!r} has no meaning here", "remove it, or quote the name it belongs to", place
-                )
-            if found.lastgroup != "space":
-                self.tokens.append(Token(str(found.lastgroup), found[0], position))
-            position = found.end()
-        self.tokens.append(Token("end", "the end of the text", len(text)))
-
-    # -- tokens
-
-    def error(self, message: str, fix: str, token: Token | None = None) -> TextError:
-        """The error, with the line and a caret below the token."""
-        start = min((self.tokens[self.at] if token is None else token).start, len(self.text))
-        line = self.text.count("\n", 0, start) + 1
-        begin = self.text.rfind("\n", 0, start) + 1
-        column = start - begin + 1
-        end = self.text.find("\n", start)
-        source = self.text[begin : len(self.text) if end < 0 else end].replace("\t", " ").rstrip("\r")
-        cut = max(0, column - 60)
-        shown = "".join(c if c.isprintable() else "?" for c in source[cut : cut + 100])
-        excerpt = f"{line:>5} | {shown}\n      | {' ' * (column - 1 - cut)}^"
-        return TextError(f"{message}\n{excerpt}", fix=fix, line=line, column=column)
-
-    @property
-    def token(self) -> Token:
-        return self.tokens[self.at]
-
-    def next(self) -> Token:
-        token = self.tokens[self.at]
-        self.at = min(self.at + 1, len(self.tokens) - 1)
-        return token
-
-    def peek(self, text: str, ahead: int = 0) -> bool:
-        """Whether this word or sign is next, or stands so many tokens behind the next."""
-        kind, found, _ = self.tokens[min(self.at + ahead, len(self.tokens) - 1)]
-        return found == text and kind in ("name", "sign")
-
-    def accept(self, text: str) -> bool:
-        found = self.peek(text)
-        self.at += found  # what is accepted is never the end
-        return found
-
-    def expect(self, text: str, where: str) -> Token:
-        if not self.peek(text):
-            raise self.error(f"expected {text!r} {where}, found {_show(self.token)}", f"write {text} here")
-        return self.next()
-
-    def expected(self, what: str, fix: str) -> TextError:
-        return self.error(f"expected {what}, found {_show(self.token)}", fix)
-
-    def choose(self, table: dict[str, T], what: str) -> T:
-        """One of the words of a table."""
-        if self.token.kind != "name" or self.token.text not in table:
-            raise self.expected(what, f"write one of {', '.join(table)}")
-        return table[self.next().text]
-
-    def string(self, what: str) -> str:
-        if self.token.kind != "string":
-            raise self.expected(what, 'write it in quotes: "..."')
-        token = self.next()
-
-        def unescape(found: re.Match[str]) -> str:
-            letter = found[1]
-            if letter in ESCAPES:
-                return ESCAPES[letter]
-            if len(letter) > 1 and (code := int(letter[2:-1], 16)) <= 0x10FFFF:
-                return chr(code)
-            raise self.error(
-                f"\\{letter} is not an escape", 'write \\", \\\\, \\n, \\r, \\t or \\u{1f600}',
-                Token("string", "", token.start + 1 + found.start()),
-            )  # fmt: skip
-
-        return _ESCAPE.sub(unescape, token.text[1:-1])
-
-    def name(self, what: str) -> str:
-        """A bare or quoted name."""
-        if self.token.kind == "string":
-            return self.string(what)
-        if self.token.kind != "name":
-            raise self.expected(what, "write a name")
-        if self.token.text in RESERVED:
-            raise self.error(f"{self.token.text!r} is a word of the language", f'quote the name: "{self.token.text}"')
-        return self.next().text
-
-    def payload(self) -> bytes:
-        if self.token.kind != "hex":
-            raise self.expected("a payload", 'write the bytes as x"00ff"')
-        token = self.next()
-        if len(token.text) % 2 == 0:
-            raise self.error("the payload has half a byte at its end", "write two hex digits per byte", token)
-        return bytes.fromhex(token.text[2:-1])
-
-    def integer(self, what: str) -> int:
-        """A number without a type, perhaps negative."""
-        start = self.token
-        negative = self.accept("-")
-        if self.token.kind != "number":
-            raise self.expected(what, "write a whole number")
-        token = self.next()
-        if len(token.text) > _MAX_DIGITS or not re.fullmatch(r"0[xX][0-9a-fA-F]+|[0-9]+", token.text):
-            raise self.error(f"{what} must be a whole number", "write decimal or hexadecimal digits only", token)
-        value = int(token.text, 16 if token.text[:2] in ("0x", "0X") else 10)
-        if negative and start.start + 1 != token.start:
-            raise self.error("the sign stands apart from its number", "remove the space", start)
-        return -value if negative else value
-
-    def integers(self, count: int, what: str) -> tuple[int, ...]:
-        """`(1, 2, 3)`."""
-        self.expect("(", f"before {what}")
-        found = [self.integer(what)]
-        for _ in range(count - 1):
-            self.expect(",", f"after {what}")
-            found.append(self.integer(what))
-        self.expect(")", f"after {what}")
-        return tuple(found)
-
-    def type(self) -> DataType:
-        """A type name, with everything up to its closing angle bracket."""
-        first = self.token
-        if first.kind != "name":
-            raise self.expected("a type", "write a type such as u32")
-        self.next()
-        end = first.start + len(first.text)
-        if self.text.startswith("<", end):
-            depth = 0
-            while end < len(self.text):
-                depth += (self.text[end] == "<") - (self.text[end] == ">")
-                end += 1
-                if depth == 0:
-                    break
-            while self.token.start < end:
-                token = self.next()
-                rest = self.text[end : token.start + len(token.text)]
-                if rest:  # the end of a ">>" or ">=" is another sign
-                    self.at -= 1
-                    self.tokens[self.at] = Token("sign", rest, end)
-        try:
-            return parse_dtype(self.text[first.start : end])
-        except IRValueError as error:
-            raise self.error(error.message, error.fix, first) from None
+class _Parser(Tokens):
+    """Reads what tokens mean: expressions, statements, buffers and the whole."""
 
     # -- expressions
 
@@ -395,9 +220,9 @@ class _Parser:
             if abs(value) >= (2.0**128 - 2.0**103 if t == f32 else math.inf):
                 raise self.error(f"the number is beyond {t.name}", "write a smaller number, or inf", token)
             return lit(value, t)
-        if not whole or len(digits) > _MAX_DIGITS:
+        if not whole or len(digits) > MAX_DIGITS:
             raise self.error(
-                f"{_show(token)} is no value of {t.name}", "write a whole number, or one without this type", token
+                f"{show(token)} is no value of {t.name}", "write a whole number, or one without this type", token
             )
         count = int(digits, 0) if digits[:2] in ("0x", "0X") else int(digits)
         try:
@@ -677,7 +502,3 @@ class _Parser:
                 if kind in ("and", "or", "not"):
                     break
                 args.append(self.integer("a number"))
-
-
-def _show(token: Token) -> str:
-    return token.text if token.kind == "end" else repr(token.text if len(token.text) <= 30 else token.text[:30] + "...")

@@ -32,11 +32,6 @@ def round_f32(x: float) -> float:
     return single
 
 
-def canon_f32(x: float) -> float:
-    """The canonical f32 of a number: subnormals are zero of their sign."""
-    return round_f32(x)
-
-
 def round_f16(x: float) -> float:
     """Round to binary16, subnormals kept.
 

@@ -39,7 +39,7 @@ from ..ir.ops import (
     ReduceOp,
     UnaryOp,
 )
-from ..ir.rounding import canon_f32, f32_from_bits, f32_to_bits, round_bf16, round_f16, round_f32  # noqa: F401
+from ..ir.rounding import f32_from_bits, f32_to_bits, round_bf16, round_f16, round_f32
 
 Unary = Callable[[Any], Any]
 Binary = Callable[[Any, Any], Any]
@@ -492,16 +492,6 @@ def writer(dtype: DataType) -> Callable[[memoryview | bytearray, int, Any], None
             return lambda buffer, offset, value: pack(buffer, offset, value if value == value else math.nan)
         case _:
             return lambda buffer, offset, value: pack(buffer, offset, value)
-
-
-def read_element(dtype: DataType, buffer: Buffer, byte_offset: int) -> Any:
-    """One element as a value."""
-    return reader(dtype)(buffer, byte_offset)
-
-
-def write_element(dtype: DataType, buffer: memoryview | bytearray, byte_offset: int, value: Any) -> None:
-    """Store one value as an element."""
-    writer(dtype)(buffer, byte_offset, value)
 
 
 _LAYOUTS: Final = {

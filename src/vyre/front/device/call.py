@@ -356,7 +356,7 @@ def _numbers(
     kernel: Kernel, form: ArgumentLayout, program: Program, values: Sequence[Any]
 ) -> tuple[object, ...] | None:
     """What tells calls over device arrays and Python numbers apart; None for calls over anything else."""
-    found: list[object] = [kernel.backend, form, id(program)]
+    found: list[object] = [kernel.backend, form, id(program)]  # what is ready holds the plan, and that the program
     for value in values:
         kind = type(value)
         if kind is DeviceBuffer:

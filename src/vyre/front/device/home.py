@@ -7,10 +7,9 @@ seen before costs far less.
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,6 +18,8 @@ from ...driver.contract.values import ResidentHandle
 from ...driver.device_state import Phase
 from ...driver.selection import registry
 from ...errors import ArgumentTypeError, DeviceOutOfMemory, VyreError
+from ...foundation.forking import in_child
+from ...foundation.memo import keep, renew
 from ..compile import open_backend
 
 if TYPE_CHECKING:
@@ -46,9 +47,9 @@ class Home:
         self._idle: dict[int, list[ResidentHandle]] = {}
         self._idle_bytes = 0
         self._exchange: tuple[int, DeviceExchange | None] = 0, None
-        self._adopted: OrderedDict[tuple[int, int], ResidentHandle] = OrderedDict()
+        self._adopted: dict[tuple[int, int], ResidentHandle] = {}
         self._seen: deque[bytes] = deque(maxlen=MOST_CONSTANTS)
-        self._constants: OrderedDict[bytes, ResidentHandle] = OrderedDict()
+        self._constants: dict[bytes, ResidentHandle] = {}
         self.changes = 0
         """Another number: some constant that was kept is no more."""
 
@@ -164,26 +165,25 @@ class Home:
             self.backend.free_resident(spare)
         return kept
 
-    def _known(self, table: OrderedDict[_Key, ResidentHandle], key: _Key) -> ResidentHandle | None:
+    def _known(self, table: dict[_Key, ResidentHandle], key: _Key) -> ResidentHandle | None:
         with self._lock:
             known = table.get(key)
             if known is None or not self.is_live(known):
                 return None
-            table.move_to_end(key)  # the call that asks has not used it yet
+            renew(table, key)  # the call that asks has not used it yet
             return known
 
     def _kept(
-        self, table: OrderedDict[_Key, ResidentHandle], key: _Key, made: ResidentHandle, most: int
+        self, table: dict[_Key, ResidentHandle], key: _Key, made: ResidentHandle, most: int
     ) -> tuple[ResidentHandle, ResidentHandle | None]:
         """What is remembered, and what is to be freed for it: the oldest, or this one if another thread was faster."""
         with self._lock:
             known = self._known(table, key)
             if known is not None:
                 return known, made
-            table[key] = made
-            table.move_to_end(key)
-            oldest = table.popitem(last=False)[1] if len(table) > most else None
-        return made, oldest if oldest is not None and self.is_live(oldest) else None
+            table.pop(key, None)  # of memory that is no more
+            gone = keep(table, key, made, most)
+        return made, next((oldest for _, oldest in gone if self.is_live(oldest)), None)
 
 
 _lock = threading.Lock()
@@ -200,9 +200,8 @@ def place_of(name: str) -> tuple[str, str]:
         id, device = registry.locate(name)
         everyone = registry.devices(id)
         shown = id if len(everyone) == 1 and device.name == id else f"{id}:{device.index}"
-        if len(_names) >= MOST_NAMES:
-            _names.clear()
-        known = _names[key] = (id if device.index == everyone[0].index else f"{id}:{device.index}"), shown
+        known = (id if device.index == everyone[0].index else f"{id}:{device.index}"), shown
+        keep(_names, key, known, MOST_NAMES)
     return known
 
 
@@ -302,13 +301,10 @@ def settle(memory: Memory, waited: set[int] | None = None) -> None:
             exchange.wait_for(stream)
 
 
+@in_child
 def _forget() -> None:
     """Nothing on a device belongs to a forked process."""
     global _lock
     _lock = threading.Lock()  # a thread that is not in the child may have held the other
     _homes.clear()
     _owners.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)

@@ -23,7 +23,6 @@ from vyre.driver.plan.grid import (
     find_indirect_dispatch,
     grid_for_domain,
     infer_dispatch_grid_for_count,
-    program_uses_launch_geometry_ids,
     resolve_indirect_grid,
     try_coerce_to_pow2_with_tail_mask,
     validate_launch_geometry,
@@ -352,13 +351,11 @@ WATCHERS = {
 @pytest.mark.parametrize("why", WATCHERS)
 def test_a_program_that_can_tell_workgroups_apart(why):
     p = program(ACC, body=[ir.Region("r", (WATCHERS[why],))])
-    assert program_uses_launch_geometry_ids(p)
     assert why_workgroup_is_fixed(p) == why
 
 
 def test_a_program_that_cannot_tell_workgroups_apart():
     p = program(ACC, body=[ADD_ONE, ir.Let("n", ir.BinOp(ir.BinaryOp.ADD, X, ir.BufLen("acc")))])
-    assert not program_uses_launch_geometry_ids(p)
     assert why_workgroup_is_fixed(p) is None
 
 
@@ -366,8 +363,6 @@ def test_shared_memory_and_barriers_fix_the_workgroup_without_any_id():
     barrier = program(ACC, body=[ir.Barrier()])
     shared = program(ACC, workgroup("s", u32, 4))
     assert [why_workgroup_is_fixed(p) for p in (barrier, shared)] == ["a barrier", "workgroup memory"]
-    assert not program_uses_launch_geometry_ids(barrier)
-    assert not program_uses_launch_geometry_ids(shared)
 
 
 def test_depth_and_sharing_cost_no_stack_and_little_time():
@@ -378,7 +373,6 @@ def test_depth_and_sharing_cost_no_stack_and_little_time():
         deep = ir.UnOp(ir.UnaryOp.NEGATE, deep)
     p = program(ACC, body=[ir.Let("v", deep)])
     assert why_workgroup_is_fixed(p) is None
-    assert not program_uses_launch_geometry_ids(p)
     assert dispatch_element_count_for_program(p, BindingPlan.build(p).bindings) == 1
 
 

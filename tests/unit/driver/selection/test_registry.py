@@ -8,8 +8,8 @@ import warnings
 import pytest
 
 from vyre.driver.contract import PRECEDENCE_UNKNOWN, BackendCapability, BackendRegistration, DeviceInfo, VyreBackend
-from vyre.driver.selection import registry
-from vyre.driver.selection import remembered as probe
+from vyre.driver.selection import registry, remembered
+from vyre.driver.selection.probe import Probe
 from vyre.driver.selection.registry import (
     BackendListing,
     FallbackWarning,
@@ -31,7 +31,6 @@ from vyre.driver.selection.registry import (
     registered_backends_by_precedence,
     select,
 )
-from vyre.driver.selection.remembered import Probe
 from vyre.errors import (
     ArgumentTypeError,
     ArgumentValueError,
@@ -646,7 +645,7 @@ def test_without_a_key_or_with_one_that_fails_nothing_is_remembered():
             with isolated(plain):
                 select()
             assert asked
-    assert not probe.cache_dir().exists()
+    assert not remembered.cache_dir().exists()
 
 
 # -- what plugins do wrong --------------------------------------------------------------------------------------------

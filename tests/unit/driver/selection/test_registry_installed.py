@@ -66,7 +66,7 @@ def test_fifty_plugins_that_raise_on_import_do_no_harm(tmp_path):
     seen = python(
         """
         import json, sys
-        from vyre.driver.selection import registry, remembered as probe
+        from vyre.driver.selection import registry, remembered
         listed = [b.id for b in registry.registered_backends()]
         order = [b.id for b in registry.registered_backends_by_precedence()]
         loaded = sorted(sys.modules)

@@ -1,4 +1,4 @@
-"""What a probe learned: kept for one key, a refusal for one day, in a private place, and never in the way."""
+"""What was learned is kept for one key, in a private place, and never in the way; that a backend refused, for a day."""
 
 import json
 import math
@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vyre.driver.contract import DeviceInfo
-from vyre.driver.selection import remembered as probe
-from vyre.driver.selection.remembered import Probe
+from vyre.driver.selection import probe, remembered
+from vyre.driver.selection.probe import Probe, recall_probe, remember_probe
 
 from ....support.damage import damaged
 
@@ -25,17 +25,17 @@ def own_place(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def remembered():
-    probe.remember("soft", "k", Probe(None, SOFT))
-    assert probe.recall("soft", "k") == Probe(None, SOFT)
-    return probe.cache_dir() / "probes" / "soft.json"
+def file():
+    remember_probe("soft", "k", Probe(None, SOFT))
+    assert recall_probe("soft", "k") == Probe(None, SOFT)
+    return remembered.cache_dir() / "probes" / "soft.json"
 
 
-def test_only_the_user_can_read_the_memory(remembered):
+def test_only_the_user_can_read_the_memory(file):
     if os.name == "posix":
-        assert {p.stat().st_mode & 0o777 for p in (remembered.parent, remembered.parent.parent)} == {0o700}
-        assert remembered.stat().st_mode & 0o077 == 0
-    assert [p.name for p in remembered.parent.iterdir()] == ["soft.json"]
+        assert {p.stat().st_mode & 0o777 for p in (file.parent, file.parent.parent)} == {0o700}
+        assert file.stat().st_mode & 0o077 == 0
+    assert [p.name for p in file.parent.iterdir()] == ["soft.json"]
 
 
 def entry_of(file):
@@ -45,7 +45,11 @@ def entry_of(file):
 
 
 def changed(**fields):
-    return lambda entry: probe.sealed(entry | fields).decode()
+    return lambda entry: remembered.sealed(entry | fields).decode()
+
+
+def probed(**fields):
+    return lambda entry: remembered.sealed(entry | {"record": entry["record"] | fields}).decode()
 
 
 @pytest.mark.parametrize(
@@ -58,129 +62,145 @@ def changed(**fields):
         lambda e: "[" * 30_000,
         lambda e: json.dumps(e),
         lambda e: json.dumps(e | {"check": "00000000"}),
-        lambda e: probe.sealed(e)[:-9].decode(),
-        lambda e: probe.sealed(e).decode() + " " * probe.MAX_BYTES,
-        lambda e: probe.sealed({"schema": probe.SCHEMA}).decode(),
+        lambda e: remembered.sealed(e)[:-9].decode(),
+        lambda e: remembered.sealed(e).decode() + " " * remembered.MAX_BYTES,
+        lambda e: remembered.sealed({"schema": remembered.SCHEMA}).decode(),
         changed(schema=0),
-        changed(backend="hard"),
+        changed(schema=1),
+        changed(name="hard"),
         changed(key="other"),
-        changed(unavailable=3),
-        changed(devices=None),
-        changed(devices=[{"index": 0}]),
-        changed(devices=[{"index": "0", "name": "x", "emulated": False}]),
-        changed(devices=[{"index": 0, "name": "x", "emulated": False, "more": 1}]),
-        changed(written=0, unavailable="unplugged"),
+        changed(record=None),
+        changed(record={}),
+        probed(unavailable=3),
+        probed(more=1),
+        probed(devices=None),
+        probed(devices=[{"index": 0}]),
+        probed(devices=[{"index": "0", "name": "x", "emulated": False}]),
+        probed(devices=[{"index": 0, "name": "x", "emulated": False, "more": 1}]),
+        changed(written=0.0, for_s=60.0),
+        changed(for_s="long"),
         changed(written="yesterday"),
         changed(written=time.time() + 3600),
         changed(written=10**400),
         changed(written=math.nan),
     ],
 )
-def test_a_damaged_old_or_foreign_file_is_as_good_as_none(remembered, damage):
-    remembered.write_text(damage(entry_of(remembered)))
-    assert probe.recall("soft", "k") is None
-    probe.remember("soft", "k", Probe("because"))
-    assert probe.recall("soft", "k") == Probe("because")
+def test_a_damaged_old_or_foreign_file_is_as_good_as_none(file, damage):
+    file.write_text(damage(entry_of(file)))
+    assert recall_probe("soft", "k") is None
+    remember_probe("soft", "k", Probe("because"))
+    assert recall_probe("soft", "k") == Probe("because")
 
 
 @pytest.fixture
-def written(remembered):
-    return remembered.read_bytes()
+def written(file):
+    return file.read_bytes()
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.data())
-def test_any_other_byte_anywhere_makes_a_file_as_good_as_none(remembered, written, data):
+def test_any_other_byte_anywhere_makes_a_file_as_good_as_none(file, written, data):
     blob = bytearray(written)
     at = data.draw(st.integers(0, len(blob) - 1))
     kept = data.draw(st.sampled_from(["changed", "cut", "more"]))
     blob[at] ^= data.draw(st.integers(1, 255))
-    remembered.write_bytes({"changed": blob, "cut": blob[:at], "more": blob + blob[at:]}[kept])
-    assert probe.recall("soft", "k") is None
+    file.write_bytes({"changed": blob, "cut": blob[:at], "more": blob + blob[at:]}[kept])
+    assert recall_probe("soft", "k") is None
 
 
-def test_no_field_of_a_file_stops_anything_whatever_it_holds(remembered):
+def test_no_field_of_a_file_stops_anything_whatever_it_holds(file):
     """Also where the check holds, as in a file of a version that writes other things."""
-    real = entry_of(remembered)
+    real = entry_of(file)
     for path, value, entry in damaged(real):
-        remembered.write_bytes(probe.sealed(entry))
-        found = probe.recall("soft", "k")
+        file.write_bytes(remembered.sealed(entry))
+        found = recall_probe("soft", "k")
         if found is not None:  # what is there could have been written
-            assert path[0] in ("unavailable", "devices", "written") or entry == real, (path, value)
+            assert path[0] in ("record", "written", "for_s") or entry == real, (path, value)
             assert found.unavailable is None or type(found.unavailable) is str
             assert all((type(d.index), type(d.name), type(d.emulated)) == (int, str, bool) for d in found.devices)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes here")
 @pytest.mark.parametrize("make", [os.mkdir, getattr(os, "mkfifo", None), lambda place: os.symlink(place, place)])
-def test_what_is_no_file_is_as_good_as_none(remembered, make):
-    remembered.unlink()
-    make(remembered)
-    assert probe.recall("soft", "k") is None
-    probe.remember("soft", "k", Probe("because"))
-    assert probe.recall("soft", "k") in (None, Probe("because"))
-    probe.forget("soft")
-    assert [p.name for p in remembered.parent.iterdir()] in ([], ["soft.json"])
+def test_what_is_no_file_is_as_good_as_none(file, make):
+    file.unlink()
+    make(file)
+    assert recall_probe("soft", "k") is None
+    remember_probe("soft", "k", Probe("because"))
+    assert recall_probe("soft", "k") in (None, Probe("because"))
+    remembered.forget("soft")
+    assert [p.name for p in file.parent.iterdir()] in ([], ["soft.json"])
 
 
-def test_a_file_that_cannot_be_read_is_as_good_as_none(remembered, monkeypatch):
+def test_a_file_that_cannot_be_read_is_as_good_as_none(file, monkeypatch):
     def denied(*args):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "open", denied)
-    assert probe.recall("soft", "k") is None
+    assert recall_probe("soft", "k") is None
 
 
 @pytest.mark.parametrize("days", [0.5, 2, 400])
-def test_what_was_found_stays_as_long_as_its_key_and_a_refusal_for_a_day(remembered, days, monkeypatch):
-    probe.remember("gone", "k", Probe("unplugged"))
+def test_what_was_found_stays_as_long_as_its_key_and_a_refusal_for_a_day(file, days, monkeypatch):
+    remember_probe("gone", "k", Probe("unplugged"))
     later = time.time() + days * 24 * 3600
-    monkeypatch.setattr(probe.time, "time", lambda: later)
-    assert probe.recall("soft", "k") == Probe(None, SOFT)
-    assert probe.recall("soft", "other") is None
-    assert probe.recall("gone", "k") == (Probe("unplugged") if days < 1 else None)
+    monkeypatch.setattr(remembered.time, "time", lambda: later)
+    assert recall_probe("soft", "k") == Probe(None, SOFT)
+    assert recall_probe("soft", "other") is None
+    assert recall_probe("gone", "k") == (Probe("unplugged") if days < 1 else None)
 
 
-def test_bytes_that_are_no_text_are_as_good_as_none(remembered):
-    remembered.write_bytes(b"\xff\xfe\x00")
-    assert probe.recall("soft", "k") is None
+def test_a_record_is_whatever_json_can_say():
+    record = {"mode": "soft", "limit": None, "flags": [True, 1, 0.5], "deep": {"a": {}}}
+    remembered.remember("some", "k", record)
+    assert remembered.recall("some", "k") == record
+    assert remembered.recall("some", "other") is None
+    remembered.remember("some", "k", {"no": "probe"})
+    assert recall_probe("some", "k") is None
+    remembered.forget("some")
+    assert remembered.recall("some", "k") is None
+
+
+def test_bytes_that_are_no_text_are_as_good_as_none(file):
+    file.write_bytes(b"\xff\xfe\x00")
+    assert recall_probe("soft", "k") is None
 
 
 @pytest.mark.skipif(os.name != "posix", reason="mode bits")
 @pytest.mark.parametrize("level", [0, 1])
-def test_a_directory_that_others_can_write_to_is_neither_read_nor_written(remembered, level):
-    folder = (remembered.parent, remembered.parent.parent)[level]
+def test_a_directory_that_others_can_write_to_is_neither_read_nor_written(file, level):
+    folder = (file.parent, file.parent.parent)[level]
     folder.chmod(0o777)
-    before = remembered.read_bytes()
-    assert probe.recall("soft", "k") is None
-    probe.remember("soft", "other", Probe("because"))
-    probe.forget("soft")
-    assert remembered.read_bytes() == before
+    before = file.read_bytes()
+    assert recall_probe("soft", "k") is None
+    remember_probe("soft", "other", Probe("because"))
+    remembered.forget("soft")
+    assert file.read_bytes() == before
 
 
 def test_a_place_that_cannot_be_a_directory_is_no_error(tmp_path, monkeypatch):
     file = tmp_path / "file"
     file.write_text("in the way")
     for place in (file, file / "below", "bad\0name"):
-        monkeypatch.setattr(probe, "cache_dir", lambda place=place: Path(place))
-        probe.remember("soft", "k", Probe())
-        probe.forget("soft")
-        assert probe.recall("soft", "k") is None
+        monkeypatch.setattr(remembered, "cache_dir", lambda place=place: Path(place))
+        remember_probe("soft", "k", Probe())
+        remembered.forget("soft")
+        assert recall_probe("soft", "k") is None
     assert file.read_text() == "in the way"
 
 
-def test_what_is_too_large_or_not_text_is_not_written(remembered):
-    before = remembered.read_bytes()
-    probe.remember("soft", "k" * probe.MAX_BYTES, Probe())
-    probe.remember("soft", "k", Probe(unavailable=object()))
-    assert remembered.read_bytes() == before
+def test_what_is_too_large_or_not_text_is_not_written(file):
+    before = file.read_bytes()
+    remember_probe("soft", "k" * remembered.MAX_BYTES, Probe())
+    remember_probe("soft", "k", Probe(unavailable=object()))
+    assert file.read_bytes() == before
 
 
 def test_the_memory_lives_in_the_platforms_place_unless_told_otherwise(monkeypatch, tmp_path):
-    assert probe.cache_dir() == tmp_path / "cache"
+    assert remembered.cache_dir() == tmp_path / "cache"
     monkeypatch.delenv("VYRE_CACHE_DIR")
-    assert probe.cache_dir().name in ("vyre", "Cache")
-    assert probe.cache_dir().is_absolute()
+    assert remembered.cache_dir().name in ("vyre", "Cache")
+    assert remembered.cache_dir().is_absolute()
 
 
 def test_a_state_key_changes_with_packages_files_and_variables(tmp_path, monkeypatch):

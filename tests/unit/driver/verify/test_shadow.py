@@ -91,7 +91,7 @@ GID = InvocationId(0)
 @pytest.fixture(autouse=True)
 def _unsaid(monkeypatch):
     """Every test is told once why something is not checked."""
-    monkeypatch.setattr(samples, "_noted", set())
+    monkeypatch.setattr(samples, "_noted", {})
 
 
 def words(*values):

@@ -319,25 +319,25 @@ def test_a_missing_lane_changes_no_reduction(op, dtype):
 def test_elements_are_canonical_both_ways(dtype, stored, value, written):
     raw = bytes.fromhex("aa" + stored + "bb")
     for buffer in (raw, bytearray(raw), memoryview(raw)):
-        assert same(arith.read_element(dtype, buffer, 1), value)
+        assert same(arith.reader(dtype)(buffer, 1), value)
     target = bytearray(b"\xaa" * (len(raw)))
-    arith.write_element(dtype, target, 1, value)
+    arith.writer(dtype)(target, 1, value)
     assert target.hex() == "aa" + written + "aa"
     again = memoryview(bytearray(raw))
-    arith.write_element(dtype, again, 1, arith.read_element(dtype, again, 1))
+    arith.writer(dtype)(again, 1, arith.reader(dtype)(again, 1))
     assert bytes(again).hex() == "aa" + written + "bb"
 
 
 def test_a_stored_nan_has_no_sign():
     for dtype, expected in ((f16, "007e"), (bf16, "c07f"), (f32, "0000c07f"), (f64, "000000000000f87f")):
         target = bytearray(dtype.size)
-        arith.write_element(dtype, target, 0, -NAN)
+        arith.writer(dtype)(target, 0, -NAN)
         assert target.hex() == expected
 
 
 @pytest.mark.parametrize("dtype", LIVE, ids=str)
 def test_default_is_what_zero_bytes_read_as(dtype):
-    assert same(arith.default(dtype), arith.read_element(dtype, bytes(8), 0))
+    assert same(arith.default(dtype), arith.reader(dtype)(bytes(8), 0))
 
 
 @given(st.integers(0, M32))
@@ -436,7 +436,7 @@ def test_every_pair_of_types_casts_or_is_refused(source):
         ("atomic", (AtomicOp.FETCH_NAND, u32), UnsupportedFeature, r"atomic_nand has no meaning.*atomic_cas"),
         ("atomic", (OpaqueOp(2**31), u32), UnsupportedFeature, r"opaque_0x80000000 has no meaning"),
         ("reduce_identity", (ReduceOp.AND, f32), IRTypeError, r"operator & is not defined on f32"),
-        ("read_element", (bytes_, b"\0", 0), IRTypeError, r"bytes elements cannot be read .*Fix: declare"),
+        ("reader", (bytes_,), IRTypeError, r"bytes elements cannot be read .*Fix: declare"),
     ],
 )  # fmt: skip
 def test_what_has_no_meaning_is_refused_with_a_way_out(name, operands, error, text):

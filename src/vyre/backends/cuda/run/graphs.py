@@ -10,10 +10,10 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ....foundation.memo import keep
 from ....runtime.device import Command, Ticket, Zero
 from .commands import Later, Loaded, Numbers
 from .fast_calls import Address, address
@@ -135,7 +135,7 @@ class Graphs:
     """The graphs of a device, by kind: the codes of their launches in order."""
 
     def __init__(self) -> None:
-        self._kinds: OrderedDict[Kind, list[_Graph]] = OrderedDict()
+        self._kinds: dict[Kind, list[_Graph]] = {}
         self.lock = threading.RLock()
         """Held during a launch, which blocks where the queue is full: not the device's, and taken before that."""
         self._alive: weakref.WeakSet[_Graph] = weakref.WeakSet()
@@ -215,7 +215,8 @@ class Graphs:
 
     def _found(self, device: CudaDevice, kind: Kind, nodes: Sequence[_Node]) -> _Graph:
         """A graph with these numbers: one that nobody uses, a new one while there are few, or one of somebody else."""
-        graphs = self._kinds.setdefault(kind, [])
+        graphs = self._kinds.pop(kind, [])
+        keep(self._kinds, kind, graphs, KINDS)  # the youngest now; those that go stay with who still uses them
         graph = next((g for g in graphs if g.owner() is None), None)
         if graph is None and len(graphs) < OF_A_KIND:
             graph = self._new(device, nodes)
@@ -225,7 +226,4 @@ class Graphs:
             graph.take(device, nodes)
             self.changed += 1
         graphs.append(graph)
-        self._kinds.move_to_end(kind)
-        while len(self._kinds) > KINDS:
-            self._kinds.popitem(last=False)  # who still uses them keeps them
         return graph

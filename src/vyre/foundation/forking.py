@@ -1,0 +1,32 @@
+"""What must a forked process forget? Locks that threads of the parent hold, and devices that only the parent can use.
+
+The one list of such hooks: modules append to it as they are imported, and a child runs it in that order, so that a
+module finds those it imports already in order.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TypeVar
+
+Hook = TypeVar("Hook", bound=Callable[[], object])
+
+hooks: list[Callable[[], object]] = []
+
+
+def in_child(hook: Hook) -> Hook:
+    """Call it in every process that is forked from this one, first of all; a decorator."""
+    hooks.append(hook)
+    return hook
+
+
+def _run() -> None:
+    with ExitStack() as stack:  # one that fails must not keep others from running; Python prints what it raised
+        for hook in reversed(hooks):
+            stack.callback(hook)
+
+
+if hasattr(os, "register_at_fork"):  # where there is no such function there is no fork
+    os.register_at_fork(after_in_child=_run)

@@ -1,0 +1,203 @@
+"""Numbers of the kernel language: which type they take, and what is computed while compiling.
+
+A plain number takes the type of what it meets, and keeps its value: one that does not fit is refused.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from ...errors import KernelError
+from ..check.typing import infer
+from ..ir.build import Builder
+from ..ir.dtypes import DataType, bool_, i32, u32
+from ..ir.nodes import (
+    Expr,
+    Span,
+    lit,
+    show_number,
+)
+from ..ir.ops import BinaryOp
+from .source import Place
+from .values import (
+    Const,
+    Frame,
+    Number,
+    Scalar,
+    Typed,
+    common_type,
+    default_type,
+    float_fits,
+    show,
+)
+
+BINARY: dict[type[ast.operator], tuple[str, BinaryOp, Callable[[Any, Any], Any]]] = {
+    ast.Add: ("+", BinaryOp.ADD, operator.add),
+    ast.Sub: ("-", BinaryOp.SUB, operator.sub),
+    ast.Mult: ("*", BinaryOp.MUL, operator.mul),
+    ast.Div: ("/", BinaryOp.DIV, operator.truediv),
+    ast.FloorDiv: ("//", BinaryOp.DIV, operator.floordiv),
+    ast.Mod: ("%", BinaryOp.MOD, operator.mod),
+    ast.BitAnd: ("&", BinaryOp.BIT_AND, operator.and_),
+    ast.BitOr: ("|", BinaryOp.BIT_OR, operator.or_),
+    ast.BitXor: ("^", BinaryOp.BIT_XOR, operator.xor),
+    ast.LShift: ("<<", BinaryOp.SHL, operator.lshift),
+    ast.RShift: (">>", BinaryOp.SHR, operator.rshift),
+}
+MAX_FOLDED_BITS = 256
+"""Integers known while compiling stay below this; no type holds more than 64 bits."""
+
+
+class NumberCompiler:
+    """What all compilers of expressions share: the builder, the frame, and numbers in both of their forms."""
+
+    def __init__(self, builder: Builder, frame: Frame) -> None:
+        self.b, self.frame = builder, frame
+
+    def fail(self, node: Place | Span, message: str, fix: str) -> KernelError:
+        return self.frame.source.error(node, message, fix)
+
+    # -- numbers that get a type
+
+    def literal(self, number: Number, t: DataType, node: Place) -> Expr:
+        """A number as a literal of `t`; refuses one that changes its value or its kind."""
+        if t == bool_ or isinstance(number, bool):
+            if t == bool_ and isinstance(number, bool):
+                return lit(number, t)
+            kind, fix = ("bool", "1 or 0") if isinstance(number, bool) else (show_number(number), "True or False")
+            raise self.fail(node, f"{kind} meets a value of type {t}", f"write {fix}, or convert with {t}(...)")
+        if t.is_float:
+            if not float_fits(number, t):
+                raise self.fail(
+                    node, f"{show_number(number)} does not fit {t}", "use a smaller number, or a wider type"
+                )
+            return lit(number, t)
+        if isinstance(number, float):
+            raise self.fail(
+                node,
+                f"{number!r} meets a value of type {t}",
+                "write a whole number, or convert the other side: f32(...)",
+            )
+        low, high = t.limits
+        if not low <= number <= high:
+            fix = f"use {low} to {high}, or convert to a wider type"
+            if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Invert) and not t.is_signed:
+                fix = f"write ~{t}({show(node.operand)})"
+            raise self.fail(node, f"{show_number(number)} does not fit {t}", fix)
+        return lit(number, t)
+
+    def typed(self, value: Scalar, node: Place, like: DataType | None = None) -> Typed:
+        """A value with its type; a plain number takes `like`, or its own default."""
+        if isinstance(value, Typed):
+            return value
+        t = like or default_type(value.value)
+        if like is None and t.is_int and not t.limits[0] <= value.value <= t.limits[1]:
+            wide = "i64" if value.value < 0 else "u64"
+            fits = -(1 << 63) <= value.value < 1 << 64
+            fix = f"write {wide}({value.value})" if fits else "use a number that 64 bits can hold"
+            raise self.fail(node, f"{show_number(value.value)} does not fit {t}", fix)
+        return Typed(self.literal(value.value, t, node), t)
+
+    def fit(self, value: Scalar, t: DataType, node: Place, what: str) -> Expr:
+        """A value that has to be of type `t`."""
+        found = self.typed(value, node, t)
+        if found.dtype != t:
+            raise self.fail(node, f"{what} is {t}, and this value is {found.dtype}", f"write {t}({show(node)})")
+        return found.expr
+
+    def alike(
+        self, values: list[Scalar], nodes: list[ast.expr], whole: Place, what: str
+    ) -> tuple[list[Expr], DataType]:
+        """Values of one type: plain numbers take the type of the others."""
+        types = [v.dtype for v in values if isinstance(v, Typed)]
+        t = types[0] if types else common_type([v.value for v in values if isinstance(v, Const)])
+        for other in types:
+            if other != t:
+                goal, lost = (other, t) if other.is_float and not t.is_float else (t, other)
+                at = next(n for n, v in zip(nodes, values, strict=True) if isinstance(v, Typed) and v.dtype == lost)
+                raise self.fail(
+                    whole, f"{what} of {t} and {other}", f"convert one side, for example {goal}({show(at)})"
+                )
+        return [self.typed(v, n, t).expr for v, n in zip(values, nodes, strict=True)], t
+
+    def index(self, value: Scalar, node: ast.expr, count: int = 0) -> Expr:
+        """A buffer index: u32, or a number that is not negative."""
+        if isinstance(value, Const):
+            number = value.value
+            if isinstance(number, bool) or not isinstance(number, int):
+                raise self.fail(node, f"the index {number!r} is not a whole number", "index with u32 values")
+            shown = show_number(number)
+            if number < 0:
+                raise self.fail(node, f"the index {shown} is negative", "count from the front: x[len(x) - 1]")
+            if count and number >= count:
+                raise self.fail(node, f"the index {shown} lies outside the {count} elements", f"use 0 to {count - 1}")
+            return self.literal(number, u32, node)
+        if value.dtype != u32:
+            raise self.fail(node, f"the index is {value.dtype}", f"write u32({show(node)})")
+        return value.expr
+
+    def as_bool(self, value: Scalar) -> Expr:
+        """A condition as a bool."""
+        if isinstance(value, Const):
+            return lit(bool(value.value))
+        return value.expr if value.dtype == bool_ else value.expr.ne(0)
+
+    def checked(self, expr: Expr, types: tuple[DataType, ...], node: Place, **parts: Place) -> Typed:
+        """An expression under the type rules of the IR; a broken rule is shown at the operand that breaks it."""
+        t, problems = infer(expr, types, {}, {d.name: d.element for d in self.b.buffers})
+        for problem in problems:
+            if problem.code.severity == "error":
+                raise self.fail(parts.get(problem.where, node), problem.message, problem.fix or problem.code.fix)
+        assert t is not None, expr
+        return Typed(expr, t)
+
+    def refuse_narrow(self, t: DataType, node: Place, operand: Place, what: str) -> None:
+        if t.is_narrow:
+            wide = i32 if t.is_signed else u32
+            fix = f"widen it: {wide}({show(operand)})"
+            if isinstance(node, ast.AugAssign):
+                target, symbol = show(node.target), BINARY[type(node.op)][0]
+                fix = f"write {target} = {t}({wide}({target}) {symbol} {show(node.value)})"
+            raise self.fail(node, f"{what} of {t}, which only stores", fix)
+
+    # -- numbers known while compiling
+
+    def fold(self, op: ast.operator, a: Number, b: Number, node: Place) -> Const:
+        if isinstance(op, ast.MatMult):
+            raise self.fail(node, "`@` is not an operator of kernels", "write the loops")
+        symbol, fold = ("**", operator.pow) if isinstance(op, ast.Pow) else (BINARY[type(op)][0], BINARY[type(op)][2])
+        whole = isinstance(a, int) and isinstance(b, int)
+        width = int(a).bit_length() if whole else 0
+        if (symbol == "<<" and b > MAX_FOLDED_BITS) or (symbol == "**" and width * b > MAX_FOLDED_BITS):
+            raise self.fail(node, f"the value of `{symbol}` is too large", f"keep it below 2 ** {MAX_FOLDED_BITS}")
+        if not whole and symbol in ("//", "%"):
+            raise self.fail(
+                node,
+                f"`{symbol}` does not divide floats",
+                "write /" if symbol == "//" else "compute it before the kernel",
+            )
+        if whole and symbol in ("//", "%") and b and (a < 0) != (b < 0) and a % b:
+            raise self.fail(
+                node,
+                f"`{symbol}` of these numbers rounds down in Python and toward zero in kernels",
+                "compute the number before the kernel",
+            )
+        try:
+            result = fold(a, b)
+        except ZeroDivisionError:
+            raise self.fail(node, "division by zero", "divide by a number that is not zero") from None
+        except (TypeError, ValueError, OverflowError) as e:
+            raise self.fail(node, f"this has no value: {e}", "correct the numbers") from None
+        if isinstance(result, complex):
+            raise self.fail(node, "this has no real value", "correct the numbers")
+        return Const(result)
+
+    def fold_unary(self, symbol: str, number: Number, node: ast.UnaryOp) -> Const:
+        if symbol == "~":
+            if isinstance(number, bool) or not isinstance(number, int):
+                raise self.fail(node, f"`~` of {number!r}", "apply it to a whole number, or write not")
+            return Const(~number)
+        return Const(-number if symbol == "-" else +number)
