@@ -63,10 +63,9 @@ def test_an_endless_reason_is_shortened():
 
 @pytest.mark.parametrize("id", ["cpu", "cuda", "opencl", "wgpu"])
 def test_our_backends_answer_in_two_parts(id, monkeypatch):
-    package = import_module(f"vyre.backends.{id}")
-    missing = {"cpu": package, "opencl": package, "cuda": package, "wgpu": import_module("vyre.backends.wgpu.devices")}
-    monkeypatch.setattr(missing[id], "find_spec", lambda name: None)
-    why = package.unavailable()
+    devices = import_module(f"vyre.backends.{id}.devices")
+    monkeypatch.setattr(devices, "find_spec", lambda name: None)
+    why = devices.unavailable()
     assert type(why) is Unavailable
     assert why.reason.endswith("is not installed")
     assert why.fix.startswith("pip install ")
