@@ -5,6 +5,7 @@ The compiler is loaded by the first decoration and NumPy by the first call, so t
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
@@ -27,7 +28,7 @@ Sizes = Mapping[str, int | tuple[int, ...]] | None
 Workgroup = int | tuple[int, ...]
 MAX_PROGRAMS = 256
 """Specializations kept per kernel, the oldest out first."""
-_NO_FUNCTION = object()
+_ABSENT = object()
 
 
 class Kernel:
@@ -264,16 +265,30 @@ def _call_type() -> type[Call]:
 @overload
 def kernel(function: Callable[..., Any], /) -> Kernel: ...
 @overload
+def kernel(*, source: str, workgroup: Workgroup = 64) -> Kernel: ...
+@overload
 def kernel(*, workgroup: Workgroup = 64) -> Callable[[Callable[..., Any]], Kernel]: ...
 def kernel(
-    function: Any = _NO_FUNCTION, /, *, workgroup: Workgroup = 64, **unknown: object
+    function: Any = _ABSENT, /, *, workgroup: Workgroup = 64, source: Any = _ABSENT, **unknown: object
 ) -> Kernel | Callable[[Callable[..., Any]], Kernel]:
-    """Make a function a compute kernel. `workgroup` is the number of invocations that share memory and barriers."""
+    """Make a function a compute kernel. `workgroup` is the number of invocations that share memory and barriers.
+
+    `source` is the text of the function instead, where Python keeps none; it sees the names of the caller.
+    """
     if unknown:
         raise ArgumentTypeError(
             f"kernel() has no option {', '.join(unknown)}", fix="write @vyre.kernel(workgroup=64) above a function"
         )
-    if function is not _NO_FUNCTION:
+    if source is not _ABSENT:
+        if function is not _ABSENT:
+            raise ArgumentTypeError("kernel() got a function and a text", fix="pass one of them")
+        if not isinstance(source, str):
+            raise ArgumentTypeError(f"source is a {type(source).__name__}", fix='pass a text: source="def k(...): ..."')
+        from ..foundation.language.source import defined_by
+
+        caller = sys._getframe(1)
+        return Kernel(defined_by(source, {**caller.f_globals, **caller.f_locals}), workgroup)
+    if function is not _ABSENT:
         if not callable(function):
             raise ArgumentTypeError(
                 f"kernel() got a {type(function).__name__}", fix="write @vyre.kernel(workgroup=64) above a function"

@@ -5,17 +5,23 @@ functions may be defined after the function that calls them.
 """
 
 from __future__ import annotations
+import __future__
 
 import ast
 import builtins
 import linecache
+import os
+import stat
+import sys
 from collections.abc import Callable, Iterator
+from hashlib import sha256
 from inspect import getblock
+from textwrap import dedent
 from tokenize import TokenError
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from ...errors import ArgumentTypeError, KernelError, VyreError
+from ...errors import ArgumentTypeError, ArgumentValueError, KernelError, VyreError
 from ..ir.nodes import Span
 
 MISSING = object()
@@ -41,11 +47,12 @@ class FunctionSource:
         self._captured = {name: value for name, value in self._outside_names() if value is not MISSING}
 
     def _parse(self) -> ast.FunctionDef:
-        linecache.checkcache(self.filename)
-        lines = linecache.getlines(self.filename, self.fn.__globals__)
-        self.lines = lines
+        self.lines = lines = source_lines(self.fn)
         if len(lines) < self.first_line:
-            raise self._without_source("the source of the function is not available")
+            raise self._without_source(
+                f"the source of the function is not available{_why_not(self.filename)}",
+                f'define it in a file or a notebook cell, or pass its text: vyre.kernel(source="def {self.name}(...")',
+            )
         nested = lines[self.first_line - 1][:1].isspace()  # "if 1:" above it keeps the columns of an indented block
         self._line_shift = self.first_line - (2 if nested else 1)
         try:
@@ -76,11 +83,11 @@ class FunctionSource:
                 if not same or _names_and_numbers(code) - _names_and_numbers(ran):  # tools that check may add some
                     raise self._without_source("the file has changed since the function was imported")
 
-    def _without_source(self, message: str) -> KernelError:
+    def _without_source(self, message: str, fix: str = "") -> KernelError:
         text = self.lines[self.first_line - 1] if self.first_line <= len(self.lines) else None
         return KernelError(
             message,
-            fix="define the function with def in a file or a notebook cell, and reload the module after editing",
+            fix=fix or "define the function with def in a file or a notebook cell, and reload the module after editing",
             filename=self.filename,
             lineno=self.first_line,
             offset=None,
@@ -177,6 +184,113 @@ class FunctionSource:
         if name in self.fn.__globals__:
             return self.fn.__globals__[name]
         return getattr(builtins, name, MISSING)
+
+
+# -- text
+
+
+def source_lines(fn: FunctionType) -> list[str]:
+    """The text that a function was compiled from, from its first line on; empty where it is gone.
+
+    Python keeps it for files, notebooks, and the prompt of 3.13. Where texts share a name, as those of `exec`, `-c` and
+    older prompts do, one counts only if it compiles to this very function.
+    """
+    name = fn.__code__.co_filename
+    linecache.checkcache(name)
+    lines = linecache.getlines(name, fn.__globals__)
+    if name not in SHARED_NAMES:
+        return lines
+    elsewhere: list[str] = _command_line() if name == "<string>" else list(_standard_input())
+    for text in ("".join(lines), *elsewhere):
+        for part in (text, *_definitions(text)):
+            if _compiles_to(part, fn.__code__):
+                return part.splitlines(keepends=True)
+    return []
+
+
+SHARED_NAMES = ("<string>", "<stdin>")
+"""File names that say how a text reached Python, and not which one it is."""
+
+
+def _command_line() -> list[str]:
+    return [argument.removeprefix("-c") for argument in sys.orig_argv[1:]]
+
+
+def _standard_input() -> Iterator[str]:
+    """What was typed at the prompt, and the file that the shell gave as standard input. A pipe is read only once."""
+    history = sys.modules.get("readline")  # loaded by the prompt of a terminal
+    if history is not None:
+        count = history.get_current_history_length()
+        yield "".join(f"{history.get_history_item(k) or ''}\n" for k in range(1, count + 1))
+    try:
+        about = os.fstat(0)
+        if stat.S_ISREG(about.st_mode):
+            yield os.pread(0, about.st_size, 0).decode()
+    except (OSError, UnicodeDecodeError, AttributeError):  # closed, not text, or a system without pread
+        pass
+
+
+def _definitions(text: str) -> Iterator[str]:
+    """The functions and classes of a text, latest first: at a prompt, each is compiled on its own."""
+    lines = text.splitlines(keepends=True)
+    for k in reversed(range(len(lines))):
+        if lines[k].startswith(("@", "def ", "class ")):
+            try:
+                yield "".join(getblock(lines[k:]))
+            except (SyntaxError, TokenError):
+                continue
+
+
+def _compiles_to(text: str, wanted: CodeType) -> bool:
+    """Whether the text holds this function: same operations, names and numbers, on the same lines."""
+    flags = wanted.co_flags & __future__.annotations.compiler_flag
+    try:
+        unvisited = [compile(text, wanted.co_filename, "exec", flags, dont_inherit=True)]
+    except (SyntaxError, ValueError, RecursionError):
+        return False
+    while unvisited:
+        code = unvisited.pop()
+        if code == wanted:
+            return True
+        unvisited += [c for c in code.co_consts if isinstance(c, CodeType)]
+    return False
+
+
+def _why_not(filename: str) -> str:
+    if filename == "<stdin>":
+        return ": Python keeps nothing of what it reads from a pipe"
+    return ": exec() keeps nothing of its text" if filename == "<string>" else ""
+
+
+def defined_by(text: str, names: dict[str, object]) -> FunctionType:
+    """The function that a text ends with. The text is run among copies of these names, and may define helpers first."""
+    text = dedent(text)
+    filename = f"<source {sha256(text.encode(errors='replace')).hexdigest()[:12]}>"
+    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+    try:
+        tree = ast.parse(text, filename)
+    except (SyntaxError, ValueError, RecursionError) as e:
+        at = (e.lineno, e.offset, e.text) if isinstance(e, SyntaxError) else (1, None, None)
+        raise KernelError(
+            f"the text is not Python: {getattr(e, 'msg', '') or e}",
+            fix="correct this line",
+            filename=filename,
+            lineno=at[0],
+            offset=at[1],
+            text=at[2],
+        ) from e
+    last = tree.body[-1] if tree.body else None
+    found = None
+    if isinstance(last, ast.FunctionDef):
+        scope = dict(names)
+        exec(compile(tree, filename, "exec", dont_inherit=True), scope)
+        found = scope[last.name]
+    if not isinstance(found, FunctionType):
+        raise ArgumentValueError(
+            "the text does not end with a plain function",
+            fix='pass source="def k(x: In[f32], out: Out[f32]): ...", without a decorator',
+        )
+    return found
 
 
 def _arguments(code: CodeType) -> int:
