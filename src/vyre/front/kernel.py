@@ -133,6 +133,12 @@ class Kernel:
         key = tuple((name, type(v), v if type(v) is int else repr(v)) for name, v in values.items())
         program = self._programs.get(key)
         if program is None:
+            if self._consts and isinstance(self._source, _ProgramSource):
+                shown = ", ".join(f"{name}={value!r}" for name, value in values.items())
+                raise ArgumentValueError(
+                    f"{self.__name__} was sent here as its programs, and there is none for {shown}",
+                    fix=f"call kernel.specialize({shown}) before sending it, or define it at the top of a module",
+                )
             program = build_program(self.source, values)
             for oldest in list(self._programs)[: max(0, len(self._programs) - MAX_PROGRAMS + 1)]:
                 self._programs.pop(oldest, None)
@@ -190,13 +196,22 @@ class Kernel:
         return _call_type()(self, args, named, grid, domain, sizes, config).explain()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A kernel travels as its name: the other process imports the module that defines it."""
-        if "<locals>" in self.__qualname__:
-            raise ArgumentTypeError(
-                f"{self.__name__} is defined inside a function and cannot be found by another process",
-                fix="define the kernel at the top of a module, or send kernel.program",
-            )
-        return _import_kernel, (self.__module__, self.__qualname__, self.backend)
+        """A kernel that its module has under its name travels as that name; any other one as its programs."""
+        if self._is_at_its_name():
+            return _import_kernel, (self.__module__, self.__qualname__, self.backend)
+        source = _ProgramSource(self.__name__, self.params, self.workgroup)
+        programs = {key: program.to_wire() for key, program in self._programs.items()}
+        names = {"__qualname__": self.__qualname__, "__module__": self.__module__, "__doc__": self.__doc__}
+        return _arrived, (source, programs, names, self.backend)
+
+    def _is_at_its_name(self) -> bool:
+        """Whether another process finds it by importing its module; what was typed at a prompt is in no module."""
+        found: Any = sys.modules.get(self.__module__)
+        if self.__module__ == "__main__" and not hasattr(found, "__file__"):
+            return False
+        for name in self.__qualname__.split("."):
+            found = getattr(found, name, None)
+        return isinstance(found, Kernel) and found._source is self._source
 
     def __copy__(self) -> Kernel:
         return self
@@ -252,6 +267,20 @@ def _import_kernel(module: str, qualname: str, backend: str | None) -> Kernel:
     for name in qualname.split("."):
         found = getattr(found, name)
     return found if backend is None else found.on(backend)  # type: ignore[no-any-return]
+
+
+def _arrived(
+    source: _ProgramSource, programs: dict[tuple[Any, ...], bytes], names: dict[str, Any], backend: str | None
+) -> Kernel:
+    """A kernel that travelled as its programs."""
+    from ..foundation.ir.program import Program
+
+    kernel = Kernel.__new__(Kernel)
+    kernel._start(source)
+    kernel.__dict__.update(names)
+    kernel._programs = {key: Program.from_wire(wire) for key, wire in programs.items()}
+    kernel._only_program = None if kernel._consts else kernel._programs[()]
+    return kernel if backend is None else kernel.on(backend)
 
 
 @cache

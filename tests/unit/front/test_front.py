@@ -407,7 +407,6 @@ W = np.arange(4, dtype=np.uint32)
         (lambda: echo(u32)(10**5000, sizes={"out": 1}), ValueError, "does not fit u32", "4294967295"),
         (lambda: vyre.kernel(workgroup_size=64), TypeError, "no option workgroup_size", "workgroup=64"),
         (lambda: vyre.kernel(None), TypeError, "NoneType", "workgroup=64"),
-        (lambda: pickle.dumps(echo(u32)), TypeError, "inside a function", "kernel.program"),
         (lambda: vyre.kernel(5), TypeError, "int", "@vyre.kernel(workgroup=64)"),
     ],
 )

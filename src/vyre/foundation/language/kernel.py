@@ -37,6 +37,9 @@ class _NoDefault:
     def __repr__(self) -> str:
         return "NO_DEFAULT"
 
+    def __reduce__(self) -> str:
+        return "NO_DEFAULT"  # the same object in every process
+
 
 NO_DEFAULT: object = _NoDefault()
 
