@@ -9,9 +9,9 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, overload
 
-from ..errors import ArgumentTypeError, ArgumentValueError
+from ..errors import ArgumentTypeError, ArgumentValueError, shown
 
 if TYPE_CHECKING:
     from ..driver.contract.values import DispatchConfig
@@ -167,6 +167,20 @@ class Kernel:
         **named: Any,
     ) -> Any:
         return _call_type()(self, args, named, grid, domain, sizes, config).run()
+
+    def __getitem__(self, launch: object) -> NoReturn:
+        """Refused: `kernel[blocks, threads](...)` is how others launch."""
+        names = ", ".join(p.name for p in self.params if p.role not in ("out", "const"))
+        blocks, threads = launch if isinstance(launch, tuple) and len(launch) == 2 else (launch, None)
+        sizes = f"grid={shown(blocks)}" if isinstance(blocks, int | tuple) else "grid=(number of workgroups)"
+        workgroup = shown(threads) if isinstance(threads, int | tuple) else "64"
+        raise ArgumentTypeError(
+            f"{self.__name__}[...] launches nothing",
+            fix=f"call {self.__name__}({names}): the arrays say how much runs, or domain=(how many invocations), or "
+            f"{sizes}; threads of a block are in @vyre.kernel(workgroup={workgroup})",
+        )
+
+    __iter__ = None  # or Python would ask __getitem__ for elements
 
     def start(
         self,

@@ -1,6 +1,5 @@
 """`Kernel.of_program`: a program that came from a file or a network is called like a kernel."""
 
-
 import numpy as np
 import pytest
 
