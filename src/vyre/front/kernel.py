@@ -68,6 +68,7 @@ class Kernel:
         self._ready: dict[tuple[object, ...], Any] = {}
         self._only_program = None
         self.__name__ = source.name
+        self.__annotations__ = {p.name: p.annotation for p in source.params}  # evaluated, for typing.get_type_hints
 
     @classmethod
     def of_program(cls, program: Program, name: str = "program") -> Kernel:

@@ -54,6 +54,13 @@ class Param(Value):
     default: object = NO_DEFAULT
     line: int = 0
 
+    @property
+    def annotation(self) -> object:
+        """What its function says of it."""
+        if self.element is None:
+            return const
+        return self.element if self.role == "scalar" else Annotation(self.role, self.element, self.count)
+
 
 class KernelSource(FunctionSource):
     """A kernel's function, with its signature understood."""

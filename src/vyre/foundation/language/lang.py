@@ -48,6 +48,10 @@ class Annotation(Value):
     element: DataType
     count: int = 0
 
+    def __repr__(self) -> str:
+        name = {"inout": "InOut"}.get(self.role, self.role.capitalize())
+        return f"{name}[{self.element}, {self.count}]" if self.count else f"{name}[{self.element}]"
+
 
 class Role:
     """`In`, `Out`, `InOut`, `Uniform`: subscripted with an element type and, where the length is fixed, a count.
@@ -237,6 +241,7 @@ class DeviceFunction:
     def __init__(self, fn: Callable[..., Any], source: FunctionSource) -> None:
         self.fn, self.source = fn, source
         self.__name__, self.__doc__, self.__module__ = fn.__name__, fn.__doc__, fn.__module__
+        self.__wrapped__, self.__annotations__ = fn, fn.__annotations__  # for inspect and typing
 
     def __call__(self, *args: object, **kwargs: object) -> NoReturn:
         raise ArgumentTypeError(

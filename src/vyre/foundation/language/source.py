@@ -11,6 +11,7 @@ import ast
 import builtins
 import linecache
 import os
+import re
 import stat
 import sys
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from hashlib import sha256
 from inspect import getblock
 from textwrap import dedent
 from tokenize import TokenError
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 from ...errors import ArgumentTypeError, ArgumentValueError, KernelError, VyreError
@@ -44,6 +45,7 @@ class FunctionSource:
         self.first_line = code.co_firstlineno
         self.tree = self._parse()
         self._cells = dict(zip(code.co_freevars, fn.__closure__ or (), strict=True))
+        self._around = self._names_around()
         self._captured = {name: value for name, value in self._outside_names() if value is not MISSING}
 
     def _parse(self) -> ast.FunctionDef:
@@ -149,7 +151,7 @@ class FunctionSource:
     def _evaluate(self, annotation: ast.expr) -> object:
         from .lang import ANNOTATIONS
 
-        scope = {**ANNOTATIONS, **self.fn.__globals__}
+        scope = {**ANNOTATIONS, **self.fn.__globals__, **self._around}
         for name, cell in self._cells.items():
             try:
                 scope[name] = cell.cell_contents
@@ -158,6 +160,18 @@ class FunctionSource:
         if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
             annotation = ast.parse(annotation.value, mode="eval").body
         return eval(compile(ast.Expression(annotation), self.filename, "eval"), scope)
+
+    def _names_around(self) -> dict[str, object]:
+        """Locals of the function around this one, as far as postponed annotations name them: no closure has those."""
+        if not any(isinstance(note, str) for note in self.fn.__annotations__.values()):
+            return {}
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and not any(code is self.fn.__code__ for code in frame.f_code.co_consts):
+            frame = frame.f_back
+        if frame is None or frame.f_locals is self.fn.__globals__:
+            return {}
+        words = set(re.findall(r"\w+", " ".join(map(str, self.fn.__annotations__.values()))))
+        return {name: value for name, value in frame.f_locals.items() if name in words}
 
     def _outside_names(self) -> Iterator[tuple[str, object]]:
         """Every outside name in the function, with its attributes as long as they lead through modules and classes."""
