@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, overload
 
 from ..errors import ArgumentTypeError, ArgumentValueError, shown
+from .tracebacks import MISTAKES, end_at_the_caller
 
 if TYPE_CHECKING:
     from ..driver.contract.values import DispatchConfig
@@ -47,14 +48,18 @@ class Kernel:
     def __init__(self, function: Callable[..., Any], workgroup: Workgroup) -> None:
         from ..foundation.language.kernel import NO_DEFAULT, read_source
 
+        if not callable(function):
+            raise ArgumentTypeError(
+                f"kernel() got a {type(function).__name__}", fix="write @vyre.kernel(workgroup=64) above a function"
+            )
         self._start(read_source(function, workgroup))
         self.__qualname__ = getattr(function, "__qualname__", self.__name__)
         self.__doc__ = function.__doc__
         self.__module__ = function.__module__
         self.__wrapped__ = function
         if all(p.default is not NO_DEFAULT for p in self.params if p.role == "const"):
-            self.specialize()  # what is wrong with a kernel is said where it is written
-        self._only_program = None if self._consts else self.specialize()
+            self._specialized({})  # what is wrong with a kernel is said where it is written
+        self._only_program = None if self._consts else self._specialized({})
 
     def _start(self, source: KernelSource | _ProgramSource) -> None:
         self._source = source
@@ -114,6 +119,13 @@ class Kernel:
 
     def specialize(self, **consts: Any) -> Program:
         """The program for these values of the compile-time parameters."""
+        try:
+            return self._specialized(consts)
+        except MISTAKES as e:
+            end_at_the_caller(e)
+            raise
+
+    def _specialized(self, consts: Mapping[str, Any]) -> Program:
         from ..foundation.language.kernel import NO_DEFAULT, build_program
 
         values: dict[str, Any] = {}
@@ -167,7 +179,11 @@ class Kernel:
         config: DispatchConfig | None = None,
         **named: Any,
     ) -> Any:
-        return _call_type()(self, args, named, grid, domain, sizes, config).run()
+        try:
+            return _call_type()(self, args, named, grid, domain, sizes, config).run()
+        except MISTAKES as e:
+            end_at_the_caller(e)
+            raise
 
     def __getitem__(self, launch: object) -> NoReturn:
         """Refused: `kernel[blocks, threads](...)` is how others launch."""
@@ -196,7 +212,11 @@ class Kernel:
 
         Inputs may be changed as soon as this returns; outputs given by the caller are written when the result is taken.
         """
-        return _call_type()(self, args, named, grid, domain, sizes, config).start()
+        try:
+            return _call_type()(self, args, named, grid, domain, sizes, config).start()
+        except MISTAKES as e:
+            end_at_the_caller(e)
+            raise
 
     def explain(
         self,
@@ -208,7 +228,11 @@ class Kernel:
         **named: Any,
     ) -> Explanation:
         """What this call would do, and why. Nothing runs."""
-        return _call_type()(self, args, named, grid, domain, sizes, config).explain()
+        try:
+            return _call_type()(self, args, named, grid, domain, sizes, config).explain()
+        except MISTAKES as e:
+            end_at_the_caller(e)
+            raise
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A kernel that its module has under its name travels as that name; any other one as its programs."""
@@ -319,23 +343,35 @@ def kernel(
 
     `source` is the text of the function instead, where Python keeps none; it sees the names of the caller.
     """
-    if unknown:
-        raise ArgumentTypeError(
-            f"kernel() has no option {', '.join(unknown)}", fix="write @vyre.kernel(workgroup=64) above a function"
-        )
-    if source is not _ABSENT:
-        if function is not _ABSENT:
-            raise ArgumentTypeError("kernel() got a function and a text", fix="pass one of them")
-        if not isinstance(source, str):
-            raise ArgumentTypeError(f"source is a {type(source).__name__}", fix='pass a text: source="def k(...): ..."')
-        from ..foundation.language.source import defined_by
-
-        caller = sys._getframe(1)
-        return Kernel(defined_by(source, {**caller.f_globals, **caller.f_locals}), workgroup)
-    if function is not _ABSENT:
-        if not callable(function):
+    try:
+        if unknown:
             raise ArgumentTypeError(
-                f"kernel() got a {type(function).__name__}", fix="write @vyre.kernel(workgroup=64) above a function"
+                f"kernel() has no option {', '.join(unknown)}", fix="write @vyre.kernel(workgroup=64) above a function"
             )
-        return Kernel(function, workgroup)
-    return lambda f: Kernel(f, workgroup)
+        if source is not _ABSENT:
+            if function is not _ABSENT:
+                raise ArgumentTypeError("kernel() got a function and a text", fix="pass one of them")
+            caller = sys._getframe(1)
+            return Kernel(_defined_by(source, {**caller.f_globals, **caller.f_locals}), workgroup)
+        if function is not _ABSENT:
+            return Kernel(function, workgroup)
+    except MISTAKES as e:
+        end_at_the_caller(e)
+        raise
+
+    def decorate(function: Callable[..., Any]) -> Kernel:
+        try:
+            return Kernel(function, workgroup)
+        except MISTAKES as e:
+            end_at_the_caller(e)
+            raise
+
+    return decorate
+
+
+def _defined_by(text: object, names: dict[str, object]) -> Callable[..., Any]:
+    from ..foundation.language.source import defined_by
+
+    if not isinstance(text, str):
+        raise ArgumentTypeError(f"source is a {type(text).__name__}", fix='pass a text: source="def k(...): ..."')
+    return defined_by(text, names)
