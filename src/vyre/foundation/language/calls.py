@@ -31,7 +31,7 @@ from ..meaning.arith import binary
 from . import lang
 from .exprs import LONG_CHAIN, ExpressionCompiler
 from .lang import DeviceFunction, Intrinsic, element_type
-from .refused_syntax import BUILTIN_FIXES, FOREIGN_FUNCTIONS, FOREIGN_TYPES
+from .refused_syntax import BUILTIN_FIXES, FOREIGN_FUNCTIONS, FOREIGN_TYPES, foreign_fix
 from .source import FunctionSource, Place
 from .values import Const, Nothing, Number, Outside, Result, Scalar, Typed, show
 
@@ -292,6 +292,9 @@ def _unknown_call(what: object, name: str) -> tuple[str, str]:
         return f"`{name}` is not the kernel's own {word}", f"use Python's {word}"
     if isinstance(getattr(what, "_source", None), FunctionSource):
         return f"`{name}` is a kernel, and kernels cannot call kernels", "make a @vyre.device function that both call"
+    fix = foreign_fix(name)
+    if fix is not None:
+        return f"`{name}` is not part of kernels", fix
     if isinstance(what, FunctionType) and not (what.__module__ or "").startswith("numpy"):
         return f"`{name}` cannot be called in a kernel", "decorate it with @vyre.device, or use the functions of vyre"
     return f"`{name}` cannot be called in a kernel", "use the functions of vyre, or compute it before the kernel"

@@ -38,6 +38,7 @@ from ..ir.ops import AtomicOp, BinaryOp, UnaryOp
 from ..ir.program import Access
 from ..ir.visit import walk_exprs
 from .lang import DeviceFunction, Ids, Intrinsic, element_type
+from .refused_syntax import BUFFER_FIXES, foreign_fix
 from .source import MISSING, Place, dotted_name
 from .values import (
     Const,
@@ -57,6 +58,7 @@ from .values import (
     outside_value,
     refusal,
     show,
+    undefined,
 )
 
 BINARY: dict[type[ast.operator], tuple[str, BinaryOp, Callable[[Any, Any], Any]]] = {
@@ -213,11 +215,7 @@ class ExpressionCompiler(ABC):
             raise self.fail(node, f"`{name}` is used before it is assigned", f"assign `{name}` above this line")
         found = self.outside(name)
         if found is MISSING:
-            raise self.fail(
-                node,
-                f"`{name}` is not defined",
-                "correct the spelling, or define it before the kernel; a later value is not seen",
-            )
+            raise self.fail(node, *undefined(name))
         return outside_value(found, name)
 
     def _attribute(self, node: ast.Attribute) -> Result:
@@ -225,11 +223,15 @@ class ExpressionCompiler(ABC):
         found = self.outside(dotted)
         if dotted is not None and found is not MISSING:
             return outside_value(found, dotted)
+        fix = foreign_fix(dotted) if dotted and dotted.partition(".")[0] not in self.frame.source.locals else None
+        if fix is not None:
+            raise self.fail(node, f"`{dotted}` is not part of kernels", fix)
         base = self.value(node.value)
         if isinstance(base, Buffer):
             if node.attr == "size":
                 return self.length(base)
-            raise self.fail(node, f"buffers have no `.{node.attr}`", "use x[i], len(x) or x.size")
+            fix = BUFFER_FIXES.get(node.attr, "use x[i], len(x) or x.size")
+            raise self.fail(node, f"buffers have no `.{node.attr}`", fix)
         if isinstance(base, Outside) and isinstance(base.what, Ids):
             if node.attr in ("x", "y", "z"):
                 return Typed(getattr(base.what, node.attr), u32)

@@ -12,8 +12,9 @@ from ..ir.build import Buffer
 from ..ir.dtypes import DataType, bool_, f32, i32, u32
 from ..ir.nodes import Expr, Node, Span, plain_number
 from ..ir.rounding import round_bf16, round_f16, round_f32
-from .lang import Ids, Intrinsic, element_type
-from .refused_syntax import REFUSED_EXPRESSIONS
+from . import lang
+from .lang import ANNOTATIONS, Ids, Intrinsic, element_type
+from .refused_syntax import REFUSED_EXPRESSIONS, foreign_fix
 from .source import FunctionSource, Place
 
 Number = int | float | bool
@@ -158,3 +159,13 @@ def misplaced(what: object, name: str) -> tuple[str, str]:
     if isinstance(what, ModuleType) or callable(what):
         return f"`{name}` is not a number", "use numbers and functions of vyre"
     return f"`{name}` is a {type(what).__name__}, not a number", "pass it as a parameter, for example In[f32]"
+
+
+def undefined(name: str) -> tuple[str, str]:
+    """What is said of a name that nothing defines."""
+    if isinstance(getattr(lang, name, None), Intrinsic | Ids) or name in ANNOTATIONS:
+        return f"`{name}` is not defined", f"write from vyre import {name} above the kernel"
+    fix = foreign_fix(name)
+    if fix is not None:
+        return f"`{name}` is not part of kernels", fix
+    return f"`{name}` is not defined", "correct the spelling, or define it before the kernel; a later value is not seen"
