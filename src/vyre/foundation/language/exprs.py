@@ -54,6 +54,7 @@ from .values import (
     common_type,
     default_type,
     float_fits,
+    kind_of,
     misplaced,
     outside_value,
     refusal,
@@ -586,7 +587,7 @@ class ExpressionCompiler(ABC):
         elif isinstance(found, Outside) and not callable(found.what):
             raise self.fail(
                 node,
-                f"`{name}` is a {type(found.what).__name__}, not a buffer",
+                f"`{name}` is a {kind_of(found.what)}, not a buffer",
                 f"pass it as a parameter: {name}: In[f32]",
             )
         raise self.fail(node, f"`{name}` is not a buffer", fix)
@@ -599,7 +600,7 @@ class ExpressionCompiler(ABC):
             raise self.fail(node, "buffers are flat", "compute one index: x[row * width + column]")
         return self.buffer(node.value, indexed=True)
 
-    def _load(self, node: ast.Subscript) -> Typed:
+    def _load(self, node: ast.Subscript) -> Result:
         buffer = self.indexed(node)
         return self.load(buffer, self.index(self.scalar(node.slice), node.slice, buffer.decl.count), node)
 

@@ -14,13 +14,15 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
 from hashlib import sha256
 from inspect import getblock
 from textwrap import dedent
 from tokenize import TokenError
 from types import CodeType, FrameType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...errors import ArgumentTypeError, ArgumentValueError, KernelError, VyreError
 from ..ir.nodes import Span
@@ -28,11 +30,27 @@ from ..ir.nodes import Span
 MISSING = object()
 """What a name means that nothing defines."""
 
+MAX_NUMBERS = 4096
+"""In one table that a kernel captures. Longer ones are data, and data is passed."""
+
+
+class Table(NamedTuple):
+    """Numbers of the surrounding program in a row, or under names, as they were when the function was decorated.
+
+    An item may be a table again. `kind` is what it was: a tuple, a list, an array, or the name of a class.
+    """
+
+    kind: str
+    items: tuple[object, ...]
+    fields: tuple[str, ...] = ()
+
+
 Place = ast.expr | ast.stmt | ast.arg | ast.keyword | ast.excepthandler
 
 
 class FunctionSource:
-    """A parsed function. `locals` are the names it assigns anywhere, parameters included."""
+    """A parsed function. `locals` are the names it assigns anywhere, parameters included; one statement alone assigns
+    those in `assigned_once`."""
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         if not isinstance(fn, FunctionType):
@@ -46,7 +64,9 @@ class FunctionSource:
         self.tree = self._parse()
         self._cells = dict(zip(code.co_freevars, fn.__closure__ or (), strict=True))
         self._around = self._names_around()
-        self._captured = {name: value for name, value in self._outside_names() if value is not MISSING}
+        self._captured = {name: frozen(value) for name, value in self._outside_names() if value is not MISSING}
+        stores = Counter(n.id for n in ast.walk(self.tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+        self.assigned_once = frozenset(name for name, count in stores.items() if count == 1)
 
     def _parse(self) -> ast.FunctionDef:
         self.lines = lines = source_lines(self.fn)
@@ -184,7 +204,7 @@ class FunctionSource:
         root, *attributes = dotted.split(".")
         value = self._root(root)
         for attribute in attributes:
-            if not isinstance(value, ModuleType | type):
+            if not isinstance(value, ModuleType | type) and not (isinstance(value, Enum) and attribute == "value"):
                 return MISSING
             value = getattr(value, attribute, MISSING)
         return value
@@ -305,6 +325,33 @@ def defined_by(text: str, names: dict[str, object]) -> FunctionType:
             fix='pass source="def k(x: In[f32], out: Out[f32]): ...", without a decorator',
         )
     return found
+
+
+def frozen(value: object, depth: int = 8) -> object:
+    """Tuples, lists, small arrays, NamedTuples and dataclasses as tables of what they hold now; all else as it is."""
+    found = _contents(value)
+    if found is None or not depth:
+        return value
+    items = tuple(frozen(item, depth - 1) for item in found[0])
+    return Table(type(value).__name__, items, found[1]) if sum(map(_count, items)) <= MAX_NUMBERS else value
+
+
+def _contents(value: object) -> tuple[Sequence[object], tuple[str, ...]] | None:
+    """What something holds, and under which names; None of what holds nothing, or too much."""
+    fields = getattr(type(value), "__dataclass_fields__", None)
+    if fields is not None:
+        return [getattr(value, name, MISSING) for name in fields], tuple(fields)
+    if isinstance(value, tuple | list):
+        return (value, getattr(value, "_fields", ())) if len(value) <= MAX_NUMBERS else None
+    if (type(value).__module__, type(value).__name__) == ("numpy", "ndarray"):
+        array: Any = value
+        if array.ndim and array.size <= MAX_NUMBERS and array.dtype.kind in "biuf":
+            return array.tolist(), ()
+    return None
+
+
+def _count(item: object) -> int:
+    return sum(map(_count, item.items)) if isinstance(item, Table) else 1
 
 
 def _arguments(code: CodeType) -> int:

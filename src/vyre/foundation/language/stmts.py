@@ -20,7 +20,7 @@ from .inline import Inlining, zero
 from .lang import DeviceFunction, Intrinsic, shared
 from .loops import LoopCompiler
 from .refused_syntax import REFUSED_STATEMENTS
-from .source import Place, dotted_name
+from .source import Place, Table, dotted_name
 from .values import Const, Join, Local, Nothing, Outside, Scalar, Typed, adapts, show
 
 MANY_ARMS, MANY_GUARDS = 16, 8
@@ -202,8 +202,12 @@ class StatementCompiler(LoopCompiler):
                 if called is shared and isinstance(value, ast.Call):
                     self._shared(target, value)
                     return
-                self.hint = target.id if isinstance(called, Intrinsic) else ""
                 binding = self.frame.known(target.id)
+                table = None if isinstance(value, ast.Tuple | ast.List) else self.table(value)
+                if table is not None and binding is None and target.id in self.frame.source.assigned_once:
+                    self.frame.scopes[-1][target.id] = Outside(table, target.id)
+                    return
+                self.hint = target.id if isinstance(called, Intrinsic) else ""
                 self.wanted = binding.dtype if isinstance(binding, Local) else None
                 found = self.scalar(value)
                 self.hint = ""
@@ -238,7 +242,7 @@ class StatementCompiler(LoopCompiler):
             return
         if binding is not None:
             what = binding.fixed if isinstance(binding, Local) else "a buffer"
-            what = "known while compiling" if isinstance(binding, Const) else what
+            what = "known while compiling" if isinstance(binding, Const | Outside) else what
             raise self.fail(target, f"`{name}` is {what} and cannot be assigned", "use another name")
         if declared is not None:
             found = Typed(self.fit(value, declared, at, f"`{name}`"), declared)
@@ -255,6 +259,9 @@ class StatementCompiler(LoopCompiler):
             var = found.expr
         else:
             var = self.b.let(name, found.expr)
+        number = self.known_number(found) if name in self.frame.source.assigned_once else None
+        if number is not None:
+            self.numbers[var.name] = number
         self.frame.scopes[-1][name] = Local(var, found.dtype, line)
 
     def store(self, buffer: Buffer, index: Expr, value: Scalar, target: ast.Subscript, at: Place) -> None:
@@ -283,6 +290,10 @@ class StatementCompiler(LoopCompiler):
 
     def _unpack(self, target: ast.Tuple | ast.List, value: ast.expr) -> None:
         """`a, b = b, a`: every value is computed before the first target changes."""
+        table = None if isinstance(value, ast.Tuple | ast.List) else self.table(value)
+        if table is not None:
+            self._unpack_table(target, table, value)
+            return
         if not isinstance(value, ast.Tuple | ast.List):
             raise self.fail(value, "only a list of values can be unpacked", "write a, b = x, y")
         for item in (*target.elts, *value.elts):
@@ -306,6 +317,13 @@ class StatementCompiler(LoopCompiler):
                     self.store(buffer, index, found, left, right)
                 case _:
                     raise self.fail(left, f"`{show(left)}` cannot be assigned", "assign to names and elements: x[i]")
+
+    def _unpack_table(self, target: ast.Tuple | ast.List, table: Table, value: ast.expr) -> None:
+        """`width, height = SIZE`."""
+        for left, found in zip(target.elts, self.row(target, table, value), strict=True):
+            if not isinstance(left, ast.Name) or not isinstance(found, Const):
+                raise self.fail(left, f"`{show(left)}` gets no number", "unpack numbers to names: a, b = PAIR")
+            self.bind(left, found, value)
 
     def _augmented(self, node: ast.AugAssign) -> None:
         if isinstance(node.target, ast.Name):
@@ -336,7 +354,7 @@ class StatementCompiler(LoopCompiler):
 
     def _shared(self, target: ast.Name, call: ast.Call) -> None:
         dtype, count = self.arguments(call, "shared", shared.signature)
-        t, size = self.dtype(dtype), self.scalar(count)
+        t, size = self.dtype(dtype), self.constant(count)
         if not isinstance(size, Const):
             raise self.fail(
                 count, "the size of shared memory is not known while compiling", "use a number or a const parameter"

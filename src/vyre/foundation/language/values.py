@@ -15,7 +15,7 @@ from ..ir.rounding import round_bf16, round_f16, round_f32
 from . import lang
 from .lang import ANNOTATIONS, Ids, Intrinsic, element_type
 from .refused_syntax import REFUSED_EXPRESSIONS, foreign_fix
-from .source import FunctionSource, Place
+from .source import FunctionSource, Place, Table
 
 Number = int | float | bool
 
@@ -66,7 +66,7 @@ class Join:
 
 Scalar = Const | Typed
 Result = Const | Typed | Buffer | Outside | Nothing
-Binding = Local | Const | Buffer
+Binding = Local | Const | Buffer | Outside
 
 ROUND: dict[str, Callable[[float], float]] = {"f16": round_f16, "bf16": round_bf16, "f32": round_f32, "f64": float}
 
@@ -158,7 +158,16 @@ def misplaced(what: object, name: str) -> tuple[str, str]:
         return f"`{name}` is a function, not a value", f"call it: {name}({what.signature})"
     if isinstance(what, ModuleType) or callable(what):
         return f"`{name}` is not a number", "use numbers and functions of vyre"
-    return f"`{name}` is a {type(what).__name__}, not a number", "pass it as a parameter, for example In[f32]"
+    if isinstance(what, Table) and what.items:
+        return (
+            f"`{name}` is a {what.kind}, not a number",
+            f"write {name}{f'.{what.fields[0]}' if what.fields else '[0]'}",
+        )
+    return f"`{name}` is a {kind_of(what)}, not a number", "pass it as a parameter, for example In[f32]"
+
+
+def kind_of(what: object) -> str:
+    return what.kind if isinstance(what, Table) else type(what).__name__
 
 
 def undefined(name: str) -> tuple[str, str]:
