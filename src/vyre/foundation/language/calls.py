@@ -38,7 +38,7 @@ from ..ir.visit import fold
 from ..meaning.arith import binary, unary
 from . import lang
 from .exprs import LONG_CHAIN, ExpressionCompiler
-from .lang import DeviceFunction, Intrinsic, element_type
+from .lang import DeviceFunction, Ids, Intrinsic, element_type
 from .refused_syntax import BUILTIN_FIXES, FOREIGN_FUNCTIONS, FOREIGN_TYPES, foreign_fix
 from .source import MISSING, FunctionSource, Place, Table, dotted_name
 from .values import Const, Frame, Nothing, Number, Outside, Result, Scalar, Typed, outside_value, show
@@ -120,6 +120,10 @@ class CallCompiler(ExpressionCompiler):
 
     def _load(self, node: ast.Subscript) -> Result:
         table = self.table(node.value)
+        called = self.outside(dotted_name(node.value)) if table is None else None
+        if isinstance(called, Intrinsic):
+            name = show(node.value)
+            raise self.fail(node, f"`{name}` is a function, and takes no []", f"call it: {name}({called.signature})")
         if table is None:
             return super()._load(node)
         name = show(node.value)
@@ -151,7 +155,9 @@ class CallCompiler(ExpressionCompiler):
     def _call(self, node: ast.Call) -> Result:
         target = self.value(node.func)
         if not isinstance(target, Outside):
-            raise self.fail(node.func, f"`{show(node.func)}` cannot be called", "call functions of vyre and helpers")
+            value = isinstance(target, Typed | Const)
+            fix = "it is a value: leave the parentheses out" if value else "call functions of vyre and helpers"
+            raise self.fail(node.func, f"`{show(node.func)}` cannot be called", fix)
         what = target.what
         if isinstance(what, DeviceFunction):
             return self.inline(what, node)
@@ -235,6 +241,9 @@ class CallCompiler(ExpressionCompiler):
         return self.checked(UnOp(UnaryOp.ABS, value.expr), (value.dtype,), node, operand=arg)
 
     def _extreme(self, op: BinaryOp, node: ast.Call) -> Scalar:
+        if len(node.args) == 1 and isinstance(node.args[0], ast.Name) and not node.keywords:
+            fix = f"write {op.text}(a, b); of a buffer, compare its elements in a for loop"
+            raise self.fail(node, f"{op.text}() takes 2 arguments, not 1", fix)
         nodes = self.arguments(node, op.text, "a, b") if len(node.args) < 2 or node.keywords else node.args
         values = self.scalars(*nodes)
         known = [v.value for v in values if isinstance(v, Const) and not isinstance(v.value, bool)]
@@ -394,6 +403,8 @@ def _middle(t: DataType) -> DataType | None:
 
 
 def _unknown_call(what: object, name: str) -> tuple[str, str]:
+    if isinstance(what, Ids):
+        return f"`{name}` is not called", f"write {name}.x, {name}.y or {name}.z"
     short = name.rpartition(".")[2]
     word = FOREIGN_FUNCTIONS.get(short, short)
     if isinstance(what, type | BuiltinFunctionType) and what in BUILTIN_FIXES:

@@ -38,7 +38,7 @@ from ..ir.ops import AtomicOp, BinaryOp, UnaryOp
 from ..ir.program import Access
 from ..ir.visit import walk_exprs
 from .lang import DeviceFunction, Ids, Intrinsic, element_type
-from .refused_syntax import BUFFER_FIXES, foreign_fix
+from .refused_syntax import BUFFER_FIXES, FOREIGN_TYPES, foreign_fix
 from .source import MISSING, Place, dotted_name
 from .values import (
     Const,
@@ -241,11 +241,10 @@ class ExpressionCompiler(ABC):
             own = isinstance(base.what, ModuleType) and node.attr in ("abs", "len", "max", "min", "range")
             fix = f"use Python's {node.attr}" if own else "correct the spelling"
             raise self.fail(node, f"`{base.name}` has no `{node.attr}`", fix)
-        raise self.fail(
-            node,
-            f"`.{node.attr}` is an attribute that kernels cannot read",
-            "bind the number to a name before the kernel, or pass it as a parameter",
-        )
+        fix = "bind the number to a name before the kernel, or pass it as a parameter"
+        if isinstance(base, Typed):
+            fix = f"`{show(node.value)}` is one number: use it as it is, or convert it with f32(...)"
+        raise self.fail(node, f"`.{node.attr}` is an attribute that kernels cannot read", fix)
 
     def length(self, buffer: Buffer) -> Scalar:
         return Const(buffer.decl.count) if buffer.decl.count else Typed(buffer.length, u32)
@@ -618,7 +617,9 @@ class ExpressionCompiler(ABC):
         found = self.value(node)
         t = element_type(found.what) if isinstance(found, Outside) else None
         if t is None:
-            raise self.fail(node, f"`{show(node)}` is not a type of kernels", "use u32, i32, f32, bool or another type")
+            ours = FOREIGN_TYPES.get(getattr(found.what, "__name__", "")) if isinstance(found, Outside) else None
+            fix = f"write {ours}" if ours else "use u32, i32, f32, bool or another type"
+            raise self.fail(node, f"`{show(node)}` is not a type of kernels", fix)
         return t
 
     @abstractmethod

@@ -34,6 +34,7 @@ from ..ir.nodes import (
 )
 from ..ir.ops import AtomicOp, BinaryOp, ReduceOp, UnaryOp
 from ..ir.value import Value
+from .refused_syntax import FOREIGN_TYPES
 
 if TYPE_CHECKING:
     from .source import FunctionSource
@@ -66,8 +67,10 @@ class Role:
         element, count = item if isinstance(item, tuple) and len(item) == 2 else (item, 0)
         t = element_type(element)
         if t is None:
+            ours = FOREIGN_TYPES.get(getattr(element, "__name__", ""), "f32")
             raise ArgumentTypeError(
-                f"{self.name}[...] does not name an element type", fix=f"write {self.name}[f32] or {self.name}[u32, 4]"
+                f"{self.name}[...] does not name an element type",
+                fix=f"write {self.name}[{ours}], or {self.name}[{ours}, 4] where the length is fixed",
             )
         literal: tuple[object, ...] = getattr(count, "__args__", (count,))  # of Literal[4]
         n = literal[0]

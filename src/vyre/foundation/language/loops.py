@@ -92,7 +92,12 @@ class LoopCompiler(HelperCompiler):
             self._unrolled(node, items, go)
             return
         if not isinstance(node.target, ast.Name):
-            raise self.fail(node.target, "a loop has one variable", "write for i in range(n)")
+            fix = (
+                "write for i in range(len(x)), and x[i] inside"
+                if called in (enumerate, zip)
+                else "write for i in range(n)"
+            )
+            raise self.fail(node.target, "a loop has one variable", fix)
         if not isinstance(node.iter, ast.Call) or (called is not range and called is not static_range):
             fix = "write for i in range(len(x))"
             raise self.fail(node.iter, "loops run over range(), static_range() or a tuple of numbers", fix)

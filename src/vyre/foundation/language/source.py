@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 from ...errors import ArgumentTypeError, ArgumentValueError, KernelError, VyreError
 from ..ir.nodes import Span
+from .refused_syntax import foreign_fix
 
 MISSING = object()
 """What a name means that nothing defines."""
@@ -164,9 +165,8 @@ class FunctionSource:
         except VyreError as e:
             raise self.error(node, e.message, e.fix) from e
         except Exception as e:
-            raise self.error(
-                node, f"the annotation cannot be evaluated: {e}", "import its names at the top of the module"
-            ) from e
+            fix = foreign_fix(ast.unparse(node).strip("'\"")) or "import its names at the top of the module"
+            raise self.error(node, f"the annotation cannot be evaluated: {e}", fix) from e
 
     def _evaluate(self, annotation: ast.expr) -> object:
         from .lang import ANNOTATIONS

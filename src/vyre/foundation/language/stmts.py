@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from ..ir.build import Buffer
-from ..ir.dtypes import DataType, bool_, u32
+from ..ir.dtypes import DataType, bool_, f32, i32, u32
 from ..ir.nodes import Expr, Let, Lit, Var, show_number
 from .flow import Names, always_returns, arms, assigned, assigned_in_every, is_elif, jumps, read_first, returns
 from .inline import Inlining, zero
@@ -21,7 +21,7 @@ from .lang import DeviceFunction, Intrinsic, shared
 from .loops import LoopCompiler
 from .refused_syntax import REFUSED_STATEMENTS
 from .source import Place, Table, dotted_name
-from .values import Const, Join, Local, Nothing, Outside, Scalar, Typed, adapts, show
+from .values import Const, Join, Local, Nothing, Outside, Scalar, Typed, adapts, misplaced, show
 
 MANY_ARMS, MANY_GUARDS = 16, 8
 """Arms of one `if`, and guards in one block, that may nest."""
@@ -188,10 +188,15 @@ class StatementCompiler(LoopCompiler):
         found = self.value(value)
         if isinstance(found, Nothing):
             return
+        if isinstance(found, Outside) and isinstance(found.what, Intrinsic):
+            raise self.fail(value, *misplaced(found.what, found.name))
         if isinstance(found, Outside | Buffer) or self.effects == effects:
             if isinstance(value, ast.Call) and isinstance(self.outside(dotted_name(value.func)), DeviceFunction):
                 return
-            raise self.fail(value, "this value is not used", "assign it to a name, or remove the line")
+            fix = "assign it to a name, or remove the line"
+            if isinstance(value, ast.Compare) and isinstance(value.ops[0], ast.Eq):
+                fix = f"write {show(value.left)} = {show(value.comparators[0])} to store it"
+            raise self.fail(value, "this value is not used", fix)
 
     # -- assignment
 
@@ -328,8 +333,7 @@ class StatementCompiler(LoopCompiler):
     def _augmented(self, node: ast.AugAssign) -> None:
         if isinstance(node.target, ast.Name):
             before = self.settled(self.scalar(node.target), node.value)
-            after = self._combined(node, before)
-            self.bind(node.target, after, node.value)
+            self.bind(node.target, self._combined(node, before), node.value)
             return
         if not isinstance(node.target, ast.Subscript):
             raise self.fail(node.target, f"`{show(node.target)}` cannot be assigned", "assign to a name or an element")
@@ -341,7 +345,20 @@ class StatementCompiler(LoopCompiler):
 
     def _combined(self, node: ast.AugAssign, before: Scalar) -> Scalar:
         self.wanted = before.dtype if isinstance(before, Typed) else None
-        return self.binary(node.op, before, self.scalar(node.value), node, node.target, node.value)
+        after = self.scalar(node.value)
+        binding = self.frame.find(node.target.id) if isinstance(node.target, ast.Name) else None
+        if (
+            isinstance(binding, Local)
+            and binding.dtype in (u32, i32)
+            and isinstance(after, Typed)
+            and after.dtype.is_float
+        ):
+            t, number = after.dtype, "0.0" if after.dtype == f32 else f"{after.dtype}(0)"
+            fix = f"begin with a float at line {binding.line}: {show(node.target)} = {number}"
+            raise self.fail(
+                node, f"`{show(node.target)}` is {binding.dtype} since line {binding.line}, and meets {t}", fix
+            )
+        return self.binary(node.op, before, after, node, node.target, node.value)
 
     def _annotated(self, node: ast.AnnAssign) -> None:
         t = self.dtype(node.annotation)
@@ -354,6 +371,11 @@ class StatementCompiler(LoopCompiler):
 
     def _shared(self, target: ast.Name, call: ast.Call) -> None:
         dtype, count = self.arguments(call, "shared", shared.signature)
+        if isinstance(dtype, ast.Constant) or isinstance(count, ast.Tuple | ast.List):
+            first, second = (count, dtype) if isinstance(dtype, ast.Constant) else (dtype, count)
+            size_text = " * ".join(map(show, second.elts)) if isinstance(second, ast.Tuple | ast.List) else show(second)
+            fix = f"write shared({show(first)}, {size_text})"
+            raise self.fail(call, "shared() takes a type and then one number of elements", fix)
         t, size = self.dtype(dtype), self.constant(count)
         if not isinstance(size, Const):
             raise self.fail(

@@ -139,6 +139,8 @@ def outside_value(found: object, name: str) -> Result:
 
 def refusal(node: ast.expr) -> tuple[str, str]:
     """Why an expression is not part of the language, and what to write."""
+    if isinstance(node, ast.Constant) and node.value is ...:
+        return "`...` names no element", "index one element: x[i]"
     if isinstance(node, ast.Constant):
         kind = type(node.value).__name__
         return f"a {kind} is not a value of kernels", "use numbers, True and False"

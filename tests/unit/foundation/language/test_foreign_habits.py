@@ -38,15 +38,19 @@ LIBRARIES["numba_cuda"].threadIdx = Opaque()
 LIBRARIES["tl"].load = LIBRARIES["tl"].arange = Opaque()
 
 
-def refused(source: str, **names: object) -> tuple[str, str, str]:
-    """The text under the carets, the message and the fix."""
+def error_of(source: str, **names: object) -> vyre.KernelError:
     filename = f"<habit {next(counter)}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
     scope = {**NAMES, "vyre": vyre, "np": np, "math": math, **names}
     exec(compile(source, filename, "exec", dont_inherit=True), scope)
     with pytest.raises(vyre.KernelError) as caught:
         build_program(read_source(scope["k"], 64), {})
-    e = caught.value
+    return caught.value
+
+
+def refused(source: str, **names: object) -> tuple[str, str, str]:
+    """The text under the carets, the message and the fix."""
+    e = error_of(source, **names)
     return e.text[e.offset - 1 : e.end_offset - 1], e.message, e.fix
 
 
@@ -112,7 +116,7 @@ def test_so_is_one_that_is_installed(line, caret, fix):
 def test_a_local_of_the_kernel_is_nobody_elses():
     _, message, fix = refused(f"{HEADER}\n    time = n\n    v = time.x\n")
     assert "`.x` is an attribute" in message
-    assert "bind the number" in fix
+    assert "`time` is one number" in fix
 
 
 @pytest.mark.parametrize("table", [FOREIGN_FIXES, BUFFER_FIXES, BUILTIN_FIXES], ids=["names", "buffers", "builtins"])
@@ -125,3 +129,93 @@ def test_what_a_fix_names_exists(table):
     for name, fix in table.items():
         for called in re.findall(r"(\w+)\(", fix):
             assert called in known, (name, called)
+
+
+# ---- whole kernels --------------------------------------------------------------------------------------------------
+
+# the source of `k`, its line, the text under the carets, words of the message, words of the fix
+KERNELS = [
+    ("def k(x, out):\n    i = cuda.grid(1)\n    out[i] = x[i]",
+     1, "x", "`x` has no annotation", "x: In[f32], or x: f32 for a number"),
+    ("def k(x: np.ndarray, out: np.ndarray):\n    out[gid.x] = x[gid.x]",
+     1, "np.ndarray", "no type of kernels", "In[f32], Out[f32], InOut[f32] for a buffer"),
+    ("def k(x: 'In[float]', out: Out[f32]):\n    out[gid.x] = x[gid.x]",
+     1, "'In[float]'", "does not name an element type", "write In[f32], or In[f32, 4]"),
+    ("def k(x: 'In[np.int64]', out: Out[f32]):\n    pass",
+     1, "'In[np.int64]'", "does not name an element type", "write In[i64]"),
+    ("def k(x: In[f32], BLOCK: 'tl.constexpr'):\n    pass",
+     1, "'tl.constexpr'", "cannot be evaluated", "*, N: const = 8"),
+    ("def k(x: In[f32], out: Out[f32]):\n    i = blockIdx.x * blockDim.x + threadIdx.x\n    out[i] = x[i]",
+     2, "blockIdx.x", "`blockIdx.x` is not part of kernels", "use wg.x"),
+    ("def k(x: In[f32], out: Out[f32]):\n    i = gid.x\n    while i < len(x):\n        i += gridDim.x * 64",
+     4, "gridDim.x", "not part of kernels", "as a parameter: n: u32"),
+    ("def k(x: In[f32], out: Out[f32]):\n    i = gid(0)\n    out[i] = x[i]",
+     2, "gid(0)", "`gid` is not called", "write gid.x, gid.y or gid.z"),
+    ("def k(x: In[f32], out: Out[f32]):\n    i = gid.x()\n    out[i] = x[i]",
+     2, "gid.x", "cannot be called", "leave the parentheses out"),
+    ("def k(x: In[f32], out: Out[f32]):\n    i = gid[0]\n    out[i] = x[i]",
+     2, "gid", "not a buffer", "write gid.x"),
+    ("def k(x: In[f32], out: Out[f32]):\n    total = 0\n    for i in range(9):\n        total += x[i]",
+     4, "total += x[i]", "`total` is u32 since line 2, and meets f32", "begin with a float at line 2: total = 0.0"),
+    ("def k(x: In[f32], out: Out[f32]):\n    i = gid.x\n    out[i] += x[i]",
+     3, "out[i]", "an Out and cannot be read", "InOut[f32]"),
+    ("def k(x: In[f32], out: Out[f32]):\n    out = x * 2.0",
+     2, "x", "`x` is a buffer, not a value", "x[i]"),
+    ("def k(x: In[f32], out: Out[f32]):\n    out[:] = 0.0",
+     2, "out[:]", "slices", "index one element"),
+    ("def k(x: In[f32], out: Out[f32]):\n    out[...] = 0.0",
+     2, "...", "`...` names no element", "x[i]"),
+    ("def k(x: In[f32], out: Out[f32]):\n    i, j = gid.x, gid.y\n    out[i, j] = x[i, j]",
+     3, "out[i, j]", "buffers are flat", "x[row * width + column]"),
+    ("def k(x: In[f32], out: Out[f32]):\n    i, j = gid.x, gid.y\n    out[i] = x[i][j]",
+     3, "x[i]", "not a buffer", "write x[i] without an index"),
+    ("def k(x: In[f32], out: Out[f32]):\n    n = x.shape[0]\n    if gid.x < n:\n        out[gid.x] = x[gid.x]",
+     2, "x.shape", "no `.shape`", "use len(x)"),
+    ("def k(x: In[f32], out: Out[f32]):\n    for i, v in enumerate(x):\n        out[i] = v",
+     2, "i, v", "one variable", "for i in range(len(x)), and x[i] inside"),
+    ("def k(x: In[f32], out: Out[f32]):\n    tile = shared(256, f32)\n    tile[lid.x] = x[gid.x]",
+     2, "shared(256, f32)", "a type and then one number", "write shared(f32, 256)"),
+    ("def k(x: In[f32], out: Out[f32]):\n    tile = shared(f32, (16, 16))\n    tile[lid.x] = x[gid.x]",
+     2, "shared(f32, (16, 16))", "one number of elements", "write shared(f32, 16 * 16)"),
+    ("def k(x: In[f32], out: Out[f32]):\n    tile = shared[f32, 256]\n    tile[lid.x] = x[gid.x]",
+     2, "shared[f32, 256]", "`shared` is a function", "shared(dtype, count)"),
+    ("def k(x: In[f32], out: Out[f32]):\n    tile = shared(np.float32, 64)\n    tile[lid.x] = x[gid.x]",
+     2, "np.float32", "not a type of kernels", "write f32"),
+    ("def k(x: In[f32], out: Out[f32]):\n    acc = cuda.local.array(4, f32)\n    out[0] = acc[0]",
+     2, "cuda.local.array", "not part of kernels", "one name per value"),
+    ("def k(x: In[f32], c: InOut[u32]):\n    cuda.atomic.add(c, 0, 1)",
+     2, "cuda.atomic.add", "not part of kernels", "atomic_add(buf, i, value)"),
+    ("def k(x: In[f32], c: InOut[u32]):\n    vyre.atomic_add(c[0], 1)",
+     2, "vyre.atomic_add(c[0], 1)", "takes 3 arguments, not 2", "atomic_add(buf, i, value)"),
+    ("def k(x: In[f32], c: InOut[f32]):\n    vyre.atomic_add(c, 0, x[gid.x])",
+     2, "c", "on a buffer of f32", "InOut[u32] or InOut[i32]"),
+    ("def k(x: In[f32], out: Out[f32]):\n    vyre.barrier\n    out[gid.x] = x[gid.x]",
+     2, "vyre.barrier", "is a function, not a value", "vyre.barrier()"),
+    ("def k(x: In[f32], c: InOut[u32]):\n    c[gid.x] == 1",
+     2, "c[gid.x] == 1", "not used", "write c[gid.x] = 1 to store it"),
+    ("def k(x: In[f32], out: Out[f32]):\n    v: float = x[gid.x]\n    out[gid.x] = v",
+     2, "float", "not a type of kernels", "write f32"),
+    ("def k(x: In[f32], out: Out[f32]):\n    out[gid.x] = max(x)",
+     2, "max(x)", "takes 2 arguments", "compare its elements in a for loop"),
+    ("def k(x: In[f32], out: Out[f32]):\n    out[gid.x] = x[gid.x].item()",
+     2, "x[gid.x].item", "attribute", "`x[gid.x]` is one number"),
+    ("def k(x: In[f32], out: Out[f32]):\n    best = float('inf')\n    out[0] = best",
+     2, "float('inf')", "float() is not part of kernels", "math.inf"),
+    ("def k(x: In[f32], out: Out[f32]):\n    pid = tl.program_id(0)\n    v = tl.load(x + pid)\n    tl.store(out, v)",
+     2, "tl.program_id", "not part of kernels", "wg.x for the workgroup"),
+    ("def k(x: In[f32], out: Out[f32]):\n    return x[gid.x] * 2.0",
+     2, "x[gid.x] * 2.0", "return nothing", "Out parameter"),
+    ("def k(x: In[f32], out: Out[f32]):\n    out[gid.x] = x[gid.x / 2]",
+     2, "gid.x / 2", "`/` does not divide u32", "//"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("source, line, caret, message, fix", KERNELS, ids=range(len(KERNELS)))
+def test_a_wrong_kernel_shows_its_line_and_what_to_write(source, line, caret, message, fix):
+    error = error_of(f"{source}\n")
+    assert (error.lineno, error.text) == (line, source.split("\n")[line - 1])
+    assert error.text[error.offset - 1 : error.end_offset - 1] == caret
+    assert message in error.message
+    assert fix in error.fix
+    assert "^" * len(caret) in str(error)
+    assert str(error).endswith(f"Fix: {error.fix}")

@@ -266,7 +266,7 @@ def refused(body: str) -> vyre.KernelError:
         ("for a, b, c in OFFSETS:\n    pass", "a, b, c", "2 values for 3 targets", "as many names"),
         ("for out in WEIGHTS:\n    pass", "out", "another meaning", "another name"),
         ("for out[0] in WEIGHTS:\n    pass", "out[0]", "a name for its variable", "for i in range(n)"),
-        ("for i, j in zip(out, WEIGHTS):\n    pass", "i, j", "a loop has one variable", "range(n)"),
+        ("for i, j in zip(out, WEIGHTS):\n    pass", "i, j", "a loop has one variable", "x[i] inside"),
         ("for w in WEIGHTS:\n    w = 2.0", "w", "known while compiling and cannot be assigned", "another name"),
         ("for row in MATRIX:\n    row = 2", "row", "known while compiling and cannot be assigned", "another name"),
     ],
