@@ -173,5 +173,23 @@ def test_the_wheel_holds_the_package_and_nothing_else(archives):
 def test_the_source_archive_holds_what_the_tests_read(archives):
     with tarfile.open(archives[0]) as archive:
         tops = {Path(name).parts[1] for name in archive.getnames() if len(Path(name).parts) > 1}
-    assert {"src", "tests", "docs", "examples", "bench", "Makefile", "README.md", "CHANGELOG.md", "mkdocs.yml"} <= tops
+    assert {
+        "src",
+        "tests",
+        "docs",
+        "examples",
+        "bench",
+        "Makefile",
+        "README.md",
+        "CHANGELOG.md",
+        "CITATION.cff",
+        "mkdocs.yml",
+    } <= tops
     assert not tops & {"build", "shared", ".gpu", ".venv"}
+
+
+def test_the_citation_is_of_this_version():
+    text = (ROOT / "CITATION.cff").read_text("utf-8")
+    assert f"version: {PROJECT['version']}\n" in text
+    assert PROJECT["description"] in text
+    assert all(f"  - {word}\n" in text for word in (*PROJECT["keywords"], *PROJECT["license"].split(" OR ")))

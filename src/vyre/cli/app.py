@@ -36,6 +36,7 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Annotated, Any, TypedDict
@@ -215,7 +216,8 @@ def main(words: Sequence[str] | None = None) -> int:
         words = [*words[1:], "--help"]
     plain_streams()
     try:
-        code = _run(words)
+        with _tracebacks() if debug else nullcontext():
+            code = _run(words)
         sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
         if as_json:
@@ -229,6 +231,12 @@ def main(words: Sequence[str] | None = None) -> int:
     except BaseException as e:
         return _failed(e, debug=debug, as_json=as_json)
     return code
+
+
+def _tracebacks() -> AbstractContextManager[None]:
+    from ..front.config import config
+
+    return config(debug=True)
 
 
 def _in_place(words: list[str]) -> list[str]:

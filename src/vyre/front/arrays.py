@@ -42,39 +42,61 @@ def as_array(name: str, value: Any, element: DataType) -> Array:
 
 
 def view(name: str, value: Any, wanted: str = "uint32") -> Array:
-    """An array over the memory of whatever speaks the buffer protocol, `__array_interface__` or DLPack on the host."""
+    """An array of what speaks the buffer protocol, `__array_interface__`, DLPack on the host, or `__array__`.
+
+    It lies over the same memory wherever the object offers that: `__array__` may give a copy instead.
+    """
     if isinstance(value, list | tuple):
         raise ArgumentTypeError(
             f"{name} is a {type(value).__name__}, not an array", fix=f"np.array({name}, dtype=np.{wanted})"
         )
     if isinstance(value, np.ma.MaskedArray):
         raise ArgumentTypeError(f"{name} is masked, and kernels see no masks", fix=f"pass {name}.filled(...)")
-    if not isinstance(value, np.generic):
-        if hasattr(value, "__array_interface__"):
-            return _from_interface(name, value)
-        if hasattr(value, "__dlpack_device__"):
-            return _from_dlpack(name, value)
-        try:
-            return np.asarray(memoryview(value))
-        except (TypeError, ValueError):  # no buffer, or one whose format NumPy does not know
-            pass
-    raise ArgumentTypeError(f"{name} is a {type(value).__name__}, not an array", fix=f"pass a NumPy array of {wanted}")
+    array = _shown_as_array(name, value)
+    if array is None:
+        raise ArgumentTypeError(
+            f"{name} is a {type(value).__name__}, not an array", fix=f"pass a NumPy array of {wanted}"
+        )
+    return array
 
 
-def _from_interface(name: str, value: Any) -> Array:
+def _shown_as_array(name: str, value: Any) -> Array | None:
+    """The array that an object shows; None of one that shows none."""
+    if isinstance(value, np.generic | type):
+        return None
     try:
-        array: Array = np.asarray(value)
+        if hasattr(value, "__array_interface__"):
+            return np.asarray(value)
+        if hasattr(value, "__dlpack_device__"):
+            return np.from_dlpack(value)
     except Exception as e:  # whatever the object's own code raises
         raise _unreadable(name, e) from e
-    return array
-
-
-def _from_dlpack(name: str, value: Any) -> Array:
     try:
-        array: Array = np.from_dlpack(value)
+        return np.asarray(memoryview(value))
+    except (TypeError, ValueError):  # no buffer, or one whose format NumPy does not know
+        pass
+    if not hasattr(value, "__array__"):
+        return None
+    try:
+        return np.asarray(value)
     except Exception as e:
         raise _unreadable(name, e) from e
-    return array
+
+
+def _written_through(name: str, value: Any) -> Array | None:
+    """The array over an object's own memory, through which a result reaches it; None of one that shows no array.
+
+    An object that makes a copy when it is asked makes another one when it is asked again.
+    """
+    first, again = _shown_as_array(name, value), _shown_as_array(name, value)
+    if first is None or again is None:
+        return None
+    if first.size and first.ctypes.data != again.ctypes.data:
+        raise ArgumentTypeError(
+            f"{name} receives a result and is a {type(value).__name__} that shows copies of its elements",
+            fix=f"pass np.array({name}), and take the result from there",
+        )
+    return first
 
 
 def _unreadable(name: str, cause: Exception) -> ArgumentTypeError:
@@ -168,17 +190,20 @@ def from_bytes(data: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array
     return array != 0 if is_bool else array
 
 
-def check_writable(name: str, array: Any, element: DataType | None = None) -> Array:
+def check_writable(name: str, value: Any, element: DataType | None = None) -> Array:
     """An array that a result can be written into, of the declared type where there is one."""
-    if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
+    own = isinstance(value, np.ndarray)
+    array = value if own else _written_through(name, value)
+    if array is None or isinstance(value, np.ma.MaskedArray):
         raise ArgumentTypeError(
-            f"{name} receives a result and is a {type(array).__name__}",
+            f"{name} receives a result and is a {type(value).__name__}",
             fix=f"pass a NumPy array of {ARRAY_DTYPES[element.name]}" if element else "pass a NumPy array",
         )
     if element is not None:
         check_dtype(name, array.dtype, element, f"pass an array of {ARRAY_DTYPES[element.name]}")
     if not array.flags.writeable:
-        raise ArgumentValueError(f"{name} receives a result and is read-only", fix=f"pass {name}.copy()")
+        copy = f"{name}.copy()" if own else f"np.array({name}), and take the result from there"
+        raise ArgumentValueError(f"{name} receives a result and is read-only", fix=f"pass {copy}")
     if not array.flags.c_contiguous:
         raise ArgumentValueError(
             f"{name} receives a result and is not contiguous", fix=f"pass np.ascontiguousarray({name}) and copy it back"

@@ -31,8 +31,11 @@ Extent = tuple[int, ...] | int | None
 def name_arguments(kernel: Kernel, positional: int, named: tuple[str, ...]) -> tuple[str, ...]:
     """The parameter of each argument of a call with so many positional arguments and these keywords."""
     by_name = kernel._params
-    in_order = [p for p in kernel.params if p.role not in ("out", "const")]
-    usage = f"call {kernel.__name__}({', '.join(p.name for p in in_order)})"
+    in_order = [p for p in kernel.params if p.role not in ("out", "const") and not p.keyword]
+    named_only = [p for p in kernel.params if p.role == "scalar" and p.keyword]
+    written = [f"{p.name}={p.default}" if p.is_optional else f"{p.name}=..." if p.keyword else p.name
+               for p in (*in_order, *named_only)]  # fmt: skip
+    usage = f"call {kernel.__name__}({', '.join(written)})"
     if positional > len(in_order):
         raise ArgumentTypeError(
             f"{kernel.__name__} takes {len(in_order)} positional arguments and {positional} were given",
@@ -46,19 +49,24 @@ def name_arguments(kernel: Kernel, positional: int, named: tuple[str, ...]) -> t
             )
         if name in names:
             raise ArgumentTypeError(f"{name} is given twice", fix=usage)
-    missing = [p.name for p in in_order if p.name not in names and p.name not in named]
+    given = {*names, *named}
+    missing = [p.name for p in (*in_order, *named_only) if p.name not in given and not p.is_optional]
     if missing:
         raise ArgumentTypeError(f"{kernel.__name__} needs {', '.join(missing)}", fix=usage)
     return names + named
 
 
 class ArgumentLayout:
-    """Where the argument of each parameter is among the values of a call: the positional ones, then those by name."""
+    """Where the argument of each parameter is among the values of a call: the positional ones, those by name, and then
+    `defaults`, the numbers that the call left out."""
 
-    __slots__ = ("at", "buffers", "consts")
+    __slots__ = ("at", "buffers", "consts", "defaults")
 
     def __init__(self, kernel: Kernel, positional: int, named: tuple[str, ...]) -> None:
-        self.at = {name: k for k, name in enumerate(name_arguments(kernel, positional, named))}
+        names = name_arguments(kernel, positional, named)
+        left_out = [p for p in kernel.params if p.role == "scalar" and p.name not in names]
+        self.defaults = tuple(p.default for p in left_out)
+        self.at = {name: k for k, name in enumerate((*names, *(p.name for p in left_out)))}
         given = [(self.at[p.name], p) for p in kernel.params if p.name in self.at]
         self.buffers = tuple((at, p) for at, p in given if p.role not in ("const", "scalar"))
         self.consts = tuple((at, p.name) for at, p in given if p.role == "const")

@@ -69,7 +69,7 @@ class Call:
         form = kernel._forms.get(named_so)
         if form is None:
             form = kernel._forms[named_so] = ArgumentLayout(kernel, len(args), tuple(named))
-        self.values = values = [*args, *named.values()]
+        self.values = values = [*args, *named.values(), *form.defaults]
         program = kernel._only_program
         if program is None:
             program = kernel.specialize(**{name: values[at] for at, name in form.consts})

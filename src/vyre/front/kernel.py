@@ -5,12 +5,14 @@ The compiler is loaded by the first decoration and NumPy by the first call, so t
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, overload
 
-from ..errors import ArgumentTypeError, ArgumentValueError
+from ..errors import ArgumentTypeError, ArgumentValueError, shown
+from .tracebacks import MISTAKES, end_at_the_caller
 
 if TYPE_CHECKING:
     from ..driver.contract.values import DispatchConfig
@@ -27,7 +29,7 @@ Sizes = Mapping[str, int | tuple[int, ...]] | None
 Workgroup = int | tuple[int, ...]
 MAX_PROGRAMS = 256
 """Specializations kept per kernel, the oldest out first."""
-_NO_FUNCTION = object()
+_ABSENT = object()
 
 
 class Kernel:
@@ -46,14 +48,18 @@ class Kernel:
     def __init__(self, function: Callable[..., Any], workgroup: Workgroup) -> None:
         from ..foundation.language.kernel import NO_DEFAULT, read_source
 
+        if not callable(function):
+            raise ArgumentTypeError(
+                f"kernel() got a {type(function).__name__}", fix="write @vyre.kernel(workgroup=64) above a function"
+            )
         self._start(read_source(function, workgroup))
         self.__qualname__ = getattr(function, "__qualname__", self.__name__)
         self.__doc__ = function.__doc__
         self.__module__ = function.__module__
         self.__wrapped__ = function
         if all(p.default is not NO_DEFAULT for p in self.params if p.role == "const"):
-            self.specialize()  # what is wrong with a kernel is said where it is written
-        self._only_program = None if self._consts else self.specialize()
+            self._specialized({})  # what is wrong with a kernel is said where it is written
+        self._only_program = None if self._consts else self._specialized({})
 
     def _start(self, source: KernelSource | _ProgramSource) -> None:
         self._source = source
@@ -67,6 +73,7 @@ class Kernel:
         self._ready: dict[tuple[object, ...], Any] = {}
         self._only_program = None
         self.__name__ = source.name
+        self.__annotations__ = {p.name: p.annotation for p in source.params}  # evaluated, for typing.get_type_hints
 
     @classmethod
     def of_program(cls, program: Program, name: str = "program") -> Kernel:
@@ -112,6 +119,13 @@ class Kernel:
 
     def specialize(self, **consts: Any) -> Program:
         """The program for these values of the compile-time parameters."""
+        try:
+            return self._specialized(consts)
+        except MISTAKES as e:
+            end_at_the_caller(e)
+            raise
+
+    def _specialized(self, consts: Mapping[str, Any]) -> Program:
         from ..foundation.language.kernel import NO_DEFAULT, build_program
 
         values: dict[str, Any] = {}
@@ -132,6 +146,12 @@ class Kernel:
         key = tuple((name, type(v), v if type(v) is int else repr(v)) for name, v in values.items())
         program = self._programs.get(key)
         if program is None:
+            if self._consts and isinstance(self._source, _ProgramSource):
+                shown = ", ".join(f"{name}={value!r}" for name, value in values.items())
+                raise ArgumentValueError(
+                    f"{self.__name__} was sent here as its programs, and there is none for {shown}",
+                    fix=f"call kernel.specialize({shown}) before sending it, or define it at the top of a module",
+                )
             program = build_program(self.source, values)
             for oldest in list(self._programs)[: max(0, len(self._programs) - MAX_PROGRAMS + 1)]:
                 self._programs.pop(oldest, None)
@@ -159,7 +179,25 @@ class Kernel:
         config: DispatchConfig | None = None,
         **named: Any,
     ) -> Any:
-        return _call_type()(self, args, named, grid, domain, sizes, config).run()
+        try:
+            return _call_type()(self, args, named, grid, domain, sizes, config).run()
+        except MISTAKES as e:
+            end_at_the_caller(e)
+            raise
+
+    def __getitem__(self, launch: object) -> NoReturn:
+        """Refused: `kernel[blocks, threads](...)` is how others launch."""
+        names = ", ".join(p.name for p in self.params if p.role not in ("out", "const"))
+        blocks, threads = launch if isinstance(launch, tuple) and len(launch) == 2 else (launch, None)
+        sizes = f"grid={shown(blocks)}" if isinstance(blocks, int | tuple) else "grid=(number of workgroups)"
+        workgroup = shown(threads) if isinstance(threads, int | tuple) else "64"
+        raise ArgumentTypeError(
+            f"{self.__name__}[...] launches nothing",
+            fix=f"call {self.__name__}({names}): the arrays say how much runs, or domain=(how many invocations), or "
+            f"{sizes}; threads of a block are in @vyre.kernel(workgroup={workgroup})",
+        )
+
+    __iter__ = None  # or Python would ask __getitem__ for elements
 
     def start(
         self,
@@ -174,7 +212,11 @@ class Kernel:
 
         Inputs may be changed as soon as this returns; outputs given by the caller are written when the result is taken.
         """
-        return _call_type()(self, args, named, grid, domain, sizes, config).start()
+        try:
+            return _call_type()(self, args, named, grid, domain, sizes, config).start()
+        except MISTAKES as e:
+            end_at_the_caller(e)
+            raise
 
     def explain(
         self,
@@ -186,16 +228,29 @@ class Kernel:
         **named: Any,
     ) -> Explanation:
         """What this call would do, and why. Nothing runs."""
-        return _call_type()(self, args, named, grid, domain, sizes, config).explain()
+        try:
+            return _call_type()(self, args, named, grid, domain, sizes, config).explain()
+        except MISTAKES as e:
+            end_at_the_caller(e)
+            raise
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A kernel travels as its name: the other process imports the module that defines it."""
-        if "<locals>" in self.__qualname__:
-            raise ArgumentTypeError(
-                f"{self.__name__} is defined inside a function and cannot be found by another process",
-                fix="define the kernel at the top of a module, or send kernel.program",
-            )
-        return _import_kernel, (self.__module__, self.__qualname__, self.backend)
+        """A kernel that its module has under its name travels as that name; any other one as its programs."""
+        if self._is_at_its_name():
+            return _import_kernel, (self.__module__, self.__qualname__, self.backend)
+        source = _ProgramSource(self.__name__, self.params, self.workgroup)
+        programs = {key: program.to_wire() for key, program in self._programs.items()}
+        names = {"__qualname__": self.__qualname__, "__module__": self.__module__, "__doc__": self.__doc__}
+        return _arrived, (source, programs, names, self.backend)
+
+    def _is_at_its_name(self) -> bool:
+        """Whether another process finds it by importing its module; what was typed at a prompt is in no module."""
+        found: Any = sys.modules.get(self.__module__)
+        if self.__module__ == "__main__" and not hasattr(found, "__file__"):
+            return False
+        for name in self.__qualname__.split("."):
+            found = getattr(found, name, None)
+        return isinstance(found, Kernel) and found._source is self._source
 
     def __copy__(self) -> Kernel:
         return self
@@ -253,6 +308,20 @@ def _import_kernel(module: str, qualname: str, backend: str | None) -> Kernel:
     return found if backend is None else found.on(backend)  # type: ignore[no-any-return]
 
 
+def _arrived(
+    source: _ProgramSource, programs: dict[tuple[Any, ...], bytes], names: dict[str, Any], backend: str | None
+) -> Kernel:
+    """A kernel that travelled as its programs."""
+    from ..foundation.ir.program import Program
+
+    kernel = Kernel.__new__(Kernel)
+    kernel._start(source)
+    kernel.__dict__.update(names)
+    kernel._programs = {key: Program.from_wire(wire) for key, wire in programs.items()}
+    kernel._only_program = None if kernel._consts else kernel._programs[()]
+    return kernel if backend is None else kernel.on(backend)
+
+
 @cache
 def _call_type() -> type[Call]:
     """What runs a call; it comes with NumPy, and an import statement would cost every call 0.7 us."""
@@ -264,19 +333,45 @@ def _call_type() -> type[Call]:
 @overload
 def kernel(function: Callable[..., Any], /) -> Kernel: ...
 @overload
+def kernel(*, source: str, workgroup: Workgroup = 64) -> Kernel: ...
+@overload
 def kernel(*, workgroup: Workgroup = 64) -> Callable[[Callable[..., Any]], Kernel]: ...
 def kernel(
-    function: Any = _NO_FUNCTION, /, *, workgroup: Workgroup = 64, **unknown: object
+    function: Any = _ABSENT, /, *, workgroup: Workgroup = 64, source: Any = _ABSENT, **unknown: object
 ) -> Kernel | Callable[[Callable[..., Any]], Kernel]:
-    """Make a function a compute kernel. `workgroup` is the number of invocations that share memory and barriers."""
-    if unknown:
-        raise ArgumentTypeError(
-            f"kernel() has no option {', '.join(unknown)}", fix="write @vyre.kernel(workgroup=64) above a function"
-        )
-    if function is not _NO_FUNCTION:
-        if not callable(function):
+    """Make a function a compute kernel. `workgroup` is the number of invocations that share memory and barriers.
+
+    `source` is the text of the function instead, where Python keeps none; it sees the names of the caller.
+    """
+    try:
+        if unknown:
             raise ArgumentTypeError(
-                f"kernel() got a {type(function).__name__}", fix="write @vyre.kernel(workgroup=64) above a function"
+                f"kernel() has no option {', '.join(unknown)}", fix="write @vyre.kernel(workgroup=64) above a function"
             )
-        return Kernel(function, workgroup)
-    return lambda f: Kernel(f, workgroup)
+        if source is not _ABSENT:
+            if function is not _ABSENT:
+                raise ArgumentTypeError("kernel() got a function and a text", fix="pass one of them")
+            caller = sys._getframe(1)
+            return Kernel(_defined_by(source, {**caller.f_globals, **caller.f_locals}), workgroup)
+        if function is not _ABSENT:
+            return Kernel(function, workgroup)
+    except MISTAKES as e:
+        end_at_the_caller(e)
+        raise
+
+    def decorate(function: Callable[..., Any]) -> Kernel:
+        try:
+            return Kernel(function, workgroup)
+        except MISTAKES as e:
+            end_at_the_caller(e)
+            raise
+
+    return decorate
+
+
+def _defined_by(text: object, names: dict[str, object]) -> Callable[..., Any]:
+    from ..foundation.language.source import defined_by
+
+    if not isinstance(text, str):
+        raise ArgumentTypeError(f"source is a {type(text).__name__}", fix='pass a text: source="def k(...): ..."')
+    return defined_by(text, names)

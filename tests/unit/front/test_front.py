@@ -407,8 +407,12 @@ W = np.arange(4, dtype=np.uint32)
         (lambda: echo(u32)(10**5000, sizes={"out": 1}), ValueError, "does not fit u32", "4294967295"),
         (lambda: vyre.kernel(workgroup_size=64), TypeError, "no option workgroup_size", "workgroup=64"),
         (lambda: vyre.kernel(None), TypeError, "NoneType", "workgroup=64"),
-        (lambda: pickle.dumps(echo(u32)), TypeError, "inside a function", "kernel.program"),
         (lambda: vyre.kernel(5), TypeError, "int", "@vyre.kernel(workgroup=64)"),
+        (lambda: saxpy[4, 256](2.0, F, F), TypeError, "saxpy[...] launches nothing", "call saxpy(alpha, x, y): "),
+        (lambda: saxpy[4, 256](2.0, F, F), TypeError, "nothing", "or domain=(how many invocations), or grid=4;"),
+        (lambda: saxpy[4, 256](2.0, F, F), TypeError, "nothing", "are in @vyre.kernel(workgroup=256)"),
+        (lambda: saxpy[(2, 3), (8, 8)](2.0, F, F), TypeError, "nothing", "grid=(2, 3); threads of a block"),
+        (lambda: saxpy[lambda meta: (1,)](2.0, F, F), TypeError, "nothing", "or grid=(number of workgroups); "),
     ],
 )
 def test_a_wrong_argument_is_refused_with_a_fix(call, error, message, fix):
@@ -418,6 +422,11 @@ def test_a_wrong_argument_is_refused_with_a_fix(call, error, message, fix):
     text = str(caught.value)
     assert message in text.partition("Fix: ")[0]
     assert fix in text.partition("Fix: ")[2]
+
+
+def test_a_kernel_has_no_elements():
+    with pytest.raises(TypeError, match="'Kernel' object is not iterable"):
+        iter(saxpy)
 
 
 def test_two_written_arguments_that_share_memory_are_refused():

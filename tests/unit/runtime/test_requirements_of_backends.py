@@ -104,9 +104,15 @@ def test_wgpu_names_files_that_are_not_there_and_devices_that_compute_wrongly(mo
     class Record:
         why_not = "it cannot add"
 
+    monkeypatch.setattr(findings.sys, "platform", "linux")
+    monkeypatch.setattr(adapters, "why_none", lambda: "there is none")
+    assert found("wgpu")["ICD files"].verdict == "warn"
     monkeypatch.setattr(adapters, "why_none", lambda: None)
     monkeypatch.setattr(adapters, "adapters", tuple)
     monkeypatch.setattr(adapters, "name_of", lambda adapter: "board")
     monkeypatch.setattr(exactness, "best", lambda: None)
     monkeypatch.setattr(exactness, "record_of", lambda adapter: Record)
+    assert found("wgpu")["ICD files"][1:] == (
+        "ok", "no driver for Vulkan announces itself, and an adapter is found without one", "",
+    )  # fmt: skip
     assert found("wgpu")["f32"][1:] == ("fail", "board cannot be used, as it cannot add", "update its driver")

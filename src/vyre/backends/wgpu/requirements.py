@@ -11,14 +11,19 @@ from importlib.util import find_spec
 from ...driver.contract.requirement import Check, installed, listed, said
 from . import devices
 
+NONE_ANNOUNCED = "no driver for Vulkan announces itself"
+
 
 def findings() -> Iterator[Check]:
     yield installed("wgpu", extra="wgpu")
     if find_spec("wgpu") is None:
         return
-    if sys.platform.startswith("linux"):  # elsewhere the system brings its own
-        yield icd_files()
+    files = icd_files() if sys.platform.startswith("linux") else None  # elsewhere the system brings its own
+    if files is not None and files.detail != NONE_ANNOUNCED:
+        yield files  # before a driver is loaded, which may end this process
     why = devices.why_none()
+    if files is not None and files.detail == NONE_ANNOUNCED:
+        yield files if why else Check("ICD files", "ok", f"{NONE_ANNOUNCED}, and an adapter is found without one")
     names = "" if why else ", ".join(devices.name_of(a) for a in devices.adapters())
     yield said("adapters", why, names)
     if why is None:
@@ -53,6 +58,6 @@ def icd_files() -> Check:
     return Check(
         "ICD files",
         "warn",
-        "no driver for Vulkan announces itself",
+        NONE_ANNOUNCED,
         "install the driver of the GPU, or mesa-vulkan-drivers to emulate one on the processor",
     )

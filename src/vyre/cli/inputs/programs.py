@@ -308,7 +308,7 @@ def inputs_of(kernel: Kernel, given: Sequence[str]) -> dict[str, Input]:
                 fix=f"did you mean {near[0]}?" if near else f"use one of: {', '.join(params)}",
             )
         found[name] = _input(params[name], text, sum(i.origin.startswith("random:") for i in found.values()))
-    missing = [p.name for p in kernel.params if p.name not in found and p.role not in ("out", "const")]
+    missing = [p.name for p in kernel.params if p.name not in found and p.role != "const" and not p.is_optional]
     if missing:
         hint = " ".join(f"--input {n}={'1' if params[n].role == 'scalar' else 'random:1000'}" for n in missing)
         raise ArgumentTypeError(f"{kernel.__name__} needs {', '.join(missing)}", fix=f"add {hint}")

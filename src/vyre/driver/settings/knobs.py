@@ -284,6 +284,11 @@ MAX_STEPS: Knob[int | None] = Knob(
     meaning="The largest program that is compiled, by `program.stats.steps`.",
     read="when a program is compiled for a backend for the first time",
 )  # fmt: skip
+DEBUG = Knob(
+    "debug", YES_OR_NO, default=False, without="no",
+    meaning="Tracebacks of mistakes in kernels and arguments show the functions of vyre too.",
+    read="when such an error is raised",
+)  # fmt: skip
 PIPELINE_CACHE_ENTRIES = Knob(
     "pipeline_cache_entries", COUNT, default=256,
     meaning="How many compiled programs a backend keeps in memory.",
@@ -305,6 +310,7 @@ TABLE: dict[str, Knob[Any]] = {
         ACQUIRE_TIMEOUT,
         CACHE_DIR,
         MAX_STEPS,
+        DEBUG,
         PIPELINE_CACHE_ENTRIES,
         PIPELINE_CACHE_BYTES,
     )

@@ -1,4 +1,7 @@
-"""Calls in the kernel language: conversions, functions of vyre, a few of Python's own, helpers."""
+"""Calls in the kernel language: conversions, functions of vyre, a few of Python's own, helpers.
+
+And tables of numbers that are known while compiling, which `len()`, an index or an attribute asks.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,9 @@ import math
 from abc import abstractmethod
 from functools import reduce
 from types import BuiltinFunctionType, FunctionType
+from typing import Any
 
+from ..ir.build import Builder
 from ..ir.dtypes import DataType, bool_, can_cast, f32, f64, i32, u32
 from ..ir.nodes import (
     BinOp,
@@ -23,26 +28,136 @@ from ..ir.nodes import (
     SubgroupShuffle,
     SubgroupSize,
     UnOp,
+    Var,
     lit,
+    show_number,
 )
 from ..ir.ops import AtomicOp, BinaryOp, ReduceOp, UnaryOp
 from ..ir.program import Access
-from ..meaning.arith import binary
+from ..ir.visit import fold
+from ..meaning.arith import binary, unary
 from . import lang
 from .exprs import LONG_CHAIN, ExpressionCompiler
-from .lang import DeviceFunction, Intrinsic, element_type
-from .refused_syntax import BUILTIN_FIXES, FOREIGN_FUNCTIONS, FOREIGN_TYPES
-from .source import FunctionSource, Place
-from .values import Const, Nothing, Number, Outside, Result, Scalar, Typed, show
+from .lang import DeviceFunction, Ids, Intrinsic, element_type
+from .refused_syntax import BUILTIN_FIXES, FOREIGN_FUNCTIONS, FOREIGN_TYPES, foreign_fix
+from .source import MISSING, FunctionSource, Place, Table, dotted_name
+from .values import Const, Frame, Nothing, Number, Outside, Result, Scalar, Typed, outside_value, show
 
 
 class CallCompiler(ExpressionCompiler):
-    """Compiles calls; what a helper's statements mean is left to the compiler of statements."""
+    """Compiles calls and tables; what a helper's statements mean is left to the compiler of statements."""
+
+    def __init__(self, builder: Builder, frame: Frame) -> None:
+        super().__init__(builder, frame)
+        self.numbers: dict[str, Number] = {}  # of locals of the program that have one value, known while compiling
+
+    # -- numbers and tables
+
+    def constant(self, node: ast.expr) -> Scalar:
+        """The value where a number known while compiling is needed: a name that was given one, once, stands for it."""
+        value = self.scalar(node)
+        number = self.known_number(value)
+        return value if number is None else Const(number)
+
+    def known_number(self, value: Scalar) -> Number | None:
+        """What a value will be, if only whole numbers known while compiling and names for such are part of it."""
+        if isinstance(value, Const):
+            return value.value
+
+        def computed(expr: Expr, parts: tuple[Any, ...]) -> Any:
+            match expr:
+                case Lit(dtype=t) if t == bool_ or t.is_int or t in (f32, f64):
+                    return expr.value
+                case Var(name=name):
+                    return self.numbers.get(name)
+                case BinOp(op=BinaryOp() as op, left=operand) if None not in parts and _is_whole(operand):
+                    return binary(op, operand.type_hint)(*parts)
+                case UnOp(op=UnaryOp() as op, operand=operand) if None not in parts and _is_whole(operand):
+                    return unary(op, operand.type_hint)(*parts)
+            return None
+
+        found: Number | None = fold(value.expr, computed)
+        return found
+
+    def table(self, node: ast.expr) -> Table | None:
+        """The table that an expression stands for; None of anything else, of which nothing is compiled."""
+        found: object = MISSING
+        match node:
+            case ast.Tuple(elts=items) | ast.List(elts=items):
+                return self._written_table(items)
+            case ast.Name(id=name):
+                binding = self.frame.find(name)
+                found = binding.what if isinstance(binding, Outside) else self.outside(name)
+            case ast.Attribute() | ast.Subscript():
+                found = self.outside(dotted_name(node))
+                if found is MISSING and self.table(node.value) is not None:
+                    inner = self.value(node)
+                    found = inner.what if isinstance(inner, Outside) else MISSING
+        return found if isinstance(found, Table) else None
+
+    def _written_table(self, nodes: list[ast.expr]) -> Table | None:
+        """`(1, 2, n)`, where all of it is known while compiling."""
+        items: list[object] = []
+        for node in nodes:
+            inner = self.table(node)
+            if inner is None and any(isinstance(n, ast.Call | ast.Starred) for n in ast.walk(node)):
+                return None
+            value = inner or self.constant(node)
+            if isinstance(value, Typed):
+                return None
+            items.append(value.value if isinstance(value, Const) else value)
+        return Table("tuple", tuple(items))
+
+    def _attribute(self, node: ast.Attribute) -> Result:
+        table = self.table(node.value)
+        if table is None:
+            return super()._attribute(node)
+        name = show(node.value)
+        if node.attr in table.fields:
+            return outside_value(table.items[table.fields.index(node.attr)], f"{name}.{node.attr}")
+        fix = f"use one of: {', '.join(table.fields)}" if table.fields else f"use {name}[0] and len({name})"
+        raise self.fail(node, f"the {table.kind} `{name}` has no `.{node.attr}` in kernels", fix)
+
+    def _load(self, node: ast.Subscript) -> Result:
+        table = self.table(node.value)
+        called = self.outside(dotted_name(node.value)) if table is None else None
+        if isinstance(called, Intrinsic):
+            name = show(node.value)
+            raise self.fail(node, f"`{name}` is a function, and takes no []", f"call it: {name}({called.signature})")
+        if table is None:
+            return super()._load(node)
+        name = show(node.value)
+        found: object = table
+        for at in node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]:
+            if not isinstance(found, Table):
+                raise self.fail(at, f"`{name}` is a number and has no elements", "leave this index out")
+            index = self._place(found, at, name)
+            name, found = f"{name}[{index}]", found.items[index]
+        return outside_value(found, name)
+
+    def _place(self, table: Table, at: ast.expr, name: str) -> int:
+        count = len(table.items)
+        if isinstance(at, ast.Slice):
+            raise self.fail(at, "slices are not part of kernels", f"index one element: {name}[0]")
+        index = self.constant(at)
+        if isinstance(index, Typed):
+            fix = f"loop with static_range({count}), or pass {name} as a parameter: Uniform[f32, {count}]"
+            raise self.fail(at, f"the index of `{name}` is not known while compiling", fix)
+        if isinstance(index.value, bool | float):
+            raise self.fail(at, f"the index {index.value!r} is not a whole number", "use whole numbers")
+        if not -count <= index.value < count:
+            fix = f"use 0 to {count - 1}" if count else "leave it out"
+            raise self.fail(at, f"the index {show_number(index.value)} lies outside the {count} elements", fix)
+        return index.value
+
+    # -- calls
 
     def _call(self, node: ast.Call) -> Result:
         target = self.value(node.func)
         if not isinstance(target, Outside):
-            raise self.fail(node.func, f"`{show(node.func)}` cannot be called", "call functions of vyre and helpers")
+            value = isinstance(target, Typed | Const)
+            fix = "it is a value: leave the parentheses out" if value else "call functions of vyre and helpers"
+            raise self.fail(node.func, f"`{show(node.func)}` cannot be called", fix)
         what = target.what
         if isinstance(what, DeviceFunction):
             return self.inline(what, node)
@@ -53,7 +168,8 @@ class CallCompiler(ExpressionCompiler):
             return self.cast(t, self.arguments(node, t.name, "x")[0], node)
         if what is len:
             (arg,) = self.arguments(node, "len", "x")
-            return self.length(self.buffer(arg))
+            table = self.table(arg)
+            return self.length(self.buffer(arg)) if table is None else Const(len(table.items))
         if what is abs:
             return self._abs(self.arguments(node, "abs", "x")[0], node)
         if what is min or what is max:
@@ -125,6 +241,9 @@ class CallCompiler(ExpressionCompiler):
         return self.checked(UnOp(UnaryOp.ABS, value.expr), (value.dtype,), node, operand=arg)
 
     def _extreme(self, op: BinaryOp, node: ast.Call) -> Scalar:
+        if len(node.args) == 1 and isinstance(node.args[0], ast.Name) and not node.keywords:
+            fix = f"write {op.text}(a, b); of a buffer, compare its elements in a for loop"
+            raise self.fail(node, f"{op.text}() takes 2 arguments, not 1", fix)
         nodes = self.arguments(node, op.text, "a, b") if len(node.args) < 2 or node.keywords else node.args
         values = self.scalars(*nodes)
         known = [v.value for v in values if isinstance(v, Const) and not isinstance(v.value, bool)]
@@ -266,6 +385,10 @@ def rounds_twice(source: DataType, target: DataType) -> bool:
     return target.name == "f16" and source.name == "f64"
 
 
+def _is_whole(expr: Expr) -> bool:
+    return expr.type_hint is not None and expr.type_hint.is_int
+
+
 def _clamped(word: Expr, t: DataType) -> Expr:
     """A word that came from a float, at most as far out as `t` reaches."""
     low, high = t.limits
@@ -280,6 +403,8 @@ def _middle(t: DataType) -> DataType | None:
 
 
 def _unknown_call(what: object, name: str) -> tuple[str, str]:
+    if isinstance(what, Ids):
+        return f"`{name}` is not called", f"write {name}.x, {name}.y or {name}.z"
     short = name.rpartition(".")[2]
     word = FOREIGN_FUNCTIONS.get(short, short)
     if isinstance(what, type | BuiltinFunctionType) and what in BUILTIN_FIXES:
@@ -292,6 +417,9 @@ def _unknown_call(what: object, name: str) -> tuple[str, str]:
         return f"`{name}` is not the kernel's own {word}", f"use Python's {word}"
     if isinstance(getattr(what, "_source", None), FunctionSource):
         return f"`{name}` is a kernel, and kernels cannot call kernels", "make a @vyre.device function that both call"
+    fix = foreign_fix(name)
+    if fix is not None:
+        return f"`{name}` is not part of kernels", fix
     if isinstance(what, FunctionType) and not (what.__module__ or "").startswith("numpy"):
         return f"`{name}` cannot be called in a kernel", "decorate it with @vyre.device, or use the functions of vyre"
     return f"`{name}` cannot be called in a kernel", "use the functions of vyre, or compute it before the kernel"

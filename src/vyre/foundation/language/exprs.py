@@ -35,6 +35,7 @@ from ..ir.program import Access
 from ..ir.visit import walk_exprs
 from .lang import DeviceFunction, Ids, Intrinsic, element_type
 from .numbers import BINARY, NumberCompiler
+from .refused_syntax import BUFFER_FIXES, FOREIGN_TYPES, foreign_fix
 from .source import MISSING, Place, dotted_name
 from .values import (
     Const,
@@ -46,10 +47,12 @@ from .values import (
     Scalar,
     Typed,
     adapts,
+    kind_of,
     misplaced,
     outside_value,
     refusal,
     show,
+    undefined,
 )
 
 BOOL_FORMS = {BinaryOp.BIT_AND: BinaryOp.AND, BinaryOp.BIT_OR: BinaryOp.OR, BinaryOp.BIT_XOR: BinaryOp.NE}
@@ -188,11 +191,7 @@ class ExpressionCompiler(NumberCompiler, ABC):
             raise self.fail(node, f"`{name}` is used before it is assigned", f"assign `{name}` above this line")
         found = self.outside(name)
         if found is MISSING:
-            raise self.fail(
-                node,
-                f"`{name}` is not defined",
-                "correct the spelling, or define it before the kernel; a later value is not seen",
-            )
+            raise self.fail(node, *undefined(name))
         return outside_value(found, name)
 
     def _attribute(self, node: ast.Attribute) -> Result:
@@ -200,11 +199,15 @@ class ExpressionCompiler(NumberCompiler, ABC):
         found = self.outside(dotted)
         if dotted is not None and found is not MISSING:
             return outside_value(found, dotted)
+        fix = foreign_fix(dotted) if dotted and dotted.partition(".")[0] not in self.frame.source.locals else None
+        if fix is not None:
+            raise self.fail(node, f"`{dotted}` is not part of kernels", fix)
         base = self.value(node.value)
         if isinstance(base, Buffer):
             if node.attr == "size":
                 return self.length(base)
-            raise self.fail(node, f"buffers have no `.{node.attr}`", "use x[i], len(x) or x.size")
+            fix = BUFFER_FIXES.get(node.attr, "use x[i], len(x) or x.size")
+            raise self.fail(node, f"buffers have no `.{node.attr}`", fix)
         if isinstance(base, Outside) and isinstance(base.what, Ids):
             if node.attr in ("x", "y", "z"):
                 return Typed(getattr(base.what, node.attr), u32)
@@ -213,11 +216,10 @@ class ExpressionCompiler(NumberCompiler, ABC):
             own = isinstance(base.what, ModuleType) and node.attr in ("abs", "len", "max", "min", "range")
             fix = f"use Python's {node.attr}" if own else "correct the spelling"
             raise self.fail(node, f"`{base.name}` has no `{node.attr}`", fix)
-        raise self.fail(
-            node,
-            f"`.{node.attr}` is an attribute that kernels cannot read",
-            "bind the number to a name before the kernel, or pass it as a parameter",
-        )
+        fix = "bind the number to a name before the kernel, or pass it as a parameter"
+        if isinstance(base, Typed):
+            fix = f"`{show(node.value)}` is one number: use it as it is, or convert it with f32(...)"
+        raise self.fail(node, f"`.{node.attr}` is an attribute that kernels cannot read", fix)
 
     def length(self, buffer: Buffer) -> Scalar:
         return Const(buffer.decl.count) if buffer.decl.count else Typed(buffer.length, u32)
@@ -419,7 +421,7 @@ class ExpressionCompiler(NumberCompiler, ABC):
         elif isinstance(found, Outside) and not callable(found.what):
             raise self.fail(
                 node,
-                f"`{name}` is a {type(found.what).__name__}, not a buffer",
+                f"`{name}` is a {kind_of(found.what)}, not a buffer",
                 f"pass it as a parameter: {name}: In[f32]",
             )
         raise self.fail(node, f"`{name}` is not a buffer", fix)
@@ -432,7 +434,7 @@ class ExpressionCompiler(NumberCompiler, ABC):
             raise self.fail(node, "buffers are flat", "compute one index: x[row * width + column]")
         return self.buffer(node.value, indexed=True)
 
-    def _load(self, node: ast.Subscript) -> Typed:
+    def _load(self, node: ast.Subscript) -> Result:
         buffer = self.indexed(node)
         return self.load(buffer, self.index(self.scalar(node.slice), node.slice, buffer.decl.count), node)
 
@@ -450,7 +452,9 @@ class ExpressionCompiler(NumberCompiler, ABC):
         found = self.value(node)
         t = element_type(found.what) if isinstance(found, Outside) else None
         if t is None:
-            raise self.fail(node, f"`{show(node)}` is not a type of kernels", "use u32, i32, f32, bool or another type")
+            ours = FOREIGN_TYPES.get(getattr(found.what, "__name__", "")) if isinstance(found, Outside) else None
+            fix = f"write {ours}" if ours else "use u32, i32, f32, bool or another type"
+            raise self.fail(node, f"`{show(node)}` is not a type of kernels", fix)
         return t
 
     @abstractmethod

@@ -217,6 +217,9 @@ class HelperCompiler(CallCompiler):
             return given
         if isinstance(note, Annotation):
             raise self.fail(at, f"`{name}` is a buffer, and this is a value", "pass a buffer")
+        number = self.known_number(given) if note is const else None
+        if number is not None:
+            given = Const(number)
         if isinstance(given, Const) and (note is const or (t is None and not changed)):
             return given
         if note is const:

@@ -10,8 +10,9 @@ import ast
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from ...errors import VyreError
 from ..ir.build import Builder, workgroup_shape
-from ..ir.dtypes import DataType
+from ..ir.dtypes import DataType, bool_
 from ..ir.nodes import Load, lit
 from ..ir.program import Access, Program
 from ..ir.value import Value
@@ -20,7 +21,7 @@ from .lang import Annotation, const, element_type
 from .refused_syntax import FOREIGN_TYPES
 from .source import FunctionSource
 from .stmts import StatementCompiler
-from .values import Const, Frame, Local, outside_value
+from .values import Const, Frame, Local, adapts, outside_value
 
 RESERVED = ("grid", "domain", "sizes", "config")
 """Keywords of a kernel's call."""
@@ -37,12 +38,18 @@ class _NoDefault:
     def __repr__(self) -> str:
         return "NO_DEFAULT"
 
+    def __reduce__(self) -> str:
+        return "NO_DEFAULT"  # the same object in every process
+
 
 NO_DEFAULT: object = _NoDefault()
 
 
 class Param(Value):
-    """A parameter of a kernel. `role` is in, out, inout, uniform, scalar or const; `count` 0 is sized at dispatch."""
+    """A parameter of a kernel. `role` is in, out, inout, uniform, scalar or const; `count` 0 is sized at dispatch.
+
+    `default` is the number that a scalar or const is where a call gives none; `keyword` says that it goes by name only.
+    """
 
     name: str
     role: str
@@ -50,6 +57,19 @@ class Param(Value):
     count: int = 0
     default: object = NO_DEFAULT
     line: int = 0
+    keyword: bool = False
+
+    @property
+    def is_optional(self) -> bool:
+        """Whether a call may leave it out."""
+        return self.role == "out" or self.default is not NO_DEFAULT
+
+    @property
+    def annotation(self) -> object:
+        """What its function says of it."""
+        if self.element is None:
+            return const
+        return self.element if self.role == "scalar" else Annotation(self.role, self.element, self.count)
 
 
 class KernelSource(FunctionSource):
@@ -65,14 +85,13 @@ class KernelSource(FunctionSource):
         for extra in (args.vararg, args.kwarg):
             if extra is not None:
                 raise self.error(extra, "kernels have a fixed list of parameters", "name every parameter")
-        for default in args.defaults:
-            raise self.error(
-                default, "only compile-time parameters have defaults", "move it behind `*`: *, n: const = 4"
-            )
         if self.tree.returns is not None and self.annotation("return", self.tree.returns) is not None:
             raise self.error(self.tree.returns, "kernels return nothing", "write results to an Out parameter")
-        plain = [self._read_param(arg, NO_DEFAULT) for arg in (*args.posonlyargs, *args.args)]
-        for param, arg in zip(plain, (*args.posonlyargs, *args.args), strict=True):
+        positional = [*args.posonlyargs, *args.args]
+        given = self.fn.__defaults__ or ()
+        absent = [NO_DEFAULT] * (len(positional) - len(given))
+        plain = [self._read_param(arg, default) for arg, default in zip(positional, (*absent, *given), strict=True)]
+        for param, arg in zip(plain, positional, strict=True):
             if param.role == "const":
                 raise self.error(
                     arg, "a compile-time parameter is positional", f"move it behind `*`: *, {arg.arg}: const"
@@ -80,11 +99,11 @@ class KernelSource(FunctionSource):
         named = []
         for arg in args.kwonlyargs:
             param = self._read_param(arg, (self.fn.__kwdefaults__ or {}).get(arg.arg, NO_DEFAULT))
-            if param.role != "const":
+            if param.role not in ("const", "scalar"):
                 raise self.error(
-                    arg, f"the keyword parameter `{arg.arg}` is not const", "move it before `*`, or annotate it const"
+                    arg, f"the keyword parameter `{arg.arg}` is a buffer", "move it before `*`; it goes by its name too"
                 )
-            named.append(param)
+            named.append(param.replace(keyword=True))
         return (*plain, *named)
 
     def _read_param(self, arg: ast.arg, default: object) -> Param:
@@ -105,13 +124,30 @@ class KernelSource(FunctionSource):
             if default is not NO_DEFAULT and not isinstance(outside_value(default, name), Const):
                 raise self.error(arg, f"the default of `{name}` is not a number", "give a number")
             return Param(name, "const", None, 0, default, line)
+        if t is not None:
+            return Param(name, "scalar", t, 1, self._number(arg, default, t), line)
+        if isinstance(note, Annotation) and default is not NO_DEFAULT:
+            fix = f"drop it: {name}=... is made by the call where it is left out" if note.role == "out" else "drop it"
+            raise self.error(arg, f"the buffer `{name}` has a default", fix)
         if isinstance(note, Annotation):
             return Param(name, note.role, note.element, note.count, NO_DEFAULT, line)
-        if t is not None:
-            return Param(name, "scalar", t, 1, NO_DEFAULT, line)
         raise self.error(
             arg.annotation, f"`{ast.unparse(arg.annotation)}` is no type of kernels", _annotation_fix(note)
         )
+
+    def _number(self, arg: ast.arg, default: object, t: DataType) -> object:
+        """The default of a parameter that is a number: one that its type holds."""
+        if default is NO_DEFAULT:
+            return default
+        number = outside_value(default, arg.arg)
+        if not isinstance(number, Const) or not adapts(number, t):
+            wanted = "True or False" if t == bool_ else "a number" if t.is_float else "a whole number"
+            raise self.error(arg, f"the default of `{arg.arg}` is no {t}", f"give {wanted}")
+        try:
+            lit(number.value, t)
+        except VyreError as e:
+            raise self.error(arg, f"the default of `{arg.arg}`: {e.message}", e.fix) from e
+        return number.value
 
 
 def _annotation_fix(note: object) -> str:

@@ -34,6 +34,7 @@ from ..ir.nodes import (
 )
 from ..ir.ops import AtomicOp, BinaryOp, ReduceOp, UnaryOp
 from ..ir.value import Value
+from .refused_syntax import FOREIGN_TYPES
 
 if TYPE_CHECKING:
     from .source import FunctionSource
@@ -47,6 +48,10 @@ class Annotation(Value):
     role: str
     element: DataType
     count: int = 0
+
+    def __repr__(self) -> str:
+        name = {"inout": "InOut"}.get(self.role, self.role.capitalize())
+        return f"{name}[{self.element}, {self.count}]" if self.count else f"{name}[{self.element}]"
 
 
 class Role:
@@ -62,8 +67,10 @@ class Role:
         element, count = item if isinstance(item, tuple) and len(item) == 2 else (item, 0)
         t = element_type(element)
         if t is None:
+            ours = FOREIGN_TYPES.get(getattr(element, "__name__", ""), "f32")
             raise ArgumentTypeError(
-                f"{self.name}[...] does not name an element type", fix=f"write {self.name}[f32] or {self.name}[u32, 4]"
+                f"{self.name}[...] does not name an element type",
+                fix=f"write {self.name}[{ours}], or {self.name}[{ours}, 4] where the length is fixed",
             )
         literal: tuple[object, ...] = getattr(count, "__args__", (count,))  # of Literal[4]
         n = literal[0]
@@ -237,6 +244,7 @@ class DeviceFunction:
     def __init__(self, fn: Callable[..., Any], source: FunctionSource) -> None:
         self.fn, self.source = fn, source
         self.__name__, self.__doc__, self.__module__ = fn.__name__, fn.__doc__, fn.__module__
+        self.__wrapped__, self.__annotations__ = fn, fn.__annotations__  # for inspect and typing
 
     def __call__(self, *args: object, **kwargs: object) -> NoReturn:
         raise ArgumentTypeError(

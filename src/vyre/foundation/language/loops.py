@@ -12,18 +12,17 @@ flag. Every engine leaves a loop whose whole body is `if go`.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import NamedTuple
 
 from ..ir.dtypes import DataType, bool_, i32, u32
 from ..ir.nodes import BinOp, Cast, Expr, Lit, Select, Var, lit, show_number
 from ..ir.ops import BinaryOp
-from .flow import jumps
 from .inline import Flags, HelperCompiler
 from .lang import static_range
-from .source import dotted_name
-from .values import Binding, Const, Local, Scalar, Typed, show
+from .source import Table, dotted_name, jumps
+from .values import Binding, Const, Local, Outside, Result, Scalar, Typed, outside_value, show
 
 MAX_UNROLLED = 65_536
 """Iterations of one static_range; more is a mistake, or belongs in a range."""
@@ -78,26 +77,63 @@ class LoopCompiler(HelperCompiler):
     def for_(self, node: ast.For) -> None:
         self._no_else(node)
         self.header(node, node.iter)
-        if not isinstance(node.target, ast.Name):
-            raise self.fail(node.target, "a loop has one variable", "write for i in range(n)")
-        binding = self.frame.find(node.target.id)
-        if binding is not None:
-            raise self.fail(node.target, f"`{node.target.id}` has another meaning already", "use another name")
+        names = node.target.elts if isinstance(node.target, ast.Tuple | ast.List) else [node.target]
+        for name in names:
+            if not isinstance(name, ast.Name):
+                raise self.fail(name, "a loop has a name for its variable", "write for i in range(n)")
+            if self.frame.find(name.id) is not None:
+                raise self.fail(name, f"`{name.id}` has another meaning already", "use another name")
+        breaks = any(jumps(n, ast.Break) for n in node.body)
         called = self.outside(dotted_name(node.iter.func)) if isinstance(node.iter, ast.Call) else None
+        items = self._items(node.iter, called)
+        if items is not None:
+            go = self.b.let("go", Lit(bool_, 1)) if breaks else None
+            self._unrolled(node, items, go)
+            return
+        if not isinstance(node.target, ast.Name):
+            fix = (
+                "write for i in range(len(x)), and x[i] inside"
+                if called in (enumerate, zip)
+                else "write for i in range(n)"
+            )
+            raise self.fail(node.target, "a loop has one variable", fix)
         if not isinstance(node.iter, ast.Call) or (called is not range and called is not static_range):
-            raise self.fail(node.iter, "loops run over range() or static_range()", "write for i in range(len(x))")
+            fix = "write for i in range(len(x))"
+            raise self.fail(node.iter, "loops run over range(), static_range() or a tuple of numbers", fix)
         if node.iter.keywords or not 1 <= len(node.iter.args) <= 3:
             raise self.fail(node.iter, "a range takes one to three numbers", "write range(start, stop, step)")
-        breaks = any(jumps(n, ast.Break) for n in node.body)
         go = self.b.let("go", Lit(bool_, 1)) if breaks else None
         if called is static_range:
-            self._unrolled(node, node.target, node.iter, go)
+            self._unrolled(node, self._static_range(node.iter), go)
         else:
             self._counted(node, node.target, node.iter, go)
 
-    def _unrolled(self, node: ast.For, target: ast.Name, call: ast.Call, go: Var | None) -> None:
+    def _items(self, node: ast.expr, called: object) -> Sequence[object] | None:
+        """What a loop over tables goes through, also in `enumerate()` and `zip()`; None of any other loop."""
+        if not isinstance(node, ast.Call):
+            table = self.table(node)
+            return None if table is None else table.items
+        if (called is not enumerate and called is not zip) or node.keywords or not node.args:
+            return None
+        tables = [self.table(arg) for arg in node.args]
+        found = [table.items for table in tables if table is not None]
+        if len(found) < len(tables) or (called is enumerate and len(found) != 1):
+            return None
+        pairs = enumerate(found[0]) if called is enumerate else zip(*found)  # noqa: B905 - as short as Python's
+        return [Table("tuple", tuple(pair)) for pair in pairs]
+
+    def row(self, target: ast.Tuple | ast.List, item: object, at: ast.expr) -> list[Result]:
+        """What each name of `a, b` gets of an item."""
+        count = len(item.items) if isinstance(item, Table) else 1
+        if not isinstance(item, Table) or count != len(target.elts):
+            many = "a number" if not isinstance(item, Table) else f"{count} values"
+            raise self.fail(target, f"{many} for {len(target.elts)} targets", "write as many names as there are values")
+        return [outside_value(part, show(at)) for part in item.items]
+
+    def _static_range(self, call: ast.Call) -> range:
         numbers: list[int] = []
-        for arg, value in zip(call.args, self.scalars(*call.args), strict=True):
+        for arg in call.args:
+            value = self.constant(arg)
             if not isinstance(value, Const) or isinstance(value.value, bool | float):
                 raise self.fail(
                     arg, "static_range() needs whole numbers known while compiling", "use range(), or a const parameter"
@@ -106,14 +142,31 @@ class LoopCompiler(HelperCompiler):
         turns = self._python_range(numbers, call)
         if _length(turns) > MAX_UNROLLED:
             raise self.fail(call, f"static_range() of {show_number(_length(turns))} turns", "use range()")
+        return turns
+
+    def _unrolled(self, node: ast.For, items: Iterable[object], go: Var | None) -> None:
         span = self.b.span
-        for number in turns:
+        for item in items:
             self.b.span = span
             with self._while_set(go), self._iteration(node, go) as names:
-                names[target.id] = Const(number)
+                names.update(self._variables(node, item))
                 self.block(node.body)
             if self.b.returned:
                 return
+
+    def _variables(self, node: ast.For, item: object) -> dict[str, Binding]:
+        """The names of one turn."""
+        target = node.target
+        if isinstance(target, ast.Tuple | ast.List):
+            targets, parts = target.elts, self.row(target, item, node.iter)
+        else:
+            targets, parts = [target], [outside_value(item, show(node.iter))]
+        found: dict[str, Binding] = {}
+        for name, part in zip(targets, parts, strict=True):
+            assert isinstance(name, ast.Name)
+            assert isinstance(part, Const | Outside)
+            found[name.id] = part
+        return found
 
     def _while_set(self, go: Var | None) -> AbstractContextManager[None]:
         """The block of one turn: the loop is over once its flag is clear."""

@@ -43,7 +43,7 @@ REFUSED_EXPRESSIONS: dict[str, tuple[str, str]] = {
 BUILTIN_FIXES: dict[object, str] = {
     print: "store what you want to see to a buffer, or stop with trap()",
     int: "convert with i32(x) or u32(x)",
-    float: "convert with f32(x)",
+    float: "convert with f32(x); math.inf and math.nan are numbers too",
     str: "use numbers",
     round: "call vyre.round, which rounds half away from zero",
     pow: "multiply: x * x",
@@ -54,6 +54,21 @@ BUILTIN_FIXES: dict[object, str] = {
     zip: "write for i in range(len(x))",
     any: "use or",
     all: "use and",
+    sorted: "sort before the kernel with np.sort, or swap elements in a for loop",
+    reversed: "write for i in range(n - 1, -1, -1)",
+    map: "write a for loop",
+    filter: "write a for loop with an if",
+    list: "use shared(), a parameter, or one name per value",
+    tuple: "use one name per value",
+    dict: "use one name per value",
+    set: "use one name per value",
+    complex: "use two numbers, one for each part",
+    isinstance: "types are known while compiling: annotate the parameter",
+    type: "types are known while compiling: annotate the parameter",
+    input: "pass it as a parameter",
+    open: "read the file before the kernel, and pass an array",
+    hash: "mix the bits of a u32 with *, ^ and >>",
+    bin: "use popcount(x), clz(x) or x >> k & 1",
 }
 FOREIGN_TYPES: dict[str, str] = {
     "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64", "uint8": "u8", "uint16": "u16", "uint32": "u32",
@@ -67,3 +82,103 @@ FOREIGN_FUNCTIONS: dict[str, str] = {
     "arccos": "acos", "arctan": "atan", "bitwise_count": "popcount",
 }  # fmt: skip
 """What others call our functions."""
+_PIXEL = "compute one index: x[row * width + column]"
+_ONE = "a kernel says what one invocation does: use gid.x for its place"
+_AHEAD = "compute it before the kernel, and pass numbers or an array"
+FOREIGN_FIXES: dict[str, str] = {
+    "threadIdx": "use lid.x, .y or .z: the invocation in its workgroup",
+    "blockIdx": "use wg.x, .y or .z: the workgroup",
+    "blockDim": "name the number that stands in @vyre.kernel(workgroup=...), and use that name in both places",
+    "gridDim": "pass the number of workgroups as a parameter: n: u32",
+    "laneid": "call subgroup_local_id()",
+    "warpsize": "call subgroup_size(), which is 32 on every machine",
+    "grid": "use gid.x, and gid.y and gid.z for more axes",
+    "gridsize": "pass the number of invocations as a parameter: n: u32",
+    "shared.array": "write tile = shared(f32, 256) on a line of its own",
+    "local.array": "use one name per value, or shared()",
+    "const.array_like": "pass a table as Uniform[f32, 4], or capture a tuple of numbers",
+    "atomic": "call atomic_add(buf, i, value), atomic_max, atomic_cas, ...",
+    "syncthreads": "call barrier()",
+    "__syncthreads": "call barrier()",
+    "syncwarp": "call barrier(); the 32 of a subgroup have no barrier of their own",
+    "shfl_sync": "call subgroup_shuffle(x, lane)",
+    "ballot_sync": "call subgroup_ballot(condition)",
+    "atomicAdd": "call atomic_add(buf, i, value)",
+    "atomicMax": "call atomic_max(buf, i, value)",
+    "atomicMin": "call atomic_min(buf, i, value)",
+    "atomicCAS": "call atomic_cas(buf, i, expected, value)",
+    "printf": "store what you want to see to a buffer, or stop with trap()",
+    "get_global_id": "use gid.x, gid.y or gid.z",
+    "get_local_id": "use lid.x, lid.y or lid.z",
+    "get_group_id": "use wg.x, wg.y or wg.z",
+    "get_global_size": "pass the number of invocations as a parameter: n: u32",
+    "get_local_size": "name the number that stands in @vyre.kernel(workgroup=...), and use that name in both places",
+    "tl.load": "read one element: x[i]; outside of x it is 0, so no mask is needed",
+    "tl.store": "write one element: x[i] = value; outside of x nothing is written, so no mask is needed",
+    "tl.program_id": "use wg.x for the workgroup, or gid.x for the invocation",
+    "tl.num_programs": "pass the number of workgroups as a parameter: n: u32",
+    "tl.arange": _ONE,
+    "tl.zeros": "use one name per value, or shared(), which begins as zero",
+    "tl.full": "use one name per value, or shared()",
+    "tl.sum": "add over the workgroup with shared() and barrier(), or over 32 with subgroup_add(x)",
+    "tl.max": "call max(a, b) for two, subgroup_max(x) for 32",
+    "tl.dot": "write the loop over k: total += a[i * n + k] * b[k * m + j]",
+    "tl.constexpr": "write *, N: const = 8 as a parameter",
+    "tl.cdiv": "write (n + m - 1) // m",
+    "tl.atomic_add": "call vyre.atomic_add(buf, i, value)",
+    "gamma": _AHEAD, "lgamma": _AHEAD, "comb": _AHEAD, "perm": _AHEAD, "factorial": _AHEAD,
+    "gcd": "write the while loop",
+    "pow": "multiply: x * x, or write exp2(y * log2(x)) where x is a positive f32",
+    "prod": "multiply in a for loop",
+    "mean": "add in a for loop, and divide by f32(len(x))",
+    "cumsum": "add in a for loop, or scan with shared() and barrier()",
+    "argmax": "compare in a for loop, and keep the index", "argmin": "compare in a for loop, and keep the index",
+    "dot": "add the products in a for loop", "matmul": "add the products in a for loop",
+    "clip": "write max(low, min(x, high))", "clamp": "write max(low, min(x, high))",
+    "zeros": "declare an Out parameter, which begins as zero, or use shared()",
+    "ones": "declare a parameter, or use shared() and store 1 to it",
+    "empty": "declare an Out parameter, or use shared()",
+    "zeros_like": "declare an Out parameter, which begins as zero",
+    "arange": _ONE, "linspace": _ONE, "meshgrid": "use gid.x and gid.y", "ndindex": "use gid.x and gid.y",
+    "array": "use one name per value, capture a tuple of numbers, or pass a parameter",
+    "sort": "sort before the kernel with np.sort, or swap elements in a for loop",
+    "random": "pass random numbers as In[f32], or mix the bits of u32(gid.x) with *, ^ and >>",
+    "square": "write x * x", "divmod": "write x // y and x % y",
+    "logical_and": "write a and b", "logical_or": "write a or b", "logical_not": "write not a",
+    "bitwise_and": "write a & b", "bitwise_or": "write a | b", "bitwise_xor": "write a ^ b",
+    "left_shift": "write x << n", "right_shift": "write x >> n", "floor_divide": "write x // y",
+    "isclose": "write abs(x - y) <= tolerance", "allclose": "compare in a for loop",
+    "add": "write a + b", "subtract": "write a - b", "multiply": "write a * b", "divide": "write a / b",
+    "prange": "write range(n); invocations run side by side already: one for each gid.x",
+    "time": "measure around the call; a kernel sees no clock",
+    "sleep": "leave it out; a kernel sees no clock",
+}  # fmt: skip
+"""What others have and kernels do not, under the name that people write, and what to write instead."""
+BUFFER_FIXES: dict[str, str] = {
+    "shape": "use len(x); buffers are flat, so pass the width as a parameter: width: u32",
+    "ndim": "buffers are flat: pass the width as a parameter and index x[row * width + column]",
+    "T": _PIXEL, "reshape": _PIXEL, "transpose": _PIXEL, "ravel": "buffers are flat already",
+    "flatten": "buffers are flat already",
+    "sum": "add in a for loop, or with atomic_add(total, 0, x[i])",
+    "mean": "add in a for loop, and divide by f32(len(x))",
+    "max": "compare in a for loop, or with atomic_max(best, 0, x[i])",
+    "min": "compare in a for loop, or with atomic_min(best, 0, x[i])",
+    "dtype": "it is the type that the parameter declares", "astype": "convert one element: f32(x[i])",
+    "copy": "copy one element: out[i] = x[i]", "fill": "store one element: x[i] = value",
+    "add": "call atomic_add(x, i, value), or store x[i] = x[i] + value",
+    "append": "buffers have one length: store to x[atomic_add(count, 0, 1)]",
+    "sort": "sort before the kernel with np.sort, or swap elements in a for loop",
+    "item": "index one element: x[0]", "tolist": "index one element: x[i]",
+}  # fmt: skip
+"""What arrays have and buffers do not."""
+
+
+def foreign_fix(dotted: str) -> str | None:
+    """What to write instead of a name of another library: `cuda.threadIdx.x`, `np.mean`; None of an unknown one."""
+    parts = dotted.split(".")
+    for size in range(len(parts), 0, -1):  # shared.array tells more than array
+        for start in range(len(parts) - size + 1):
+            found = FOREIGN_FIXES.get(".".join(parts[start : start + size]))
+            if found is not None:
+                return found
+    return None

@@ -13,15 +13,27 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from ..ir.build import Buffer
-from ..ir.dtypes import DataType, bool_, u32
+from ..ir.dtypes import DataType, bool_, f32, i32, u32
 from ..ir.nodes import Expr, Let, Lit, Var, show_number
-from .flow import Names, always_returns, arms, assigned, assigned_in_every, is_elif, jumps, read_first, returns
 from .inline import Inlining, zero
 from .lang import DeviceFunction, Intrinsic, shared
 from .loops import LoopCompiler
 from .refused_syntax import REFUSED_STATEMENTS
-from .source import Place, dotted_name
-from .values import Const, Join, Local, Nothing, Outside, Scalar, Typed, adapts, show
+from .source import (
+    Names,
+    Place,
+    Table,
+    always_returns,
+    arms,
+    assigned,
+    assigned_in_every,
+    dotted_name,
+    is_elif,
+    jumps,
+    read_first,
+    returns,
+)
+from .values import Const, Join, Local, Nothing, Outside, Scalar, Typed, adapts, misplaced, show
 
 MANY_ARMS, MANY_GUARDS = 16, 8
 """Arms of one `if`, and guards in one block, that may nest."""
@@ -188,10 +200,15 @@ class StatementCompiler(LoopCompiler):
         found = self.value(value)
         if isinstance(found, Nothing):
             return
+        if isinstance(found, Outside) and isinstance(found.what, Intrinsic):
+            raise self.fail(value, *misplaced(found.what, found.name))
         if isinstance(found, Outside | Buffer) or self.effects == effects:
             if isinstance(value, ast.Call) and isinstance(self.outside(dotted_name(value.func)), DeviceFunction):
                 return
-            raise self.fail(value, "this value is not used", "assign it to a name, or remove the line")
+            fix = "assign it to a name, or remove the line"
+            if isinstance(value, ast.Compare) and isinstance(value.ops[0], ast.Eq):
+                fix = f"write {show(value.left)} = {show(value.comparators[0])} to store it"
+            raise self.fail(value, "this value is not used", fix)
 
     # -- assignment
 
@@ -202,8 +219,12 @@ class StatementCompiler(LoopCompiler):
                 if called is shared and isinstance(value, ast.Call):
                     self._shared(target, value)
                     return
-                self.hint = target.id if isinstance(called, Intrinsic) else ""
                 binding = self.frame.known(target.id)
+                table = None if isinstance(value, ast.Tuple | ast.List) else self.table(value)
+                if table is not None and binding is None and target.id in self.frame.source.assigned_once:
+                    self.frame.scopes[-1][target.id] = Outside(table, target.id)
+                    return
+                self.hint = target.id if isinstance(called, Intrinsic) else ""
                 self.wanted = binding.dtype if isinstance(binding, Local) else None
                 found = self.scalar(value)
                 self.hint = ""
@@ -238,7 +259,7 @@ class StatementCompiler(LoopCompiler):
             return
         if binding is not None:
             what = binding.fixed if isinstance(binding, Local) else "a buffer"
-            what = "known while compiling" if isinstance(binding, Const) else what
+            what = "known while compiling" if isinstance(binding, Const | Outside) else what
             raise self.fail(target, f"`{name}` is {what} and cannot be assigned", "use another name")
         if declared is not None:
             found = Typed(self.fit(value, declared, at, f"`{name}`"), declared)
@@ -255,6 +276,9 @@ class StatementCompiler(LoopCompiler):
             var = found.expr
         else:
             var = self.b.let(name, found.expr)
+        number = self.known_number(found) if name in self.frame.source.assigned_once else None
+        if number is not None:
+            self.numbers[var.name] = number
         self.frame.scopes[-1][name] = Local(var, found.dtype, line)
 
     def store(self, buffer: Buffer, index: Expr, value: Scalar, target: ast.Subscript, at: Place) -> None:
@@ -283,6 +307,10 @@ class StatementCompiler(LoopCompiler):
 
     def _unpack(self, target: ast.Tuple | ast.List, value: ast.expr) -> None:
         """`a, b = b, a`: every value is computed before the first target changes."""
+        table = None if isinstance(value, ast.Tuple | ast.List) else self.table(value)
+        if table is not None:
+            self._unpack_table(target, table, value)
+            return
         if not isinstance(value, ast.Tuple | ast.List):
             raise self.fail(value, "only a list of values can be unpacked", "write a, b = x, y")
         for item in (*target.elts, *value.elts):
@@ -307,11 +335,17 @@ class StatementCompiler(LoopCompiler):
                 case _:
                     raise self.fail(left, f"`{show(left)}` cannot be assigned", "assign to names and elements: x[i]")
 
+    def _unpack_table(self, target: ast.Tuple | ast.List, table: Table, value: ast.expr) -> None:
+        """`width, height = SIZE`."""
+        for left, found in zip(target.elts, self.row(target, table, value), strict=True):
+            if not isinstance(left, ast.Name) or not isinstance(found, Const):
+                raise self.fail(left, f"`{show(left)}` gets no number", "unpack numbers to names: a, b = PAIR")
+            self.bind(left, found, value)
+
     def _augmented(self, node: ast.AugAssign) -> None:
         if isinstance(node.target, ast.Name):
             before = self.settled(self.scalar(node.target), node.value)
-            after = self._combined(node, before)
-            self.bind(node.target, after, node.value)
+            self.bind(node.target, self._combined(node, before), node.value)
             return
         if not isinstance(node.target, ast.Subscript):
             raise self.fail(node.target, f"`{show(node.target)}` cannot be assigned", "assign to a name or an element")
@@ -323,7 +357,20 @@ class StatementCompiler(LoopCompiler):
 
     def _combined(self, node: ast.AugAssign, before: Scalar) -> Scalar:
         self.wanted = before.dtype if isinstance(before, Typed) else None
-        return self.binary(node.op, before, self.scalar(node.value), node, node.target, node.value)
+        after = self.scalar(node.value)
+        binding = self.frame.find(node.target.id) if isinstance(node.target, ast.Name) else None
+        if (
+            isinstance(binding, Local)
+            and binding.dtype in (u32, i32)
+            and isinstance(after, Typed)
+            and after.dtype.is_float
+        ):
+            t, number = after.dtype, "0.0" if after.dtype == f32 else f"{after.dtype}(0)"
+            fix = f"begin with a float at line {binding.line}: {show(node.target)} = {number}"
+            raise self.fail(
+                node, f"`{show(node.target)}` is {binding.dtype} since line {binding.line}, and meets {t}", fix
+            )
+        return self.binary(node.op, before, after, node, node.target, node.value)
 
     def _annotated(self, node: ast.AnnAssign) -> None:
         t = self.dtype(node.annotation)
@@ -336,7 +383,12 @@ class StatementCompiler(LoopCompiler):
 
     def _shared(self, target: ast.Name, call: ast.Call) -> None:
         dtype, count = self.arguments(call, "shared", shared.signature)
-        t, size = self.dtype(dtype), self.scalar(count)
+        if isinstance(dtype, ast.Constant) or isinstance(count, ast.Tuple | ast.List):
+            first, second = (count, dtype) if isinstance(dtype, ast.Constant) else (dtype, count)
+            size_text = " * ".join(map(show, second.elts)) if isinstance(second, ast.Tuple | ast.List) else show(second)
+            fix = f"write shared({show(first)}, {size_text})"
+            raise self.fail(call, "shared() takes a type and then one number of elements", fix)
+        t, size = self.dtype(dtype), self.constant(count)
         if not isinstance(size, Const):
             raise self.fail(
                 count, "the size of shared memory is not known while compiling", "use a number or a const parameter"

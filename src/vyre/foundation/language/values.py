@@ -12,9 +12,10 @@ from ..ir.build import Buffer
 from ..ir.dtypes import DataType, bool_, f32, i32, u32
 from ..ir.nodes import Expr, Node, Span, plain_number
 from ..ir.rounding import round_bf16, round_f16, round_f32
-from .lang import Ids, Intrinsic, element_type
-from .refused_syntax import REFUSED_EXPRESSIONS
-from .source import FunctionSource, Place
+from . import lang
+from .lang import ANNOTATIONS, Ids, Intrinsic, element_type
+from .refused_syntax import REFUSED_EXPRESSIONS, foreign_fix
+from .source import FunctionSource, Place, Table
 
 Number = int | float | bool
 
@@ -65,7 +66,7 @@ class Join:
 
 Scalar = Const | Typed
 Result = Const | Typed | Buffer | Outside | Nothing
-Binding = Local | Const | Buffer
+Binding = Local | Const | Buffer | Outside
 
 ROUND: dict[str, Callable[[float], float]] = {"f16": round_f16, "bf16": round_bf16, "f32": round_f32, "f64": float}
 
@@ -138,6 +139,8 @@ def outside_value(found: object, name: str) -> Result:
 
 def refusal(node: ast.expr) -> tuple[str, str]:
     """Why an expression is not part of the language, and what to write."""
+    if isinstance(node, ast.Constant) and node.value is ...:
+        return "`...` names no element", "index one element: x[i]"
     if isinstance(node, ast.Constant):
         kind = type(node.value).__name__
         return f"a {kind} is not a value of kernels", "use numbers, True and False"
@@ -157,4 +160,23 @@ def misplaced(what: object, name: str) -> tuple[str, str]:
         return f"`{name}` is a function, not a value", f"call it: {name}({what.signature})"
     if isinstance(what, ModuleType) or callable(what):
         return f"`{name}` is not a number", "use numbers and functions of vyre"
-    return f"`{name}` is a {type(what).__name__}, not a number", "pass it as a parameter, for example In[f32]"
+    if isinstance(what, Table) and what.items:
+        return (
+            f"`{name}` is a {what.kind}, not a number",
+            f"write {name}{f'.{what.fields[0]}' if what.fields else '[0]'}",
+        )
+    return f"`{name}` is a {kind_of(what)}, not a number", "pass it as a parameter, for example In[f32]"
+
+
+def kind_of(what: object) -> str:
+    return what.kind if isinstance(what, Table) else type(what).__name__
+
+
+def undefined(name: str) -> tuple[str, str]:
+    """What is said of a name that nothing defines."""
+    if isinstance(getattr(lang, name, None), Intrinsic | Ids) or name in ANNOTATIONS:
+        return f"`{name}` is not defined", f"write from vyre import {name} above the kernel"
+    fix = foreign_fix(name)
+    if fix is not None:
+        return f"`{name}` is not part of kernels", fix
+    return f"`{name}` is not defined", "correct the spelling, or define it before the kernel; a later value is not seen"
