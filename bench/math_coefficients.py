@@ -48,7 +48,7 @@ def _odd(f: Real, high: float, terms: int) -> Fit:
     return Fit(2.0**-5, high, terms, lambda x: (f(x) - x) / x**3, lambda x: x**3 / f(x), _square)
 
 
-LN2 = mpmath.ln2
+LN2, LN10 = mpmath.ln2, mpmath.ln10
 HALF_LN2 = float(LN2 / 2)
 SQRT2 = float(mpmath.sqrt(2))
 QUARTER = 0.791  # a little over pi / 4, because the quadrant is found in binary32
@@ -73,6 +73,15 @@ FITS: dict[str, Fit] = {
     "LOG2": Fit(
         SQRT2 / 2 - 1, SQRT2 - 1, 9, lambda f: (mpmath.log1p(f) - f) / LN2 / f**2,
         lambda f: f**2 * LN2 / mpmath.log1p(f),
+    ),
+    # log10(1 + f) = f log10 e + f^2 P(f), 10^r = 1 + r P(r)
+    "LOG10": Fit(
+        SQRT2 / 2 - 1, SQRT2 - 1, 9, lambda f: (mpmath.log1p(f) - f) / LN10 / f**2,
+        lambda f: f**2 * LN10 / mpmath.log1p(f),
+    ),
+    "EXP10": Fit(
+        -0.1506, 0.3011, 7, lambda r: mpmath.expm1(r * LN10) / r,
+        lambda r: r / mpmath.power(10, r) * (1 if r <= 0.1506 else TOP_WEIGHT),
     ),
     "SIN": _odd(mpmath.sin, QUARTER, 3),
     # cos r = 1 - r^2 / 2 + r^4 P(r^2)

@@ -98,6 +98,11 @@ UNARY: dict[UnaryOp, str] = {
     UnaryOp.UNPACK8_LOW: "bits 0 to 7",
     UnaryOp.UNPACK8_HIGH: "bits 8 to 15",
     UnaryOp.RECIPROCAL: "1 over it, correctly rounded",
+    UnaryOp.LOG1P: "natural logarithm of 1 + it, without the loss of that sum; -infinity of -1, NaN below",
+    UnaryOp.EXPM1: "e to the power of it, less 1, without the loss of that difference",
+    UnaryOp.LOG10: "logarithm to base 10; -infinity of 0, NaN below",
+    UnaryOp.EXP10: "10 to the power of it",
+    UnaryOp.CBRT: "cube root, of negative numbers too",
 }
 ATOMIC: dict[AtomicOp, str] = {
     AtomicOp.ADD: "add, wrapping. `atomic_sub` adds the negative",

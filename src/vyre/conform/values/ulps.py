@@ -6,6 +6,7 @@ holds for sin, cos and tan next to multiples of pi/2 as well, since every f32 is
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -15,10 +16,13 @@ from ...foundation.ir.ops import UnaryOp
 from ...foundation.ir.rounding import F32_FLUSH, F32_MIN_NORMAL
 
 Array = NDArray[Any]
-_NUMPY_NAMES: Final = {"acos": "arccos", "asin": "arcsin", "atan": "arctan"}
+_BY_NUMPY: Final[dict[str, Callable[..., Any]]] = {
+    "acos": np.arccos, "asin": np.arcsin, "atan": np.arctan, "exp10": lambda x: np.power(10.0, x),
+}  # fmt: skip
 _LIVELY: Final = {
     "exp": (-90, 90), "exp2": (-128, 130), "sinh": (-90, 90), "cosh": (-90, 90), "tanh": (-10, 10), "log": (0.5, 2),
-    "log2": (0.5, 2), "asin": (-1.01, 1.01), "acos": (-1.01, 1.01), "atan": (-4, 4),
+    "log2": (0.5, 2), "log10": (0.5, 2), "log1p": (-1, 2), "expm1": (-2, 4), "exp10": (-39, 39), "cbrt": (0, 8),
+    "asin": (-1.01, 1.01), "acos": (-1.01, 1.01), "atan": (-4, 4),
 }  # fmt: skip
 """Where a function does what it is known for; elsewhere most bit patterns give 0, 1, infinity or NaN."""
 
@@ -41,7 +45,7 @@ def canonical(x: Array) -> Array:
 def true_values(op: UnaryOp, x: Array) -> Array:
     """A transcendental function of f32 numbers, in binary64."""
     with np.errstate(all="ignore"):
-        exact: Array = getattr(np, _NUMPY_NAMES.get(op.text, op.text))(canonical(x).astype(np.float64))
+        exact: Array = (_BY_NUMPY.get(op.text) or getattr(np, op.text))(canonical(x).astype(np.float64))
     return exact
 
 

@@ -120,6 +120,11 @@ class UnaryOp(_Row):
     UNPACK8_LOW = 0x22, "unpack8_low", "unpack"
     UNPACK8_HIGH = 0x23, "unpack8_high", "unpack"
     RECIPROCAL = 0x24, "reciprocal", "float"
+    LOG1P = extension_id("vyre.py.log1p"), "log1p", "transcendental"
+    EXPM1 = extension_id("vyre.py.expm1"), "expm1", "transcendental"
+    LOG10 = extension_id("vyre.py.log10"), "log10", "transcendental"
+    EXP10 = extension_id("vyre.py.exp10"), "exp10", "transcendental"
+    CBRT = extension_id("vyre.py.cbrt"), "cbrt", "transcendental"
 
 
 class AtomicOp(_Row):

@@ -31,6 +31,11 @@ _FUNCTIONS: dict[UnaryOp, Function] = {
     UnaryOp.SINH: elementary.sinh,
     UnaryOp.COSH: elementary.cosh,
     UnaryOp.TANH: elementary.tanh,
+    UnaryOp.LOG1P: elementary.log1p,
+    UnaryOp.EXPM1: elementary.expm1,
+    UnaryOp.LOG10: elementary.log10,
+    UnaryOp.EXP10: elementary.exp10,
+    UnaryOp.CBRT: elementary.cbrt,
 }
 
 
