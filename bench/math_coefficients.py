@@ -97,6 +97,13 @@ FITS: dict[str, Fit] = {
         2.0**-5, 1.0, 4, lambda r: (mpmath.cosh(r) - 1) / r**2, lambda r: r**2 / mpmath.cosh(r), _square
     ),
     "TANH": _odd(mpmath.tanh, 0.8, 6),
+    "ASINH": _odd(mpmath.asinh, 0.5, 5),
+    # acosh(1 + t) = sqrt(2 t) (1 + t P(t))
+    "ACOSH": Fit(
+        2.0**-5, 0.5, 5, lambda t: (mpmath.acosh(1 + t) / mpmath.sqrt(2 * t) - 1) / t,
+        lambda t: t * mpmath.sqrt(2 * t) / mpmath.acosh(1 + t),
+    ),
+    "ATANH": _odd(mpmath.atanh, 0.5, 6),
 }  # fmt: skip
 
 

@@ -103,6 +103,13 @@ UNARY: dict[UnaryOp, str] = {
     UnaryOp.LOG10: "logarithm to base 10; -infinity of 0, NaN below",
     UnaryOp.EXP10: "10 to the power of it",
     UnaryOp.CBRT: "cube root, of negative numbers too",
+    UnaryOp.ASINH: "inverse of the hyperbolic sine",
+    UnaryOp.ACOSH: "inverse of the hyperbolic cosine; NaN below 1",
+    UnaryOp.ATANH: "inverse of the hyperbolic tangent; infinite at 1 and -1, NaN beyond",
+    UnaryOp.SINPI: "sine of pi times it; zero of its sign for whole numbers",
+    UnaryOp.COSPI: "cosine of pi times it; +0 for whole numbers and a half",
+    UnaryOp.TANPI: "tangent of pi times it; for whole numbers n zero of the sign of n, other for odd n; for n + 1/2 "
+    "infinity, negative for odd n",
 }
 ATOMIC: dict[AtomicOp, str] = {
     AtomicOp.ADD: "add, wrapping. `atomic_sub` adds the negative",

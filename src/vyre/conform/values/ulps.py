@@ -16,12 +16,46 @@ from ...foundation.ir.ops import UnaryOp
 from ...foundation.ir.rounding import F32_FLUSH, F32_MIN_NORMAL
 
 Array = NDArray[Any]
+
+
+def _quarters(x: Array) -> tuple[Array, Array]:
+    """x as a number of halves, modulo 4, and an exact rest of at most a quarter."""
+    turn = np.fmod(x, 2.0)
+    halves = np.rint(2 * turn)
+    return np.mod(halves, 4), turn - halves / 2
+
+
+def _wave(halves: Array, rest: Array) -> Array:
+    sine, cosine = np.sin(np.pi * rest), np.cos(np.pi * rest)
+    return np.where(halves % 2 == 0, sine, cosine) * np.where(halves >= 2, -1.0, 1.0)
+
+
+def _sinpi(x: Array) -> Array:
+    value = _wave(*_quarters(x))
+    return np.where(value == 0, np.copysign(0.0, x), value)
+
+
+def _cospi(x: Array) -> Array:
+    halves, rest = _quarters(x)
+    return _wave((halves + 1) % 4, rest) + 0.0
+
+
+def _tanpi(x: Array) -> Array:
+    halves, rest = _quarters(x)
+    slope = np.tan(np.pi * rest)
+    even = np.where(rest == 0, np.copysign(0.0, np.where(halves == 2, -x, x)), slope)
+    odd = np.where(rest == 0, np.where(halves == 1, np.inf, -np.inf), -1 / slope)
+    return np.where(halves % 2 == 0, even, odd)
+
+
 _BY_NUMPY: Final[dict[str, Callable[..., Any]]] = {
     "acos": np.arccos, "asin": np.arcsin, "atan": np.arctan, "exp10": lambda x: np.power(10.0, x),
+    "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh, "sinpi": _sinpi, "cospi": _cospi, "tanpi": _tanpi,
 }  # fmt: skip
 _LIVELY: Final = {
     "exp": (-90, 90), "exp2": (-128, 130), "sinh": (-90, 90), "cosh": (-90, 90), "tanh": (-10, 10), "log": (0.5, 2),
     "log2": (0.5, 2), "log10": (0.5, 2), "log1p": (-1, 2), "expm1": (-2, 4), "exp10": (-39, 39), "cbrt": (0, 8),
+    "asinh": (-4, 4), "acosh": (1, 4), "atanh": (-1.01, 1.01), "sinpi": (-4, 4), "cospi": (-4, 4), "tanpi": (-4, 4),
     "asin": (-1.01, 1.01), "acos": (-1.01, 1.01), "atan": (-4, 4),
 }  # fmt: skip
 """Where a function does what it is known for; elsewhere most bit patterns give 0, 1, infinity or NaN."""

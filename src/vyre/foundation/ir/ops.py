@@ -125,6 +125,12 @@ class UnaryOp(_Row):
     LOG10 = extension_id("vyre.py.log10"), "log10", "transcendental"
     EXP10 = extension_id("vyre.py.exp10"), "exp10", "transcendental"
     CBRT = extension_id("vyre.py.cbrt"), "cbrt", "transcendental"
+    ASINH = extension_id("vyre.py.asinh"), "asinh", "transcendental"
+    ACOSH = extension_id("vyre.py.acosh"), "acosh", "transcendental"
+    ATANH = extension_id("vyre.py.atanh"), "atanh", "transcendental"
+    SINPI = extension_id("vyre.py.sinpi"), "sinpi", "transcendental"
+    COSPI = extension_id("vyre.py.cospi"), "cospi", "transcendental"
+    TANPI = extension_id("vyre.py.tanpi"), "tanpi", "transcendental"
 
 
 class AtomicOp(_Row):

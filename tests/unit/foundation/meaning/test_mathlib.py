@@ -53,9 +53,10 @@ from ....support.math_edges import EDGES, INF, MAX, NAN, TINY
 GID = InvocationId(0)
 FUNCTIONS = sorted(mathlib.functions(), key=lambda op: op.text)
 BOUNDS = {
-    "acos": 0.65, "asin": 0.75, "atan": 1.15, "cbrt": 0.75, "cos": 0.9, "cosh": 1.05, "exp": 0.9, "exp10": 0.9,
-    "exp2": 0.8, "expm1": 1.25, "log": 0.9, "log10": 0.95, "log1p": 1.5, "log2": 0.95, "sin": 0.9, "sinh": 1.1,
-    "tan": 1.15, "tanh": 1.05,
+    "acos": 0.65, "acosh": 1.5, "asin": 0.75, "asinh": 1.05, "atan": 1.15, "atanh": 0.75, "cbrt": 0.75,
+    "cos": 0.9, "cosh": 1.05, "cospi": 0.9, "exp": 0.9, "exp10": 0.9, "exp2": 0.8, "expm1": 1.25, "log": 0.9,
+    "log10": 0.95, "log1p": 1.5, "log2": 0.95, "sin": 0.9, "sinh": 1.1, "sinpi": 1.0, "tan": 1.15, "tanh": 1.05,
+    "tanpi": 1.15,
 }  # fmt: skip
 """Units in the last place from the true value; a correctly rounded function has 0.5."""
 
@@ -190,9 +191,12 @@ def test_powers_of_ten_and_cubes_are_exact():
     assert np.array_equal(apply(UnaryOp.CBRT, roots**3), roots)
 
 
-@pytest.mark.parametrize("name", ["sin", "tan", "asin", "atan", "sinh", "tanh", "cbrt", "cos", "cosh"])
+@pytest.mark.parametrize(
+    "name",
+    ["sin", "tan", "asin", "atan", "sinh", "tanh", "cbrt", "asinh", "atanh", "sinpi", "tanpi", "cos", "cosh", "cospi"],
+)
 def test_odd_and_even_functions_are_so_to_the_bit(name):
-    sign = 1 if name in ("cos", "cosh") else -1
+    sign = 1 if name.startswith("cos") else -1
     op = UnaryOp[name.upper()]
     x = points(op, 1 << 12)
     left, right = apply(op, -x), apply(op, x)

@@ -42,13 +42,13 @@ def exp2(b: Builder, x: Var) -> Expr:
 
 def log(b: Builder, x: Var) -> Expr:
     """log x = k ln 2 + log(1 + f) with x = 2^k (1 + f) and 1 + f within a factor of sqrt(2) of 1."""
-    k, f = _split(b, "log", x)
+    k, f = split(b, "log", x)
     return _log_specials(x, _log_sum(b, "log", k, f))
 
 
 def log2(b: Builder, x: Var) -> Expr:
     """log2 x = k + log2(1 + f), like `log`. Powers of two are exact."""
-    k, f = _split(b, "log2", x)
+    k, f = split(b, "log2", x)
     tail = f * fma(f, polynomial(f, c.LOG2), c.LOG2_E_LOW)
     return _log_specials(x, k + fma(f, c.LOG2_E, tail))
 
@@ -68,7 +68,7 @@ def log1p(b: Builder, x: Var) -> Expr:
 
 def log10(b: Builder, x: Var) -> Expr:
     """log10 x = k log10 2 + log10(1 + f), like `log`."""
-    k, f = _split(b, "log10", x)
+    k, f = split(b, "log10", x)
     tail = fma(k, c.LOG10_2_LOW, f * fma(f, polynomial(f, c.LOG10), c.LOG10_E_LOW))
     return _log_specials(x, fma(k, c.LOG10_2, fma(f, c.LOG10_E, tail)))
 
@@ -207,7 +207,7 @@ def _log_sum(b: Builder, name: str, k: Expr, f: Var) -> Expr:
     return fma(k, c.LN2_HIGH, f + tail)
 
 
-def _split(b: Builder, name: str, x: Var) -> tuple[Var, Var]:
+def split(b: Builder, name: str, x: Var) -> tuple[Var, Var]:
     """k and f with x = 2^k (1 + f), sqrt(1/2) <= 1 + f < sqrt(2). Any x that is not positive gives some finite pair."""
     bits = b.let(f"{name}_i", Bitcast(i32, x))
     k = b.let(f"{name}_k", (bits - c.SQRT_HALF_BITS) >> 23)

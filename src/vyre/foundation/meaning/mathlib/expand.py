@@ -12,7 +12,7 @@ from ...ir.nodes import Atomic, Call, Expr, Let, Load, Loop, Node, Opaque, UnOp,
 from ...ir.ops import UnaryOp
 from ...ir.program import Program
 from ...ir.visit import children, distinct, rewrite
-from . import elementary, trig
+from . import elementary, hyperbolic, trig
 
 Function: TypeAlias = Callable[[Builder, Var], Expr]
 """Appends the steps of a function of a local, and gives its value."""
@@ -36,6 +36,12 @@ _FUNCTIONS: dict[UnaryOp, Function] = {
     UnaryOp.LOG10: elementary.log10,
     UnaryOp.EXP10: elementary.exp10,
     UnaryOp.CBRT: elementary.cbrt,
+    UnaryOp.ASINH: hyperbolic.asinh,
+    UnaryOp.ACOSH: hyperbolic.acosh,
+    UnaryOp.ATANH: hyperbolic.atanh,
+    UnaryOp.SINPI: trig.sinpi,
+    UnaryOp.COSPI: trig.cospi,
+    UnaryOp.TANPI: trig.tanpi,
 }
 
 
