@@ -48,6 +48,10 @@ def _odd(f: Real, high: float, terms: int) -> Fit:
     return Fit(2.0**-5, high, terms, lambda x: (f(x) - x) / x**3, lambda x: x**3 / f(x), _square)
 
 
+def _scaled(x: Any) -> Any:
+    return mpmath.exp(x * x) * mpmath.erfc(x) * (x + 1.5)
+
+
 LN2, LN10 = mpmath.ln2, mpmath.ln10
 HALF_LN2 = float(LN2 / 2)
 SQRT2 = float(mpmath.sqrt(2))
@@ -104,6 +108,12 @@ FITS: dict[str, Fit] = {
         lambda t: t * mpmath.sqrt(2 * t) / mpmath.acosh(1 + t),
     ),
     "ATANH": _odd(mpmath.atanh, 0.5, 6),
+    # erf x = x + x P(x^2), then 1 - e^P(x); erfc x = e^(-x^2) P(q) / (x + 3/2)
+    "ERF": Fit(2.0**-5, 0.8, 6, lambda x: mpmath.erf(x) / x - 1, lambda x: x / mpmath.erf(x), _square),
+    "ERF_LARGE": Fit(0.8, 4.0, 7, lambda x: mpmath.log(mpmath.erfc(x)), lambda x: mpmath.erfc(x) / mpmath.erf(x)),
+    "ERFC": Fit(
+        0.8, 9.2, 8, _scaled, lambda x: 1 / _scaled(x), lambda x: (x - 1.5) / (x + 1.5)
+    ),
 }  # fmt: skip
 
 

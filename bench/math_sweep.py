@@ -40,7 +40,8 @@ from vyre.foundation.ir.visit import bodies, children, walk_exprs
 from vyre.foundation.meaning import mathlib
 
 CHUNK = 1 << 20
-ALLOWED = 2.0
+ALLOWED = {"erfc": 3.0}
+"""Units in the last place, where they are not 2."""
 OPS = {op.text: op for op in mathlib.functions()}
 Array = NDArray[Any]
 
@@ -198,7 +199,7 @@ def run(options: argparse.Namespace, mapped: Callable[..., Iterable[Found]]) -> 
     failed = False
     for name in options.functions:
         row = sweep(Job(options.backend, name, 0 if options.exhaustive else options.points, options.compare), mapped)
-        failed |= row["max_ulp"] > ALLOWED or row.get("different_from_reference", 0) > 0
+        failed |= row["max_ulp"] > ALLOWED.get(name, 2.0) or row.get("different_from_reference", 0) > 0
         print(f"{name:5}", json.dumps(row), flush=True)
         if options.record:
             save(options.backend, options.exhaustive, {name: row})

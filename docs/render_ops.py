@@ -110,6 +110,8 @@ UNARY: dict[UnaryOp, str] = {
     UnaryOp.COSPI: "cosine of pi times it; +0 for whole numbers and a half",
     UnaryOp.TANPI: "tangent of pi times it; for whole numbers n zero of the sign of n, other for odd n; for n + 1/2 "
     "infinity, negative for odd n",
+    UnaryOp.ERF: "error function: 2 / sqrt(pi) times the integral of e^(-t^2) from 0 to it",
+    UnaryOp.ERFC: "1 less the error function, without the loss of that difference",
 }
 ATOMIC: dict[AtomicOp, str] = {
     AtomicOp.ADD: "add, wrapping. `atomic_sub` adds the negative",

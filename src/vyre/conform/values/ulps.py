@@ -1,11 +1,13 @@
 """How far an f32 result is from the true value, in units of the last place.
 
-The true value is taken from NumPy in binary64, whose own error of about one of its units is 2^-29 of one of ours. That
-holds for sin, cos and tan next to multiples of pi/2 as well, since every f32 is reduced exactly there.
+The true value is taken from NumPy, or from Python's `math` where NumPy has none, in binary64: its own error of about one
+of its units is 2^-29 of one of ours. That holds for sin, cos and tan next to multiples of pi/2 as well, since every f32
+is reduced exactly there.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -51,11 +53,13 @@ def _tanpi(x: Array) -> Array:
 _BY_NUMPY: Final[dict[str, Callable[..., Any]]] = {
     "acos": np.arccos, "asin": np.arcsin, "atan": np.arctan, "exp10": lambda x: np.power(10.0, x),
     "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh, "sinpi": _sinpi, "cospi": _cospi, "tanpi": _tanpi,
+    "erf": np.frompyfunc(math.erf, 1, 1), "erfc": np.frompyfunc(math.erfc, 1, 1),
 }  # fmt: skip
 _LIVELY: Final = {
     "exp": (-90, 90), "exp2": (-128, 130), "sinh": (-90, 90), "cosh": (-90, 90), "tanh": (-10, 10), "log": (0.5, 2),
     "log2": (0.5, 2), "log10": (0.5, 2), "log1p": (-1, 2), "expm1": (-2, 4), "exp10": (-39, 39), "cbrt": (0, 8),
     "asinh": (-4, 4), "acosh": (1, 4), "atanh": (-1.01, 1.01), "sinpi": (-4, 4), "cospi": (-4, 4), "tanpi": (-4, 4),
+    "erf": (-4, 4), "erfc": (-4, 10),
     "asin": (-1.01, 1.01), "acos": (-1.01, 1.01), "atan": (-4, 4),
 }  # fmt: skip
 """Where a function does what it is known for; elsewhere most bit patterns give 0, 1, infinity or NaN."""
@@ -80,7 +84,7 @@ def true_values(op: UnaryOp, x: Array) -> Array:
     """A transcendental function of f32 numbers, in binary64."""
     with np.errstate(all="ignore"):
         exact: Array = (_BY_NUMPY.get(op.text) or getattr(np, op.text))(canonical(x).astype(np.float64))
-    return exact
+    return exact.astype(np.float64, copy=False)
 
 
 def nearest(exact: Array) -> Array:

@@ -131,6 +131,8 @@ class UnaryOp(_Row):
     SINPI = extension_id("vyre.py.sinpi"), "sinpi", "transcendental"
     COSPI = extension_id("vyre.py.cospi"), "cospi", "transcendental"
     TANPI = extension_id("vyre.py.tanpi"), "tanpi", "transcendental"
+    ERF = extension_id("vyre.py.erf"), "erf", "transcendental"
+    ERFC = extension_id("vyre.py.erfc"), "erfc", "transcendental"
 
 
 class AtomicOp(_Row):

@@ -171,6 +171,7 @@ cosh, sinh, tanh = _unary(UnaryOp.COSH), _unary(UnaryOp.SINH), _unary(UnaryOp.TA
 exp, exp2, log, log2 = _unary(UnaryOp.EXP), _unary(UnaryOp.EXP2), _unary(UnaryOp.LOG), _unary(UnaryOp.LOG2)
 log1p, expm1, log10, exp10 = _unary(UnaryOp.LOG1P), _unary(UnaryOp.EXPM1), _unary(UnaryOp.LOG10), _unary(UnaryOp.EXP10)
 cbrt = _unary(UnaryOp.CBRT)
+erf, erfc = _unary(UnaryOp.ERF), _unary(UnaryOp.ERFC)
 asinh, acosh, atanh = _unary(UnaryOp.ASINH), _unary(UnaryOp.ACOSH), _unary(UnaryOp.ATANH)
 sinpi, cospi, tanpi = _unary(UnaryOp.SINPI), _unary(UnaryOp.COSPI), _unary(UnaryOp.TANPI)
 sqrt, inverse_sqrt, reciprocal = _unary(UnaryOp.SQRT), _unary(UnaryOp.INVERSE_SQRT), _unary(UnaryOp.RECIPROCAL)

@@ -37,7 +37,7 @@ def exp2(b: Builder, x: Var) -> Expr:
     shifted = b.let("exp2_z", near + (ROUND + ONE))
     shifted = b.let("exp2_z", Select(shifted > ROUND + ONE + 127, number(ROUND + ONE + 127), shifted))
     r = b.let("exp2_r", near - (shifted - (ROUND + ONE)))
-    return fma(r, polynomial(r, c.EXP2), 1.0) * _power_of_two(shifted)
+    return fma(r, polynomial(r, c.EXP2), 1.0) * power_of_two(shifted)
 
 
 def log(b: Builder, x: Var) -> Expr:
@@ -88,7 +88,7 @@ def exp10(b: Builder, x: Var) -> Expr:
     shifted = b.let("exp10_z", Select(shifted > ROUND + ONE + 127, number(ROUND + ONE + 127), shifted))
     k = b.let("exp10_k", shifted - (ROUND + ONE))
     r = b.let("exp10_r", fma(k, -c.LOG10_2_LOW, fma(k, -c.LOG10_2, near)))
-    return fma(r, polynomial(r, c.EXP10), 1.0) * _power_of_two(shifted)
+    return fma(r, polynomial(r, c.EXP10), 1.0) * power_of_two(shifted)
 
 
 def cbrt(b: Builder, x: Var) -> Expr:
@@ -184,7 +184,7 @@ def _clamp(b: Builder, name: str, x: Var, low: float, high: float) -> Var:
     return b.let(f"{name}_x", Select(below < low, number(low), below))
 
 
-def _power_of_two(shifted: Var) -> Expr:
+def power_of_two(shifted: Var) -> Expr:
     """2^k of a sum whose low bits hold k + 127."""
     return Bitcast(f32, Bitcast(u32, shifted) << 23)
 
@@ -196,7 +196,7 @@ def _exp_parts(b: Builder, name: str, x: Var) -> tuple[Expr, Var]:
     shifted = b.let(f"{name}_z", Select(shifted > ROUND + ONE + 127, number(ROUND + ONE + 127), shifted))
     k = b.let(f"{name}_k", shifted - (ROUND + ONE))
     r = b.let(f"{name}_r", fma(k, -c.LN2_LOW, fma(k, -c.LN2_HIGH, near)))
-    return _power_of_two(shifted), r
+    return power_of_two(shifted), r
 
 
 def _log_sum(b: Builder, name: str, k: Expr, f: Var) -> Expr:

@@ -12,7 +12,7 @@ from ...ir.nodes import Atomic, Call, Expr, Let, Load, Loop, Node, Opaque, UnOp,
 from ...ir.ops import UnaryOp
 from ...ir.program import Program
 from ...ir.visit import children, distinct, rewrite
-from . import elementary, hyperbolic, trig
+from . import elementary, gauss, hyperbolic, trig
 
 Function: TypeAlias = Callable[[Builder, Var], Expr]
 """Appends the steps of a function of a local, and gives its value."""
@@ -42,6 +42,8 @@ _FUNCTIONS: dict[UnaryOp, Function] = {
     UnaryOp.SINPI: trig.sinpi,
     UnaryOp.COSPI: trig.cospi,
     UnaryOp.TANPI: trig.tanpi,
+    UnaryOp.ERF: gauss.erf,
+    UnaryOp.ERFC: gauss.erfc,
 }
 
 
