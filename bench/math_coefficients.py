@@ -87,6 +87,11 @@ FITS: dict[str, Fit] = {
         -0.1506, 0.3011, 7, lambda r: mpmath.expm1(r * LN10) / r,
         lambda r: r / mpmath.power(10, r) * (1 if r <= 0.1506 else TOP_WEIGHT),
     ),
+    # log2((1 + s) / (1 - s)) = (2 / ln 2) s + s^3 P(s^2)
+    "POW": Fit(
+        2.0**-5, 0.0771, 3, lambda s: (2 * mpmath.atanh(s) - 2 * s) / LN2 / s**3,
+        lambda s: s**3 * LN2 / (2 * mpmath.atanh(s)), _square,
+    ),
     "SIN": _odd(mpmath.sin, QUARTER, 3),
     # cos r = 1 - r^2 / 2 + r^4 P(r^2)
     "COS": Fit(

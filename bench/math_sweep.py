@@ -4,7 +4,8 @@
     python bench/math_sweep.py --points 1048576 --functions sin cos
     python bench/math_sweep.py --backend cpu --compare          the same bits as the reference
     python bench/math_sweep.py --backend cpu --exhaustive --jobs 16
-                                                                every one of the 2^32 arguments, by 16 processes
+                                                                every one of the 2^32 arguments, by 16 processes;
+                                                                2^28 pairs for functions of two
     python bench/math_sweep.py --record                         also to bench/results and docs/numerics.md
 
 Results that are recorded for some functions leave those of the others as they are. `bits` is a digest of the digests of
@@ -29,35 +30,41 @@ import numpy as np
 from numpy.typing import NDArray
 from record import HERE, RESULTS, record
 
-from vyre.conform.values.ulps import nearest, points, true_values, ulps
+from vyre.conform.values.ulps import arguments, nearest, true_values, ulps
 from vyre.driver.contract.values import DispatchConfig
 from vyre.driver.selection.registry import acquire
 from vyre.foundation.ir.dtypes import f32
 from vyre.foundation.ir.nodes import BinOp, Bitcast, Cast, Fma, If, InvocationId, Load, Node, Select, Store, UnOp
-from vyre.foundation.ir.ops import UnaryOp
+from vyre.foundation.ir.ops import BinaryOp, UnaryOp
 from vyre.foundation.ir.program import Program, read, write_only
 from vyre.foundation.ir.visit import bodies, children, walk_exprs
 from vyre.foundation.meaning import mathlib
 
 CHUNK = 1 << 20
-ALLOWED = {"erfc": 3.0}
+ALLOWED = {"erfc": 3.0, "pow": 3.0}
 """Units in the last place, where they are not 2."""
 OPS = {op.text: op for op in mathlib.functions()}
 Array = NDArray[Any]
+Op = UnaryOp | BinaryOp
+PAIRS = 1 << 28
 
 
-def program(op: UnaryOp) -> Program:
+def program(op: Op) -> Program:
     gid = InvocationId(0)
-    body = [Store("y", gid, UnOp(op, Load("x", gid)))]
-    return Program([read("x", 0, f32), write_only("y", 1, f32)], (256, 1, 1), body)
+    x, y = Load("x", gid), Load("y", gid)
+    inputs, value = [read("x", 0, f32)], UnOp(op, x) if isinstance(op, UnaryOp) else BinOp(op, x, y)
+    if isinstance(op, BinaryOp):
+        inputs.append(read("y", 1, f32))
+    return Program([*inputs, write_only("z", len(inputs), f32)], (256, 1, 1), [Store("z", gid, value)])
 
 
 @cache
-def evaluator(backend: str, op: UnaryOp) -> Callable[[Array], Array]:
+def evaluator(backend: str, op: Op) -> Callable[..., Array]:
     pipeline = acquire(backend).compile_native(program(op), DispatchConfig())
 
-    def evaluate(x: Array) -> Array:
-        outputs = pipeline.dispatch([x.tobytes()], DispatchConfig(output_elements={"y": len(x)}))
+    def evaluate(*operands: Array) -> Array:
+        config = DispatchConfig(output_elements={"z": len(operands[0])})
+        outputs = pipeline.dispatch([x.tobytes() for x in operands], config)
         return np.frombuffer(outputs[0], np.float32)
 
     return evaluate
@@ -73,15 +80,18 @@ class Job(NamedTuple):
 
     @property
     def chunks(self) -> range:
-        return range(-(-(self.count or 1 << 32) // CHUNK))
+        return range(-(-(self.count or (1 << 32 if self.unary else PAIRS)) // CHUNK))
 
+    @property
+    def unary(self) -> bool:
+        return isinstance(OPS[self.name], UnaryOp)
 
-def arguments(job: Job, chunk: int) -> Array:
-    """The same ones on every machine."""
-    first = chunk * CHUNK
-    if not job.count:
-        return np.arange(first, first + CHUNK, dtype=np.int64).astype(np.uint32).view(np.float32)
-    return points(OPS[job.name], min(CHUNK, job.count - first), chunk)
+    def operands(self, chunk: int) -> tuple[Array, ...]:
+        """The same ones on every machine."""
+        first = chunk * CHUNK
+        if not self.count and self.unary:
+            return (np.arange(first, first + CHUNK, dtype=np.int64).astype(np.uint32).view(np.float32),)
+        return arguments(OPS[self.name], min(CHUNK, self.count - first) if self.count else CHUNK, chunk)
 
 
 class Found(NamedTuple):
@@ -89,7 +99,7 @@ class Found(NamedTuple):
 
     points: int
     worst: float
-    at: float
+    at: tuple[float, ...]
     rounded: int
     different: int
     digest: bytes
@@ -98,20 +108,20 @@ class Found(NamedTuple):
 
 def measure(job: Job, chunk: int) -> Found:
     op = OPS[job.name]
-    x = arguments(job, chunk)
+    operands = job.operands(chunk)
     start = time.perf_counter()
-    y = evaluator(job.backend, op)(x)
+    y = evaluator(job.backend, op)(*operands)
     seconds = time.perf_counter() - start
-    exact = true_values(op, x)
+    exact = true_values(op, *operands)
     off = ulps(y, exact)
     k = int(np.argmax(off))
     right = nearest(exact)
     rounded = int(np.count_nonzero((y == right) | (np.isnan(y) & np.isnan(right))))
     different = 0
     if job.compare:
-        different = int(np.count_nonzero(evaluator("reference", op)(x).view(np.uint32) != y.view(np.uint32)))
+        different = int(np.count_nonzero(evaluator("reference", op)(*operands).view(np.uint32) != y.view(np.uint32)))
     digest = hashlib.blake2b(y.tobytes(), digest_size=16).digest()
-    return Found(len(x), float(off[k]), float(x[k]), rounded, different, digest, seconds)
+    return Found(len(y), float(off[k]), tuple(float(x[k]) for x in operands), rounded, different, digest, seconds)
 
 
 def sweep(job: Job, mapped: Callable[..., Iterable[Found]]) -> dict[str, Any]:
@@ -121,7 +131,7 @@ def sweep(job: Job, mapped: Callable[..., Iterable[Found]]) -> dict[str, Any]:
     result = {
         "points": total,
         "max_ulp": round(worst.worst, 4),
-        "at": worst.at,
+        "at": worst.at if len(worst.at) > 1 else worst.at[0],
         "correctly_rounded": round(sum(f.rounded for f in found) / max(1, total), 5),
         "bits": hashlib.blake2b(b"".join(f.digest for f in found), digest_size=16).hexdigest(),
         "seconds": round(sum(f.seconds for f in found), 2),
@@ -129,7 +139,7 @@ def sweep(job: Job, mapped: Callable[..., Iterable[Found]]) -> dict[str, Any]:
     return result | ({"different_from_reference": sum(f.different for f in found)} if job.compare else {})
 
 
-def operations(op: UnaryOp) -> tuple[int, int]:
+def operations(op: Op) -> tuple[int, int]:
     """Operators of the main path, and of the branch that few arguments take."""
     counts = [0, 0]
     stack: list[tuple[Node, int]] = [(n, 0) for n in mathlib.expand(program(op)).entry]
@@ -173,9 +183,8 @@ def document() -> str:
         on = ", ".join(backend for backend, other in best if other["bits"] == row["bits"])
         share = f"{100 * row['correctly_rounded']:.2f} %"
         size = f"2^{most.bit_length() - 1}" if most & most - 1 == 0 else f"{most:,}"
-        rows.append(
-            f"| `{name}` | {main} | {rare or ''} | {row['max_ulp']:.3f} | {row['at']:.9g} | {share} | {size} | {on} |"
-        )
+        at = ", ".join(f"{x:.9g}" for x in (row["at"] if isinstance(row["at"], list) else [row["at"]]))
+        rows.append(f"| `{name}` | {main} | {rare or ''} | {row['max_ulp']:.3f} | {at} | {share} | {size} | {on} |")
     return text.replace("TABLE\n", "\n".join(rows) + "\n")
 
 
@@ -184,7 +193,7 @@ def main() -> int:
     parser.add_argument("--backend", default="reference", help="id of the backend to measure")
     parser.add_argument("--points", type=int, default=1 << 24, help="arguments for each function")
     parser.add_argument("--functions", nargs="+", choices=sorted(OPS), default=sorted(OPS), metavar="NAME")
-    parser.add_argument("--exhaustive", action="store_true", help="all 2^32 arguments")
+    parser.add_argument("--exhaustive", action="store_true", help="all 2^32 arguments, or 2^28 pairs")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--compare", action="store_true", help="run the reference too, and compare bits")
     parser.add_argument("--record", action="store_true", help="write bench/results and docs/numerics.md")

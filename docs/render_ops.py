@@ -59,6 +59,10 @@ BINARY: dict[BinaryOp, str] = {
     BinaryOp.WRAPPING_ADD: "as `+`, for integers alone",
     BinaryOp.WRAPPING_SUB: "as `-`, for integers alone",
     BinaryOp.MUL_HIGH: "the upper 32 bits of the product of 64",
+    BinaryOp.POW: "the first to the power of the second. 1 for the powers 0 of all and all powers of 1, NaN included; "
+    "of a negative number NaN unless the power is whole. In a kernel also `**`",
+    BinaryOp.ATAN2: "angle of the vector (second, first), from -pi to pi, with the sign of the first",
+    BinaryOp.HYPOT: "root of the sum of the squares, which do not overflow; infinity where one is infinite",
     BinaryOp.COPYSIGN: "the size of the first with the sign of the second, zero included; the sign of NaN is +",
 }
 UNARY: dict[UnaryOp, str] = {
@@ -222,7 +226,8 @@ def render() -> str:
     for name, id in LITERAL_IDS.items():
         lines.append(f"| `{id}` | {_core(id)} | literal of {name} |")
     lines += [
-        f"| `vyre.un_op.<name>` | yes | a function of the math library: {_functions()} |",
+        f"| `vyre.un_op.<name>` | yes | a function of the math library: {_functions(UnaryOp)} |",
+        f"| `vyre.bin_op.<name>` | yes | one of two numbers: {_functions(BinaryOp)} |",
         "",
         "## Types",
         "",
@@ -251,8 +256,8 @@ def _of_class(name: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-def _functions() -> str:
-    return ", ".join(f"`{op.text}`" for op in UnaryOp if op.transcendental)
+def _functions(table: type[UnaryOp] | type[BinaryOp]) -> str:
+    return ", ".join(f"`{op.text}`" for op in table if op.is_function)
 
 
 def _code(text: str) -> str:

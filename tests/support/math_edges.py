@@ -7,7 +7,7 @@ or is exact.
 import numpy as np
 
 INF, NAN, MAX, TINY = float("inf"), float("nan"), 3.4028234663852886e38, 2.0**-126
-HALF_PI = float(np.float32(np.pi / 2))
+PI, HALF_PI, QUARTER_PI, LEFT = (float(np.float32(np.pi * f)) for f in (1, 0.5, 0.25, 0.75))
 SUBNORMALS = (2.0**-149, 2.0**-127, TINY - 2.0**-149)
 
 EDGES = {
@@ -65,10 +65,60 @@ EDGES = {
     "erfc": [(0.0, 1.0), (-0.0, 1.0), (INF, 0.0), (-INF, 2.0), (MAX, 0.0), (-MAX, 2.0), (9.194549, 1.1755127e-38),
              (9.19455, 0.0), (9.4, 0.0), (10.1, 0.0), (1.0, 0.15729920), (-4.0, 2.0), (TINY, 1.0), (-TINY, 1.0),
              (-0.5, 1.5204998)],
+    "pow": [
+        *((x, z, 1.0) for x in (0.0, -0.0, 1.0, -1.0, 2.5, -2.5, MAX, INF, -INF, NAN) for z in (0.0, -0.0)),
+        *((1.0, y, 1.0) for y in (1.0, -3.5, MAX, TINY, INF, -INF, NAN)),
+        *((x, NAN, NAN) for x in (0.0, -0.0, -1.0, 2.0, INF, -INF)), *((NAN, y, NAN) for y in (1.0, -1.0, INF, -INF)),
+        (0.0, 3.0, 0.0), (-0.0, 3.0, -0.0), (0.0, 2.0, 0.0), (-0.0, 2.0, 0.0), (-0.0, 0.5, 0.0), (-0.0, 2.0**24, 0.0),
+        (0.0, -3.0, INF), (-0.0, -3.0, -INF), (0.0, -2.0, INF), (-0.0, -2.0, INF), (-0.0, -0.5, INF), (-0.0, -MAX, INF),
+        (0.0, INF, 0.0), (-0.0, INF, 0.0), (0.0, -INF, INF), (-0.0, -INF, INF), (0.0, TINY, 0.0), (0.0, -TINY, INF),
+        (-1.0, INF, 1.0), (-1.0, -INF, 1.0), (-1.0, 3.0, -1.0), (-1.0, 4.0, 1.0), (-1.0, MAX, 1.0), (-1.0, 0.5, NAN),
+        (0.5, INF, 0.0), (-0.5, INF, 0.0), (2.0, INF, INF), (-2.0, INF, INF), (0.5, -INF, INF), (-0.5, -INF, INF),
+        (2.0, -INF, 0.0), (-2.0, -INF, 0.0), (0.99999994, INF, 0.0), (1.0000001, INF, INF), (INF, INF, INF),
+        (INF, -INF, 0.0), (-INF, INF, INF), (-INF, -INF, 0.0), (INF, 0.5, INF), (INF, -0.5, 0.0), (INF, TINY, INF),
+        (-INF, 3.0, -INF), (-INF, 2.0, INF), (-INF, 0.5, INF), (-INF, -3.0, -0.0), (-INF, -2.0, 0.0), (-INF, -0.5, 0.0),
+        (-2.0, 0.5, NAN), (-TINY, 0.5, NAN), (-MAX, -1.5, NAN), (-2.0, 3.0, -8.0), (-2.0, -3.0, -0.125),
+        (-3.0, 4.0, 81.0),
+        (-2.0, 16777215.0, -INF), (-2.0, 16777216.0, INF), (-0.5, 16777215.0, -0.0), (-0.5, 16777216.0, 0.0),
+        (2.0, 127.0, 2.0**127), (2.0, 128.0, INF), (-2.0, 127.0, -(2.0**127)), (2.0, -126.0, TINY), (2.0, -127.0, 0.0),
+        (-2.0, -127.0, -0.0), (0.5, 126.0, TINY), (10.0, 10.0, 1e10), (7.0, 8.0, 5764801.0), (0.25, 0.5, 0.5),
+        (MAX, 1.0, MAX), (MAX, 2.0, INF), (-MAX, 3.0, -INF), (TINY, 1.0, TINY), (TINY, 2.0, 0.0), (-TINY, 3.0, -0.0),
+        (TINY, -1.0, 2.0**126), (TINY, -2.0, INF), (3.5, 1.0, 3.5), (2.0, TINY, 1.0), (MAX, -TINY, 1.0),
+        (9.0, 0.5, 3.0),
+    ],
+    "atan2": [
+        *((NAN, x, NAN) for x in (0.0, -0.0, 1.0, INF, NAN)), *((y, NAN, NAN) for y in (0.0, -1.0, INF, -INF)),
+        (0.0, 0.0, 0.0), (-0.0, 0.0, -0.0), (0.0, -0.0, PI), (-0.0, -0.0, -PI), (0.0, 1.0, 0.0), (-0.0, 1.0, -0.0),
+        (0.0, -1.0, PI), (-0.0, -1.0, -PI), (1.0, 0.0, HALF_PI), (1.0, -0.0, HALF_PI), (-1.0, 0.0, -HALF_PI),
+        (-1.0, -0.0, -HALF_PI), (1.0, 1.0, QUARTER_PI), (1.0, -1.0, LEFT), (-1.0, 1.0, -QUARTER_PI),
+        (-1.0, -1.0, -LEFT),
+        (INF, INF, QUARTER_PI), (INF, -INF, LEFT), (-INF, INF, -QUARTER_PI), (-INF, -INF, -LEFT), (INF, 2.0, HALF_PI),
+        (-INF, -2.0, -HALF_PI), (INF, 0.0, HALF_PI), (2.0, INF, 0.0), (-2.0, INF, -0.0), (2.0, -INF, PI),
+        (-2.0, -INF, -PI),
+        (0.0, INF, 0.0), (-0.0, -INF, -PI), (TINY, TINY, QUARTER_PI), (MAX, MAX, QUARTER_PI), (TINY, MAX, 0.0),
+        (-TINY, MAX, -0.0), (TINY, -MAX, PI), (MAX, TINY, HALF_PI), (-MAX, -TINY, -HALF_PI), (TINY, 2.0, 0.0),
+        (-TINY, 2.0, -0.0), (TINY, 0.5, 2.0 * TINY), (TINY, 1.0, TINY),
+    ],
+    "hypot": [
+        *((x, y, INF) for x in (INF, -INF) for y in (0.0, -1.0, NAN, MAX, INF)), *((y, -INF, INF) for y in (0.0, NAN)),
+        *((x, NAN, NAN) for x in (0.0, 1.0, MAX, NAN)), (NAN, 1.0, NAN), (NAN, 0.0, NAN), (0.0, 0.0, 0.0),
+        (-0.0, 0.0, 0.0), (-0.0, -0.0, 0.0), (0.0, -3.0, 3.0), (-3.0, 0.0, 3.0), (3.0, 4.0, 5.0), (-5.0, 12.0, 13.0),
+        (MAX, 0.0, MAX), (MAX, 1.0, MAX), (MAX, MAX, INF), (-MAX, MAX, INF), (TINY, 0.0, TINY),
+        (TINY, TINY, 1.6624e-38),
+        (3 * TINY, 4 * TINY, 5 * TINY), (3 * 2.0**125, 4 * 2.0**125, 5 * 2.0**125),
+        (3 * 2.0**-48, 2.0**-46, 5 * 2.0**-48),
+        (1.0, TINY, 1.0), (1.0, 2.0**-12, 1.0), (2.0**-63, 2.0**-60, 8.741117e-19),
+    ],
 }  # fmt: skip
-"""Function -> (argument, result)."""
+"""Function -> (argument, ..., result)."""
 
 for _edges in EDGES.values():
-    _zeros = {str(x): y for x, y in _edges}  # which tells -0.0 from 0.0
-    _edges += [(NAN, NAN), (-NAN, NAN)]
-    _edges += [(sign * x, _zeros[str(sign * 0.0)]) for x in SUBNORMALS for sign in (1, -1)]
+    if len(_edges[0]) == 2:
+        _edges += [(NAN, NAN), (-NAN, NAN)]
+    for *_arguments, _result in list(_edges):
+        for _place, _x in enumerate(_arguments):
+            if _x == 0:
+                _tiny = [*_arguments]
+                for _size in SUBNORMALS:
+                    _tiny[_place] = float(np.copysign(_size, _x))
+                    _edges.append((*_tiny, _result))

@@ -541,7 +541,8 @@ class _Maker:
         if t == u32:
             found += [unary(op, WORDS) for op in UnaryOp if op.rule == "unpack"]
         if t == f32 and self.functions:
-            found += [unary(op, (f32,)) for op in UnaryOp if op.transcendental]
+            found += [unary(op, (f32,)) for op in UnaryOp if op.is_function]
+            found += [binary(op) for op in BinaryOp if op.is_function]
         if t == f32:
             found += [lambda d: Fma(self.expr(f32, d), self.expr(f32, d), self.expr(f32, d))] * 2
             found += [self.tiny] * 3

@@ -1,8 +1,8 @@
 """How far an f32 result is from the true value, in units of the last place.
 
-The true value is taken from NumPy, or from Python's `math` where NumPy has none, in binary64: its own error of about one
-of its units is 2^-29 of one of ours. That holds for sin, cos and tan next to multiples of pi/2 as well, since every f32
-is reduced exactly there.
+The true value is taken from NumPy, or from Python's `math` where NumPy has none, in binary64: its own error of about
+one of its units is 2^-29 of one of ours. That holds for sin, cos and tan next to multiples of pi/2 as well, since every
+f32 is reduced exactly there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ...foundation.ir.ops import UnaryOp
+from ...foundation.ir.ops import BinaryOp, UnaryOp
 from ...foundation.ir.rounding import F32_FLUSH, F32_MIN_NORMAL
 
 Array = NDArray[Any]
@@ -53,7 +53,7 @@ def _tanpi(x: Array) -> Array:
 _BY_NUMPY: Final[dict[str, Callable[..., Any]]] = {
     "acos": np.arccos, "asin": np.arcsin, "atan": np.arctan, "exp10": lambda x: np.power(10.0, x),
     "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh, "sinpi": _sinpi, "cospi": _cospi, "tanpi": _tanpi,
-    "erf": np.frompyfunc(math.erf, 1, 1), "erfc": np.frompyfunc(math.erfc, 1, 1),
+    "pow": np.power, "atan2": np.arctan2, "erf": np.frompyfunc(math.erf, 1, 1), "erfc": np.frompyfunc(math.erfc, 1, 1),
 }  # fmt: skip
 _LIVELY: Final = {
     "exp": (-90, 90), "exp2": (-128, 130), "sinh": (-90, 90), "cosh": (-90, 90), "tanh": (-10, 10), "log": (0.5, 2),
@@ -63,6 +63,45 @@ _LIVELY: Final = {
     "asin": (-1.01, 1.01), "acos": (-1.01, 1.01), "atan": (-4, 4),
 }  # fmt: skip
 """Where a function does what it is known for; elsewhere most bit patterns give 0, 1, infinity or NaN."""
+
+
+DIFFICULT: Final = np.array(
+    [0.0, 2.0**-149, 2.0**-126, 1e-30, 2.0**-60, 1e-5, 0.1, 0.25, 1 / 3, 0.5, 0.7, 1 - 2.0**-24, 1.0, 1 + 2.0**-23, 1.1,
+     1.5, 2.0, 2.5, 3.0, 5.0, 7.0, 10.0, 31.0, 88.7, 126.0, 127.0, 128.0, 149.0, 1e3, 2.0**23 - 0.5, 2.0**23 + 1,
+     2.0**24 - 1, 2.0**24, 2.0**25 + 4, 1e10, 2.0**31, 2.0**63, 2.0**64, 1e30, 2.0**127, (2 - 2.0**-23) * 2.0**127,
+     np.inf, np.nan], np.float32,
+)  # fmt: skip
+"""Numbers, each with both signs, whose pairs a function of two must not stumble over."""
+
+
+def pairs(op: BinaryOp, count: int, seed: int = 0) -> tuple[Array, Array]:
+    """`count` pairs of f32: any bits, common sizes, pairs of one size, and pairs that matter, a quarter each; chunk 0
+    begins with all pairs of difficult numbers."""
+    rng = np.random.default_rng((op.tag, seed))
+    quarter = count // 4
+    x, y = (rng.integers(0, 2**32, count, dtype=np.uint32).view(np.float32) for _ in range(2))
+    common, near, lively = (slice(k * quarter, (k + 1) * quarter) for k in (1, 2, 3))
+    x[common], y[common] = (np.exp2(rng.uniform(-18, 18, (2, quarter))) * rng.choice((-1, 1), (2, quarter))).astype(
+        "f4"
+    )
+    with np.errstate(all="ignore"):
+        y[near] = x[near] * (np.exp2(rng.uniform(-3, 3, quarter)) * rng.choice((-1, 1), quarter))
+    if op is BinaryOp.POW:  # products with the logarithm that neither overflow nor vanish
+        x[lively] = np.exp2(rng.uniform(-1, 1, quarter) * np.exp2(rng.uniform(-20, 7, quarter))).astype("f4")
+        y[lively] = rng.uniform(-140, 140, quarter) / np.where(x[lively] == 1, 1, np.log2(x[lively].astype("f8")))
+    else:
+        x[lively] = rng.uniform(-4, 4, quarter)
+        y[lively] = rng.uniform(-4, 4, quarter)
+    if seed == 0:
+        signed = np.concatenate([DIFFICULT, -DIFFICULT])
+        first = min(count, len(signed) ** 2)
+        x[:first], y[:first] = np.repeat(signed, len(signed))[:first], np.tile(signed, len(signed))[:first]
+    return x, y
+
+
+def arguments(op: UnaryOp | BinaryOp, count: int, seed: int = 0) -> tuple[Array, ...]:
+    """As many arrays as the function has arguments."""
+    return pairs(op, count, seed) if isinstance(op, BinaryOp) else (points(op, count, seed),)
 
 
 def points(op: UnaryOp, count: int, seed: int = 0) -> Array:
@@ -80,10 +119,11 @@ def canonical(x: Array) -> Array:
     return np.where(np.abs(x) < np.float32(F32_MIN_NORMAL), np.copysign(np.float32(0), x), x)
 
 
-def true_values(op: UnaryOp, x: Array) -> Array:
-    """A transcendental function of f32 numbers, in binary64."""
+def true_values(op: UnaryOp | BinaryOp, *operands: Array) -> Array:
+    """A function of f32 numbers, in binary64."""
     with np.errstate(all="ignore"):
-        exact: Array = (_BY_NUMPY.get(op.text) or getattr(np, op.text))(canonical(x).astype(np.float64))
+        wide = [canonical(x).astype(np.float64) for x in operands]
+        exact: Array = (_BY_NUMPY.get(op.text) or getattr(np, op.text))(*wide)
     return exact.astype(np.float64, copy=False)
 
 

@@ -143,7 +143,7 @@ def _binary(op: BinaryOp, a: Type, b: Type, found: list[Problem]) -> Type:
             return same(DiagCode.V088) if each(DiagCode.V087, "cast the operand to u32, i32 or f32") else None
         case "wrapping":
             return same(DiagCode.V088) if each(DiagCode.V087, "use the plain operator") else None
-        case "float":
+        case "float" | "function":
             return same(DiagCode.V088) if each(DiagCode.V087, "cast the operand to f32") else None
         case "mod":
             return same(DiagCode.V090) if each(DiagCode.V089) else None
@@ -205,7 +205,7 @@ def _unary(op: UnaryOp, t: Type, found: list[Problem]) -> Type:
         case "unpack":
             need(DiagCode.V103)
             return u32
-        case _:  # transcendental
+        case _:  # a function
             need(DiagCode.V102)
             return f32
 

@@ -116,6 +116,12 @@ class Expr(Value):
     def __rmod__(self, other: Operand) -> BinOp:
         return self._bin(BinaryOp.MOD, other, swap=True)
 
+    def __pow__(self, other: Operand) -> BinOp:
+        return self._bin(BinaryOp.POW, other)
+
+    def __rpow__(self, other: Operand) -> BinOp:
+        return self._bin(BinaryOp.POW, other, swap=True)
+
     def __and__(self, other: Operand) -> BinOp:
         return self._bin(BinaryOp.BIT_AND, other)
 

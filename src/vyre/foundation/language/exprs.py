@@ -71,6 +71,7 @@ BINARY: dict[type[ast.operator], tuple[str, BinaryOp, Callable[[Any, Any], Any]]
     ast.BitXor: ("^", BinaryOp.BIT_XOR, operator.xor),
     ast.LShift: ("<<", BinaryOp.SHL, operator.lshift),
     ast.RShift: (">>", BinaryOp.SHR, operator.rshift),
+    ast.Pow: ("**", BinaryOp.POW, operator.pow),
 }
 BOOL_FORMS = {BinaryOp.BIT_AND: BinaryOp.AND, BinaryOp.BIT_OR: BinaryOp.OR, BinaryOp.BIT_XOR: BinaryOp.NE}
 """Bit operators on two bools are the logical ones."""
@@ -369,9 +370,7 @@ class ExpressionCompiler(ABC):
         if isinstance(a, Const) and isinstance(b, Const):
             return self._fold(op, a.value, b.value, node)
         if type(op) not in BINARY:
-            symbol = "**" if isinstance(op, ast.Pow) else "@"
-            fix = "multiply: x * x" if symbol == "**" else "write the loops"
-            raise self.fail(node, f"`{symbol}` is not an operator of kernels", fix)
+            raise self.fail(node, "`@` is not an operator of kernels", "write the loops")
         symbol, ir_op, _ = BINARY[type(op)]
         if ir_op.rule == "shift":
             return self._shift(ir_op, a, b, node, at_a, at_b)
@@ -382,6 +381,8 @@ class ExpressionCompiler(ABC):
         self.refuse_narrow(t, node, at_a if isinstance(a, Typed) else at_b, f"`{symbol}`")
         if ir_op is BinaryOp.DIV and t != bool_ and t.is_float != (symbol == "/"):
             raise self.fail(node, f"`{symbol}` does not divide {t}", f"write {'//' if symbol == '/' else '/'}")
+        if symbol == "**" and not t.is_float:
+            raise self.fail(node, f"`**` of {t}", "multiply: x * x")
         if symbol in ("//", "%") and isinstance(b, Const) and b.value == 0:
             raise self.fail(at_b, "division by zero", "divide by a number that is not zero")
         if t == bool_:
@@ -413,7 +414,7 @@ class ExpressionCompiler(ABC):
     def _fold(self, op: ast.operator, a: Number, b: Number, node: Place) -> Const:
         if isinstance(op, ast.MatMult):
             raise self.fail(node, "`@` is not an operator of kernels", "write the loops")
-        symbol, fold = ("**", operator.pow) if isinstance(op, ast.Pow) else (BINARY[type(op)][0], BINARY[type(op)][2])
+        symbol, _, fold = BINARY[type(op)]
         whole = isinstance(a, int) and isinstance(b, int)
         width = int(a).bit_length() if whole else 0
         if (symbol == "<<" and b > MAX_FOLDED_BITS) or (symbol == "**" and width * b > MAX_FOLDED_BITS):

@@ -150,10 +150,10 @@ def _unary(op: UnaryOp) -> Intrinsic:
     return Intrinsic(op.text, "x", op, lambda x: UnOp(op, lift(x)))
 
 
-def _binary(op: BinaryOp) -> Intrinsic:
+def _binary(op: BinaryOp, signature: str = "a, b") -> Intrinsic:
     if op.rule == "shift":
         return Intrinsic(op.text, "x, amount", op, lambda x, n: BinOp(op, lift(x), lift(n)))
-    return Intrinsic(op.text, "a, b", op, lambda a, b: BinOp(op, *_alike(a, b)))
+    return Intrinsic(op.text, signature, op, lambda a, b: BinOp(op, *_alike(a, b)))
 
 
 def _reduce(op: ReduceOp) -> Intrinsic:
@@ -186,6 +186,8 @@ mul_high, abs_diff = _binary(BinaryOp.MUL_HIGH), _binary(BinaryOp.ABS_DIFF)
 saturating_add, saturating_sub = _binary(BinaryOp.SATURATING_ADD), _binary(BinaryOp.SATURATING_SUB)
 saturating_mul = _binary(BinaryOp.SATURATING_MUL)
 copysign = _binary(BinaryOp.COPYSIGN)
+pow, hypot = _binary(BinaryOp.POW), _binary(BinaryOp.HYPOT)
+atan2 = _binary(BinaryOp.ATAN2, "y, x")
 
 atomic_add, atomic_sub = _atomic(AtomicOp.ADD), _atomic(AtomicOp.ADD, "atomic_sub")
 atomic_min, atomic_max = _atomic(AtomicOp.MIN), _atomic(AtomicOp.MAX)

@@ -47,6 +47,7 @@ SAME = {  # rule: types of both operands
     "saturating": "u32",
     "mul_high": "u32",
     "float": FLOATS,
+    "function": "f32",
 }
 ONE_OPERAND = {
     "negate": f"{WORDS} {FLOATS}",
@@ -54,7 +55,7 @@ ONE_OPERAND = {
     "logic": "u32 bool",
     "float": FLOATS,
     "float_test": FLOATS,
-    "transcendental": "f32",
+    "function": "f32",
     "unpack": "u32 i32",
 }
 

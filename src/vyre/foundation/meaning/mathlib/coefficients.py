@@ -5,8 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 # Exact binary32 numbers: a constant and what rounding took from it. ln 2 is cut, so that its second part is positive.
+# LOG2_E2 is 2 / ln 2; LOG2_5_4 and LOG2_3_4 are log2(5/4) and log2(3/4), with a first part of 15 bits.
 LOG2_E: Final = 1.4426950216293335
 LOG2_E_LOW: Final = 1.925963033500011e-08
+LOG2_E2: Final = 2.885390043258667
+LOG2_E2_LOW: Final = 3.851926067000022e-08
+LOG2_5_4: Final = (0.321929931640625, -1.8367533130003721e-06)
+LOG2_3_4: Final = (-0.4150390625, 1.5632211898264359e-06)
 LN2_HIGH: Final = 0.6931471228599548
 LN2_LOW: Final = 5.769998878690785e-08
 LOG10_E: Final = 0.4342944920063019
@@ -25,6 +30,9 @@ TWO_OVER_PI: Final = (0xA2F9836E, 0x4E441529, 0xFC2757D1, 0xF534DDC0, 0xDB629599
 """The first 224 bits of the fraction, first word first."""
 
 SQRT_HALF_BITS: Final = 0x3F3504F3
+
+POW_BELOW, POW_ABOVE = 0.89, 1.15
+"""Where 5/4 m, m and 3/4 m are nearest to 1."""
 
 INVERSE_CBRT_BITS: Final = 0x54A2FA8C
 """The bits of a^(-1/3) are about this less a third of the bits of a."""
@@ -94,3 +102,4 @@ ERFC: Final = (
     -0.0007270048,
     0.0023480665,
 )
+POW: Final = (0.9617967, 0.5770679, 0.4155897)

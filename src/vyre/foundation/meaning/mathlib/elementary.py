@@ -33,7 +33,7 @@ def exp(b: Builder, x: Var) -> Expr:
 
 def exp2(b: Builder, x: Var) -> Expr:
     """2^x = 2^k 2^r with k = round(x), like `exp`. Whole numbers are exact."""
-    near = _clamp(b, "exp2", x, -127.0, 129.0)
+    near = clamp(b, "exp2", x, -127.0, 129.0)
     shifted = b.let("exp2_z", near + (ROUND + ONE))
     shifted = b.let("exp2_z", Select(shifted > ROUND + ONE + 127, number(ROUND + ONE + 127), shifted))
     r = b.let("exp2_r", near - (shifted - (ROUND + ONE)))
@@ -83,7 +83,7 @@ def expm1(b: Builder, x: Var) -> Expr:
 
 def exp10(b: Builder, x: Var) -> Expr:
     """10^x = 2^k 10^r with k = round(x log2 10), like `exp`."""
-    near = _clamp(b, "exp10", x, -38.0, 38.54)
+    near = clamp(b, "exp10", x, -38.0, 38.54)
     shifted = b.let("exp10_z", fma(near, c.LOG2_10, ROUND + ONE))
     shifted = b.let("exp10_z", Select(shifted > ROUND + ONE + 127, number(ROUND + ONE + 127), shifted))
     k = b.let("exp10_k", shifted - (ROUND + ONE))
@@ -161,7 +161,7 @@ def acos(b: Builder, x: Var) -> Expr:
 
 def atan(b: Builder, x: Var) -> Expr:
     """A polynomial up to 1; pi/2 - atan(1 / x) beyond, with what rounding took from the quotient."""
-    near = _clamp(b, "atan", x, -(2.0**30), 2.0**30)
+    near = clamp(b, "atan", x, -(2.0**30), 2.0**30)
     big = b.let("atan_b", absolute(x) > 1.0)
     y = b.let("atan_y", Select(big, number(1.0) / near, x))
     square = b.let("atan_s", y * y)
@@ -178,7 +178,7 @@ def atan(b: Builder, x: Var) -> Expr:
 # ---- shared steps ---------------------------------------------------------------------------------------------------
 
 
-def _clamp(b: Builder, name: str, x: Var, low: float, high: float) -> Var:
+def clamp(b: Builder, name: str, x: Var, low: float, high: float) -> Var:
     """`x` between two limits; NaN stays."""
     below = b.let(f"{name}_x", Select(x > high, number(high), x))
     return b.let(f"{name}_x", Select(below < low, number(low), below))
@@ -191,7 +191,7 @@ def power_of_two(shifted: Var) -> Expr:
 
 def _exp_parts(b: Builder, name: str, x: Var) -> tuple[Expr, Var]:
     """2^k and r with x = k ln 2 + r."""
-    near = _clamp(b, name, x, -88.0, 88.73)
+    near = clamp(b, name, x, -88.0, 88.73)
     shifted = b.let(f"{name}_z", fma(near, c.LOG2_E, ROUND + ONE))
     shifted = b.let(f"{name}_z", Select(shifted > ROUND + ONE + 127, number(ROUND + ONE + 127), shifted))
     k = b.let(f"{name}_k", shifted - (ROUND + ONE))

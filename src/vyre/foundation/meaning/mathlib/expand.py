@@ -1,4 +1,4 @@
-"""Transcendental operators as statements before the statement that uses them."""
+"""Functions as statements before the statement that uses them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from typing import TypeAlias, TypeGuard
 
 from ...ir.build import Builder
 from ...ir.dtypes import f32
-from ...ir.nodes import Atomic, Call, Expr, Let, Load, Loop, Node, Opaque, UnOp, Var
-from ...ir.ops import UnaryOp
+from ...ir.nodes import Atomic, BinOp, Call, Expr, Let, Load, Loop, Node, Opaque, UnOp, Var
+from ...ir.ops import BinaryOp, OpaqueOp, UnaryOp
 from ...ir.program import Program
 from ...ir.visit import children, distinct, rewrite
-from . import elementary, gauss, hyperbolic, trig
+from . import elementary, gauss, hyperbolic, plane, power, trig
 
-Function: TypeAlias = Callable[[Builder, Var], Expr]
-"""Appends the steps of a function of a local, and gives its value."""
+Function: TypeAlias = Callable[..., Expr]
+"""Appends to a Builder the steps of a function of one or two locals, and gives its value."""
 
-_FUNCTIONS: dict[UnaryOp, Function] = {
+Op: TypeAlias = UnaryOp | BinaryOp
+
+_FUNCTIONS: dict[Op, Function] = {
     UnaryOp.EXP: elementary.exp,
     UnaryOp.EXP2: elementary.exp2,
     UnaryOp.LOG: elementary.log,
@@ -44,26 +46,30 @@ _FUNCTIONS: dict[UnaryOp, Function] = {
     UnaryOp.TANPI: trig.tanpi,
     UnaryOp.ERF: gauss.erf,
     UnaryOp.ERFC: gauss.erfc,
+    BinaryOp.POW: power.pow,
+    BinaryOp.ATAN2: plane.atan2,
+    BinaryOp.HYPOT: plane.hypot,
 }
 
 
-def functions() -> dict[UnaryOp, Function]:
-    """The definition of every transcendental operator."""
+def functions() -> dict[Op, Function]:
+    """The definition of every operator that is a function."""
     return dict(_FUNCTIONS)
 
 
 @cache
-def steps(op: UnaryOp) -> int:
+def steps(op: UnaryOp | BinaryOp) -> int:
     """Statements and expressions of a definition."""
     b = Builder()
-    b.let("y", _FUNCTIONS[op](b, Var("x", dtype=f32)))
+    names = ("x", "y") if isinstance(op, BinaryOp) else ("x",)
+    b.let("z", _FUNCTIONS[op](b, *(Var(name, dtype=f32) for name in names)))
     block, _ = b.mark()
     found = Program([], (1, 1, 1), block).stats
     return found.nodes + found.expressions
 
 
-def expand(program: Program, keep: frozenset[UnaryOp] = frozenset()) -> Program:
-    """The same program without transcendental operators, except those to `keep`; the program itself where it has none.
+def expand(program: Program, keep: frozenset[Op] = frozenset()) -> Program:
+    """The same program without functions, except those to `keep`; the program itself where it has none.
 
     Cut a program at its grid-wide barriers before: a value that a segment could compute again is, once expanded, a
     local that was assigned to.
@@ -71,7 +77,7 @@ def expand(program: Program, keep: frozenset[UnaryOp] = frozenset()) -> Program:
     return program._cached(("mathlib", keep) if keep else "mathlib", lambda: _expand(program, keep))
 
 
-def _expand(program: Program, keep: frozenset[UnaryOp]) -> Program:
+def _expand(program: Program, keep: frozenset[Op]) -> Program:
     hoist = _Hoist(program, keep)
     if not any(map(hoist.is_function, distinct(program.entry))):
         return program
@@ -81,7 +87,7 @@ def _expand(program: Program, keep: frozenset[UnaryOp]) -> Program:
 class _Hoist:
     """Moves what must be computed earlier to locals with names that the program does not use."""
 
-    def __init__(self, program: Program, keep: frozenset[UnaryOp]) -> None:
+    def __init__(self, program: Program, keep: frozenset[Op]) -> None:
         self.b, self.keep = Builder(), keep
         for name in sorted(_names(program)):
             self.b.fresh(name)
@@ -137,10 +143,12 @@ class _Hoist:
         return node.replace(**changes)
 
     def _call(self, item: Expr) -> Var:
-        assert isinstance(item, UnOp) and isinstance(item.op, UnaryOp)
-        x = item.operand
-        x = Var(x.name if isinstance(x, Var) else self.b.let("x", x).name, dtype=f32)
-        return self.b.let(f"{item.op.text}_y", _FUNCTIONS[item.op](self.b, x))
+        assert is_function(item) and not isinstance(item.op, OpaqueOp)
+        operands = [
+            Var(value.name if isinstance(value, Var) else self.b.let(name, value).name, dtype=f32)
+            for name, value in zip("xy", children(item), strict=False)
+        ]
+        return self.b.let(f"{item.op.text}_y", _FUNCTIONS[item.op](self.b, *operands))
 
 
 def _with_operands(item: Expr, operands: list[Expr]) -> Expr:
@@ -156,9 +164,9 @@ def _with_operands(item: Expr, operands: list[Expr]) -> Expr:
     return item.replace(**changes)
 
 
-def is_function(item: object) -> TypeGuard[UnOp]:
-    """Whether an expression is a transcendental operator."""
-    return isinstance(item, UnOp) and isinstance(item.op, UnaryOp) and item.op.transcendental
+def is_function(item: object) -> TypeGuard[UnOp | BinOp]:
+    """Whether an expression is an operator that the math library defines."""
+    return isinstance(item, UnOp | BinOp) and isinstance(item.op, UnaryOp | BinaryOp) and item.op.is_function
 
 
 def _changes_memory(item: object) -> bool:
