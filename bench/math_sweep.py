@@ -33,7 +33,7 @@ from record import HERE, RESULTS, record
 from vyre.conform.values.ulps import arguments, nearest, true_values, ulps
 from vyre.driver.contract.values import DispatchConfig
 from vyre.driver.selection.registry import acquire
-from vyre.foundation.ir.dtypes import f32
+from vyre.foundation.ir.dtypes import f32, i32
 from vyre.foundation.ir.nodes import BinOp, Bitcast, Cast, Fma, If, InvocationId, Load, Node, Select, Store, UnOp
 from vyre.foundation.ir.ops import BinaryOp, UnaryOp
 from vyre.foundation.ir.program import Program, read, write_only
@@ -41,7 +41,8 @@ from vyre.foundation.ir.visit import bodies, children, walk_exprs
 from vyre.foundation.meaning import mathlib
 
 CHUNK = 1 << 20
-ALLOWED = {"erfc": 3.0, "pow": 3.0}
+EXACT = ("fmod", "remainder", "ldexp", "frexp_mantissa", "frexp_exponent", "nextafter")
+ALLOWED = {"erfc": 3.0, "pow": 3.0, **dict.fromkeys(EXACT, 0.0)}
 """Units in the last place, where they are not 2."""
 OPS = {op.text: op for op in mathlib.functions()}
 Array = NDArray[Any]
@@ -54,8 +55,9 @@ def program(op: Op) -> Program:
     x, y = Load("x", gid), Load("y", gid)
     inputs, value = [read("x", 0, f32)], UnOp(op, x) if isinstance(op, UnaryOp) else BinOp(op, x, y)
     if isinstance(op, BinaryOp):
-        inputs.append(read("y", 1, f32))
-    return Program([*inputs, write_only("z", len(inputs), f32)], (256, 1, 1), [Store("z", gid, value)])
+        inputs.append(read("y", 1, i32 if op.rule == "scale" else f32))
+    output = write_only("z", len(inputs), i32 if op.rule == "exponent" else f32)
+    return Program([*inputs, output], (256, 1, 1), [Store("z", gid, value)])
 
 
 @cache
@@ -65,7 +67,7 @@ def evaluator(backend: str, op: Op) -> Callable[..., Array]:
     def evaluate(*operands: Array) -> Array:
         config = DispatchConfig(output_elements={"z": len(operands[0])})
         outputs = pipeline.dispatch([x.tobytes() for x in operands], config)
-        return np.frombuffer(outputs[0], np.float32)
+        return np.frombuffer(outputs[0], np.int32 if op.rule == "exponent" else np.float32)
 
     return evaluate
 

@@ -63,6 +63,11 @@ BINARY: dict[BinaryOp, str] = {
     "of a negative number NaN unless the power is whole. In a kernel also `**`",
     BinaryOp.ATAN2: "angle of the vector (second, first), from -pi to pi, with the sign of the first",
     BinaryOp.HYPOT: "root of the sum of the squares, which do not overflow; infinity where one is infinite",
+    BinaryOp.FMOD: "the first less the multiple of the second that is nearest towards zero; exact, with the sign of "
+    "the first; NaN where the second is 0. In a kernel also `%`",
+    BinaryOp.REMAINDER: "the first less the nearest multiple of the second, the even one of two; exact",
+    BinaryOp.LDEXP: "the first times 2 to the power of the second, an i32",
+    BinaryOp.NEXTAFTER: "the next number from the first towards the second; 2^-126 is next to 0",
     BinaryOp.COPYSIGN: "the size of the first with the sign of the second, zero included; the sign of NaN is +",
 }
 UNARY: dict[UnaryOp, str] = {
@@ -115,6 +120,8 @@ UNARY: dict[UnaryOp, str] = {
     UnaryOp.TANPI: "tangent of pi times it; for whole numbers n zero of the sign of n, other for odd n; for n + 1/2 "
     "infinity, negative for odd n",
     UnaryOp.ERF: "error function: 2 / sqrt(pi) times the integral of e^(-t^2) from 0 to it",
+    UnaryOp.FREXP_MANTISSA: "it without its power of two, from 1/2 to 1; zero, infinities and NaN themselves",
+    UnaryOp.FREXP_EXPONENT: "the power of two that was taken from it; 0 for zero, infinities and NaN",
     UnaryOp.ERFC: "1 less the error function, without the loss of that difference",
 }
 ATOMIC: dict[AtomicOp, str] = {
@@ -165,7 +172,7 @@ def render() -> str:
         "",
         "## Binary operators",
         "",
-        "Both operands have one type. The amount of a shift or rotation is u32.",
+        "Both operands have one type. The amount of a shift or rotation is u32, the power of `ldexp` i32.",
         "",
         "| operator | types | result | meaning |",
         "|---|---|---|---|",
@@ -181,7 +188,7 @@ def render() -> str:
         lines.append(f"| {_code(op.text)} | {shown} | {result} | {meaning} |")
     lines += ["", "## Unary operators", "", "| operator | types | result | meaning |", "|---|---|---|---|"]
     for unary, meaning in UNARY.items():
-        result = {"float_test": "bool", "logic": "bool", "unpack": "u32"}.get(unary.rule, "same")
+        result = {"float_test": "bool", "logic": "bool", "unpack": "u32", "exponent": "i32"}.get(unary.rule, "same")
         lines.append(f"| {_code(unary.text)} | {_types(UNARY_TYPES[unary.rule])} | {result} | {meaning} |")
     lines += [
         "",

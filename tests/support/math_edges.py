@@ -109,15 +109,58 @@ EDGES = {
         (3 * 2.0**-48, 2.0**-46, 5 * 2.0**-48),
         (1.0, TINY, 1.0), (1.0, 2.0**-12, 1.0), (2.0**-63, 2.0**-60, 8.741117e-19),
     ],
+    "fmod": [
+        *((x, y, NAN) for x in (INF, -INF, NAN) for y in (0.0, 1.0, -INF, NAN)),
+        *((x, y, NAN) for x in (0.0, -1.0, MAX) for y in (0.0, -0.0, NAN)),
+        *((x, INF, x) for x in (0.0, -0.0, 1.5, -MAX)),
+        (0.0, 1.0, 0.0), (-0.0, 1.0, -0.0), (5.5, 2.0, 1.5), (-5.5, 2.0, -1.5), (5.5, -2.0, 1.5), (-5.5, -2.0, -1.5),
+        (4.0, 2.0, 0.0), (-4.0, 2.0, -0.0), (1.0, 3.0, 1.0), (-1.0, MAX, -1.0), (MAX, TINY, 0.0), (-MAX, TINY, -0.0),
+        (MAX, 3.0, 0.0), (-MAX, 11.0, -9.0),
+        (1.5 * TINY, TINY, 0.0), (-1.5 * TINY, TINY, -0.0), (7.0 * TINY, 3.0 * TINY, TINY), (2.0**24, 3.0, 1.0),
+        (16777215.0, 0.1, 0.0500000194), (1e30, 1e-30, 8.16681565e-31),
+    ],
+    "remainder": [
+        *((x, y, NAN) for x in (INF, -INF, NAN) for y in (0.0, 1.0, -INF, NAN)),
+        *((x, y, NAN) for x in (0.0, -1.0, MAX) for y in (0.0, -0.0, NAN)),
+        *((x, INF, x) for x in (0.0, -0.0, 1.5, -MAX)),
+        (0.0, 1.0, 0.0), (-0.0, 1.0, -0.0), (5.5, 2.0, -0.5), (-5.5, 2.0, 0.5), (5.0, 2.0, 1.0), (7.0, 2.0, -1.0),
+        (-5.0, 2.0, -1.0), (-7.0, -2.0, 1.0), (4.0, 2.0, 0.0), (-4.0, 2.0, -0.0), (1.0, 2.0, 1.0), (3.0, 2.0, -1.0),
+        (1.0, 3.0, 1.0), (2.0, 3.0, -1.0), (-2.0, 3.0, 1.0), (MAX, TINY, 0.0), (-MAX, TINY, -0.0), (MAX, -MAX, 0.0),
+        (1.25 * TINY, TINY, 0.0), (1.75 * TINY, TINY, -0.0), (-1.75 * TINY, TINY, 0.0), (1.5 * TINY, TINY, -0.0),
+        (2.0**126, MAX, 2.0**126), (2.0**127, MAX, 2.0**127 - MAX), (5.0 * TINY, 3.0 * TINY, -TINY),
+    ],
+    "ldexp": [
+        *((x, n, x) for x in (0.0, -0.0, INF, -INF, NAN) for n in (0, 1, -1, 2**31 - 1, -(2**31))),
+        (1.0, 127, 2.0**127), (1.0, 128, INF), (-1.0, 128, -INF), (1.0, -126, TINY), (-1.0, -127, -0.0), (1.0, 0, 1.0),
+        (MAX, 1, INF), (MAX, -253, 1.9999999 * 2.0**-126), (MAX, -254, 0.0), (TINY, 253, 2.0**127), (TINY, 254, INF),
+        (1.5, 2**31 - 1, INF), (-1.5, -(2**31), -0.0), (1.9999999, -127, 0.0), (-3.0, 5, -96.0),
+    ],
+    "nextafter": [
+        *((NAN, y, NAN) for y in (0.0, 1.0, INF, NAN)), *((x, NAN, NAN) for x in (0.0, -1.0, INF)),
+        (0.0, 0.0, 0.0), (0.0, -0.0, -0.0), (-0.0, 0.0, 0.0), (-0.0, -0.0, -0.0), (0.0, 1.0, TINY), (-0.0, 1.0, TINY),
+        (0.0, -1.0, -TINY), (-0.0, -INF, -TINY), (TINY, 0.0, 0.0), (TINY, -1.0, 0.0), (-TINY, 0.0, -0.0),
+        (-TINY, 1.0, -0.0),
+        (TINY, 1.0, TINY + 2.0**-149), (1.0, 2.0, 1.0000001), (1.0, 0.0, 0.99999994), (-1.0, 0.0, -0.99999994),
+        (-1.0, -2.0, -1.0000001), (1.0, 1.0, 1.0), (MAX, INF, INF), (MAX, 0.0, MAX - 2.0**104), (-MAX, -INF, -INF),
+        (INF, 0.0, MAX), (-INF, 0.0, -MAX), (INF, INF, INF), (-INF, INF, -MAX), (2.0, 1.0, 1.9999999),
+    ],
+    "frexp_mantissa": [
+        (0.0, 0.0), (-0.0, -0.0), (INF, INF), (-INF, -INF), (1.0, 0.5), (-1.0, -0.5), (0.75, 0.75), (MAX, 0.99999994),
+        (TINY, 0.5), (-TINY, -0.5), (-12.0, -0.75),
+    ],
+    "frexp_exponent": [
+        (0.0, 0), (-0.0, 0), (INF, 0), (-INF, 0), (1.0, 1), (-1.0, 1), (0.75, 0), (MAX, 128), (TINY, -125), (-12.0, 4),
+    ],
 }  # fmt: skip
-"""Function -> (argument, ..., result)."""
+"""Function -> (argument, ..., result). A whole number is an i32, and of a zero each subnormal is an edge as well."""
 
 for _edges in EDGES.values():
     if len(_edges[0]) == 2:
-        _edges += [(NAN, NAN), (-NAN, NAN)]
+        _nan = 0 if isinstance(_edges[0][1], int) else NAN
+        _edges += [(NAN, _nan), (-NAN, _nan)]
     for *_arguments, _result in list(_edges):
         for _place, _x in enumerate(_arguments):
-            if _x == 0:
+            if _x == 0 and isinstance(_x, float):
                 _tiny = [*_arguments]
                 for _size in SUBNORMALS:
                     _tiny[_place] = float(np.copysign(_size, _x))

@@ -19,7 +19,7 @@ from vyre.driver.execute.explanation import explain_dispatch
 from vyre.driver.guard.backend import guarded
 from vyre.driver.selection.registry import acquire
 from vyre.driver.verify.compare import ulps_apart
-from vyre.foundation.ir.dtypes import f32, f64
+from vyre.foundation.ir.dtypes import f32, f64, i32
 from vyre.foundation.ir.nodes import BinOp, Cast, InvocationId, Load, Store, UnOp, lit
 from vyre.foundation.ir.ops import UnaryOp
 from vyre.foundation.ir.program import Program, read, write_only
@@ -71,7 +71,9 @@ def test_only_functions_quotients_and_roots_have_one():
 @pytest.mark.parametrize("name", sorted(FUNCTIONS.keys() - APART.keys()))
 def test_a_function_that_has_none_is_exact_and_so_is_all_that_it_divides(name):
     op = FUNCTIONS[name]
-    value = UnOp(op, X) if isinstance(op, UnaryOp) else BinOp(op, X, Y)
+    value = UnOp(op, X) if isinstance(op, UnaryOp) else BinOp(op, X, Cast(i32, Y) if op.rule == "scale" else Y)
+    if op.rule == "exponent":
+        value = Cast(f32, value)
     assert natives(storing(value), MOST) == set()
     assert natives(storing(value, UnOp(UnaryOp.EXP, Y), *STEPS.values()), MOST) == {"exp"}
 

@@ -9,7 +9,7 @@ from vyre.conform.programs.random import Case
 from vyre.conform.values.ulps import arguments
 from vyre.driver.contract.values import DispatchConfig
 from vyre.foundation.formats.parse import parse_program
-from vyre.foundation.ir.dtypes import extension_id, f32
+from vyre.foundation.ir.dtypes import extension_id, f32, i32
 from vyre.foundation.ir.nodes import BinOp, InvocationId, Load, Store, UnOp, lit
 from vyre.foundation.ir.ops import BinaryOp, UnaryOp
 from vyre.foundation.ir.program import Program, read, write_only
@@ -32,15 +32,22 @@ def call(name, *operands):
     return (UnOp if isinstance(op, UnaryOp) else BinOp)(op, *operands)
 
 
+def types(name):
+    """Of the arguments and of the result."""
+    return [i32 if isinstance(x, int) else f32 for x in EDGES[name][0]]
+
+
 def program(name):
-    inputs = [read(b, k, f32) for k, b in enumerate("xy"[: len(EDGES[name][0]) - 1])]
+    *operands, result = types(name)
+    inputs = [read("xy"[k], k, t) for k, t in enumerate(operands)]
     body = [Store("z", GID, call(name, *(Load(b.name, GID) for b in inputs)))]
-    return Program([*inputs, write_only("z", len(inputs), f32)], (64, 1, 1), body)
+    return Program([*inputs, write_only("z", len(inputs), result)], (64, 1, 1), body)
 
 
 def columns(name):
     """The arguments of all edges, by place."""
-    return [np.array(column, np.float32) for column in list(zip(*EDGES[name], strict=True))[:-1]]
+    given = list(zip(*EDGES[name], strict=True))[:-1]
+    return [np.array(x, np.int32 if t == i32 else np.float32) for x, t in zip(given, types(name), strict=False)]
 
 
 def shown(name, found):
@@ -50,7 +57,7 @@ def shown(name, found):
 
 
 def wanted(name):
-    bits = [f32_to_bits(float(np.float32(y))) for *_, y in EDGES[name]]
+    bits = [y % 2**32 if isinstance(y, int) else f32_to_bits(float(np.float32(y))) for *_, y in EDGES[name]]
     return shown(name, np.array(bits, np.uint32).tobytes())
 
 
@@ -84,11 +91,11 @@ def test_every_backend_gives_the_edges_and_the_bits_of_the_reference(name, id):
 @by_name
 def test_numbers_known_while_compiling_give_the_same_edges(name, id):
     backend = open_or_skip(id)
-    values = [call(name, *map(lit, x)) for *x, _ in EDGES[name]]
+    values = [call(name, *(lit(x, t) for x, t in zip(given, types(name), strict=False))) for *given, _ in EDGES[name]]
     found = b""
     for first in range(0, len(values), PART):
         body = [Store("z", lit(k), value) for k, value in enumerate(values[first : first + PART])]
-        folded = Program([write_only("z", 0, f32, len(body))], (1, 1, 1), body)
+        folded = Program([write_only("z", 0, types(name)[-1], len(body))], (1, 1, 1), body)
         found += bytes(backend.dispatch(folded, [], DispatchConfig(grid_override=(1, 1, 1)))[0])
     assert shown(name, found) == wanted(name)
 
@@ -120,6 +127,30 @@ def test_kernels_and_generators_say_functions_of_two_by_name_and_power_by_its_op
     assert vyre.pow(x, y) == x**y == BinOp(BinaryOp.POW, x, y)
     assert 2**x == BinOp(BinaryOp.POW, lit(2.0), x)
     assert vyre.atan2(y, 1.0) == BinOp(BinaryOp.ATAN2, y, lit(1.0))
+
+
+@pytest.mark.parametrize("id", ["reference", "cpu"])
+def test_kernels_and_generators_say_exact_functions_by_name_and_remainder_by_its_operator(id):
+    @vyre.kernel
+    def named(x: vyre.In[vyre.f32], n: vyre.In[vyre.i32], out: vyre.Out[vyre.f32, 8]) -> None:
+        out[0] = x[0] % 2.0
+        out[1] = vyre.fmod(x[0], -2)
+        out[2] = vyre.remainder(x[0], 2)
+        out[3] = vyre.ldexp(x[0], n[0])
+        out[4] = vyre.ldexp(vyre.frexp_mantissa(x[0]), vyre.frexp_exponent(x[0]))
+        out[5] = vyre.nextafter(x[0], 0)
+        out[6] = 7.5 % 2 + vyre.ldexp(1, -3)
+        rest = x[0]
+        rest %= 1
+        out[7] = rest
+
+    found = named.on(id)(np.array([-5.5], np.float32), np.array([3], np.int32), domain=1)
+    assert found.tolist() == [-1.5, -1.5, 0.5, -44.0, -5.5, -5.4999995231628418, 1.625, -0.5]
+    x, n = Load("x", GID, dtype=f32), Load("n", GID, dtype=i32)
+    assert x % 2 == vyre.fmod(x, 2.0) == BinOp(BinaryOp.FMOD, x, lit(2.0))
+    assert 2 % x == BinOp(BinaryOp.FMOD, lit(2.0), x)
+    assert vyre.ldexp(x, 3) == BinOp(BinaryOp.LDEXP, x, lit(3, i32))
+    assert vyre.ldexp(x, n) == BinOp(BinaryOp.LDEXP, x, n)
 
 
 @by_name

@@ -32,7 +32,7 @@ class _Row(Enum):
     __str__ = __repr__
 
 
-FUNCTION_RULES = frozenset(("function",))
+FUNCTION_RULES = frozenset(("function", "scale", "exponent"))
 """Type rules of the operators that the math library defines."""
 
 
@@ -83,7 +83,11 @@ class BinaryOp(_Row):
     COPYSIGN = extension_id("vyre.py.copysign"), "copysign", "float"
     POW = extension_id("vyre.py.pow"), "pow", "function"
     ATAN2 = extension_id("vyre.py.atan2"), "atan2", "function"
-    HYPOT = extension_id("vyre.py.hypot"), "hypot", "function", True
+    HYPOT = extension_id("vyre.py.hypot"), "hypot", "function"
+    FMOD = extension_id("vyre.py.fmod"), "fmod", "function"
+    REMAINDER = extension_id("vyre.py.remainder"), "remainder", "function"
+    LDEXP = extension_id("vyre.py.ldexp"), "ldexp", "scale"
+    NEXTAFTER = extension_id("vyre.py.nextafter"), "nextafter", "function"
 
 
 class UnaryOp(_Row):
@@ -145,6 +149,8 @@ class UnaryOp(_Row):
     TANPI = extension_id("vyre.py.tanpi"), "tanpi", "function"
     ERF = extension_id("vyre.py.erf"), "erf", "function"
     ERFC = extension_id("vyre.py.erfc"), "erfc", "function"
+    FREXP_MANTISSA = extension_id("vyre.py.frexp_mantissa"), "frexp_mantissa", "function"
+    FREXP_EXPONENT = extension_id("vyre.py.frexp_exponent"), "frexp_exponent", "exponent"
 
 
 class AtomicOp(_Row):
@@ -240,9 +246,11 @@ BINARY_TYPES: dict[str, frozenset[str]] = {
     "mul_high": _U32,
     "float": FLOAT_NAMES,
     "function": frozenset(("f32",)),
+    "scale": frozenset(("f32",)),
     "wave": frozenset(),
 }
-"""`BinaryOp.rule` -> names of the left operand's type. Ordering of bool is refused besides; a shift amount is u32."""
+"""`BinaryOp.rule` -> names of the left operand's type. Ordering of bool is refused besides; a shift amount is u32,
+the power of two of a `scale` i32."""
 
 UNARY_TYPES: dict[str, frozenset[str]] = {
     "negate": _WIDE | FLOAT_NAMES,
@@ -251,6 +259,7 @@ UNARY_TYPES: dict[str, frozenset[str]] = {
     "float": FLOAT_NAMES,
     "float_test": FLOAT_NAMES,
     "function": frozenset(("f32",)),
+    "exponent": frozenset(("f32",)),
     "unpack": frozenset(("u32", "i32")),
 }
 """`UnaryOp.rule` -> names of the operand's type."""

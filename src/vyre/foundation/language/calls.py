@@ -161,6 +161,10 @@ class CallCompiler(ExpressionCompiler):
                 a, b = self.scalars(*args)
                 if op.rule == "shift":
                     return self._shift(op, a, b, node, args[0], args[1])
+                if op.rule == "scale":
+                    x, n = self.typed(a, args[0], f32), self.typed(b, args[1], i32)
+                    types = (x.dtype, n.dtype)
+                    return self.checked(BinOp(op, x.expr, n.expr), types, node, left=args[0], right=args[1])
                 if op.is_function and isinstance(a, Const) and isinstance(b, Const):
                     a = self.typed(a, args[0], f32)
                 (left, right), t = self.alike([a, b], args, node, f"{fn.name}()")

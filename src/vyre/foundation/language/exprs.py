@@ -8,6 +8,7 @@ the same expression could change is first bound to a local.
 from __future__ import annotations
 
 import ast
+import math
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -383,6 +384,8 @@ class ExpressionCompiler(ABC):
             raise self.fail(node, f"`{symbol}` does not divide {t}", f"write {'//' if symbol == '/' else '/'}")
         if symbol == "**" and not t.is_float:
             raise self.fail(node, f"`**` of {t}", "multiply: x * x")
+        if symbol == "%" and t.is_float:
+            ir_op = BinaryOp.FMOD
         if symbol in ("//", "%") and isinstance(b, Const) and b.value == 0:
             raise self.fail(at_b, "division by zero", "divide by a number that is not zero")
         if t == bool_:
@@ -419,13 +422,9 @@ class ExpressionCompiler(ABC):
         width = int(a).bit_length() if whole else 0
         if (symbol == "<<" and b > MAX_FOLDED_BITS) or (symbol == "**" and width * b > MAX_FOLDED_BITS):
             raise self.fail(node, f"the value of `{symbol}` is too large", f"keep it below 2 ** {MAX_FOLDED_BITS}")
-        if not whole and symbol in ("//", "%"):
-            raise self.fail(
-                node,
-                f"`{symbol}` does not divide floats",
-                "write /" if symbol == "//" else "compute it before the kernel",
-            )
-        if whole and symbol in ("//", "%") and b and (a < 0) != (b < 0) and a % b:
+        if not whole and symbol == "//":
+            raise self.fail(node, "`//` does not divide floats", "write /")
+        if symbol in ("//", "%") and b and math.copysign(1, a) != math.copysign(1, b) and (a % b or not whole):
             raise self.fail(
                 node,
                 f"`{symbol}` of these numbers rounds down in Python and toward zero in kernels",

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ...errors import ArgumentTypeError, ArgumentValueError
-from ..ir.dtypes import SIMPLE, DataType, bool_
+from ..ir.dtypes import SIMPLE, DataType, bool_, i32
 from ..ir.nodes import (
     BinOp,
     Bitcast,
@@ -31,6 +31,7 @@ from ..ir.nodes import (
     UnOp,
     WorkgroupId,
     lift,
+    lit,
 )
 from ..ir.ops import AtomicOp, BinaryOp, ReduceOp, UnaryOp
 from ..ir.value import Value
@@ -156,6 +157,10 @@ def _binary(op: BinaryOp, signature: str = "a, b") -> Intrinsic:
     return Intrinsic(op.text, signature, op, lambda a, b: BinOp(op, *_alike(a, b)))
 
 
+def _i32(n: Operand) -> Expr:
+    return n if isinstance(n, Expr) else lit(n, i32)
+
+
 def _reduce(op: ReduceOp) -> Intrinsic:
     return Intrinsic(f"subgroup_{op.text}", "x", op, lambda x: SubgroupReduce(op, lift(x)))
 
@@ -188,6 +193,9 @@ saturating_mul = _binary(BinaryOp.SATURATING_MUL)
 copysign = _binary(BinaryOp.COPYSIGN)
 pow, hypot = _binary(BinaryOp.POW), _binary(BinaryOp.HYPOT)
 atan2 = _binary(BinaryOp.ATAN2, "y, x")
+fmod, remainder, nextafter = _binary(BinaryOp.FMOD), _binary(BinaryOp.REMAINDER), _binary(BinaryOp.NEXTAFTER)
+ldexp = Intrinsic("ldexp", "x, n", BinaryOp.LDEXP, lambda x, n: BinOp(BinaryOp.LDEXP, lift(x), _i32(n)))
+frexp_mantissa, frexp_exponent = _unary(UnaryOp.FREXP_MANTISSA), _unary(UnaryOp.FREXP_EXPONENT)
 
 atomic_add, atomic_sub = _atomic(AtomicOp.ADD), _atomic(AtomicOp.ADD, "atomic_sub")
 atomic_min, atomic_max = _atomic(AtomicOp.MIN), _atomic(AtomicOp.MAX)

@@ -65,6 +65,6 @@ FOREIGN_FUNCTIONS: dict[str, str] = {
     "isnan": "is_nan", "isinf": "is_inf", "isfinite": "is_finite", "where": "select", "rint": "round", "fabs": "abs",
     "absolute": "abs", "maximum": "max", "minimum": "min", "fmax": "max", "fmin": "min", "arcsin": "asin",
     "arccos": "acos", "arctan": "atan", "arctan2": "atan2", "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh",
-    "power": "pow", "bitwise_count": "popcount",
+    "power": "pow", "frexp": "frexp_mantissa", "bitwise_count": "popcount",
 }  # fmt: skip
 """What others call our functions."""

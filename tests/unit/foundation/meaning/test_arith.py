@@ -389,10 +389,10 @@ def test_every_rule_of_the_operator_table_has_its_types():
 
 @pytest.mark.parametrize("dtype", LIVE, ids=str)
 def test_what_the_type_rules_accept_has_a_meaning_and_nothing_else(dtype):
-    x, amount = Var("x"), Var("n")
-    names = {"x": dtype, "n": u32}
+    x, amount, whole = Var("x"), Var("n"), Var("k")
+    names = {"x": dtype, "n": u32, "k": i32}
     for op in BinaryOp:
-        right = amount if op.rule == "shift" else x
+        right = amount if op.rule == "shift" else whole if op.rule == "scale" else x
         accepted = not infer(BinOp(op, x, right), (dtype, names[right.name]), names, {})[1]
         assert accepted == ((op.is_function and dtype == f32) or defined(lambda op=op: arith.binary(op, dtype))), op
     for op in UnaryOp:

@@ -3,22 +3,23 @@
 import random
 import subprocess
 import sys
+from fractions import Fraction
 from pathlib import Path
 
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from mpmath import mp, mpf
 
 import vyre
 from vyre.backends.reference import run
 from vyre.conform.programs.random import random_program
-from vyre.conform.values.ulps import pairs, points, true_values, ulps
+from vyre.conform.values.ulps import arguments, nearest, pairs, points, true_values, ulps
 from vyre.foundation.check.gridsync import segments
 from vyre.foundation.check.validate import validate
-from vyre.foundation.ir.dtypes import f32, u32
+from vyre.foundation.ir.dtypes import f32, i32, u32
 from vyre.foundation.ir.nodes import (  # fmt: skip
     Assign,
     Atomic,
@@ -52,8 +53,10 @@ from ....support.math_edges import EDGES, INF, MAX, NAN, TINY
 
 GID = InvocationId(0)
 ALL = sorted(mathlib.functions(), key=lambda op: op.text)
-FUNCTIONS = [op for op in ALL if isinstance(op, UnaryOp)]
-OF_TWO = [op for op in ALL if isinstance(op, BinaryOp)]
+EXACT = ("fmod", "remainder", "ldexp", "frexp_mantissa", "frexp_exponent", "nextafter")
+FUNCTIONS = [op for op in ALL if isinstance(op, UnaryOp) and op.text not in EXACT]
+OF_TWO = [op for op in ALL if isinstance(op, BinaryOp) and op.text not in EXACT]
+WITHOUT_ERROR = [op for op in ALL if op.text in EXACT]
 BOUNDS = {
     "acos": 0.65, "acosh": 1.5, "asin": 0.75, "asinh": 1.05, "atan": 1.15, "atan2": 1.5, "atanh": 0.75,
     "cbrt": 0.75, "cos": 0.9, "cosh": 1.05, "cospi": 0.9, "erf": 1.3, "erfc": 2.6, "exp": 0.9, "exp10": 0.9,
@@ -64,26 +67,30 @@ BOUNDS = {
 
 ALLOWED = {"erfc": 3, "pow": 3}
 by_text = pytest.mark.parametrize("op", FUNCTIONS, ids=lambda op: op.text)
+exact = pytest.mark.parametrize("op", WITHOUT_ERROR, ids=lambda op: op.text)
 of_two = pytest.mark.parametrize("op", OF_TWO, ids=lambda op: op.text)
 any_function = pytest.mark.parametrize("op", ALL, ids=lambda op: op.text)
 
 
 def program(op):
     x, y = Load("x", GID), Load("y", GID)
-    inputs = [read("x", 0, f32)] if isinstance(op, UnaryOp) else [read("x", 0, f32), read("y", 1, f32)]
+    second = read("y", 1, i32 if op.rule == "scale" else f32)
+    inputs = [read("x", 0, f32)] if isinstance(op, UnaryOp) else [read("x", 0, f32), second]
     value = UnOp(op, x) if isinstance(op, UnaryOp) else BinOp(op, x, y)
-    return Program([*inputs, write_only("z", len(inputs), f32)], (64, 1, 1), [Store("z", GID, value)])
+    output = write_only("z", len(inputs), i32 if op.rule == "exponent" else f32)
+    return Program([*inputs, output], (64, 1, 1), [Store("z", GID, value)])
 
 
 PROGRAMS = {op: program(op) for op in ALL}
 
 
 def apply(op, *operands, engine="numpy"):
-    columns = [np.asarray(values, np.float32) for values in operands]
+    kinds = (np.float32, np.int32 if op.rule == "scale" else np.float32)
+    columns = [np.asarray(values, kind) for values, kind in zip(operands, kinds, strict=False)]
     n = len(columns[0])
     inputs = [x.tobytes() for x in columns]
     found = run(PROGRAMS[op], inputs, grid=(-(-n // 64), 1, 1), output_elements={"z": n}, engine=engine)
-    return np.frombuffer(found.outputs[0], np.float32)
+    return np.frombuffer(found.outputs[0], np.int32 if op.rule == "exponent" else np.float32)
 
 
 # ---- the measure ----------------------------------------------------------------------------------------------------
@@ -246,10 +253,37 @@ def test_pairs_have_all_difficult_numbers_any_bits_and_are_the_same_every_time(o
         assert len({bits >> 23 for bits in side.view(np.uint32).tolist()}) == 512
 
 
-@of_two
+@pytest.mark.parametrize("op", [*OF_TWO, *WITHOUT_ERROR], ids=lambda op: op.text)
 def test_both_engines_give_the_same_bits_for_pairs(op):
-    x, y = pairs(op, 1 << 10, 1)
-    assert apply(op, x, y).tobytes() == apply(op, x, y, engine="scalar").tobytes()
+    operands = arguments(op, 1 << 9, 1)
+    assert apply(op, *operands).tobytes() == apply(op, *operands, engine="scalar").tobytes()
+
+
+@exact
+def test_exact_functions_have_every_bit_right(op):
+    operands = arguments(op, 1 << 16)
+    found, right = apply(op, *operands), true_values(op, *operands)
+    if op.rule == "exponent":
+        assert np.array_equal(found, right)
+    else:
+        bits = np.where(np.isnan(right), np.float32(np.nan), nearest(right)).astype(np.float32).view(np.uint32)
+        assert np.array_equal(found.view(np.uint32), bits)
+
+
+@settings(max_examples=300, deadline=None)
+@given(x=st.floats(width=32, allow_nan=False, allow_infinity=False), y=st.floats(width=32, allow_nan=False))
+def test_remainders_are_those_of_fractions(x, y):
+    x, y = (float(np.copysign(0.0, v)) if abs(v) < TINY else v for v in (x, y))
+    assume(y != 0)
+    (cut,), (near,) = (apply(op, [x], [y]).tolist() for op in (BinaryOp.FMOD, BinaryOp.REMAINDER))
+    if np.isinf(y):
+        assert (cut, near) == (x, x)
+        return
+    quotient = Fraction(x) / Fraction(y)
+    for found, whole in ((cut, int(quotient)), (near, round(quotient))):
+        rest = Fraction(x) - whole * Fraction(y)
+        assert found == (float(rest) if abs(rest) >= TINY else 0.0)
+        assert np.signbit(found) == (np.signbit(x) if rest == 0 else rest < 0)
 
 
 def test_powers_of_small_whole_numbers_are_exact():
@@ -387,10 +421,10 @@ def test_equal_programs_expand_to_one_fingerprint():
     assert len({mathlib.expand(program(UnaryOp.TAN)).fingerprint for _ in range(3)}) == 1
 
 
-def test_only_the_exact_reduction_is_a_branch():
+def test_only_exact_reductions_and_long_divisions_are_branches():
     for op, p in PROGRAMS.items():
         branches = [n for n in walk_nodes(mathlib.expand(p).entry) if isinstance(n, If)]
-        assert len(branches) == (op.text in ("sin", "cos", "tan")), op
+        assert len(branches) == (op.text in ("sin", "cos", "tan", "fmod", "remainder")), op
 
 
 def test_names_of_the_program_are_not_captured():
@@ -550,7 +584,7 @@ def test_random_programs_with_functions_stay_valid_and_give_one_result(seed):
 
 
 def test_random_programs_use_functions_only_when_asked():
-    cases = [(random_program(random.Random(s), functions=True), random_program(random.Random(s))) for s in range(200)]
+    cases = [(random_program(random.Random(s), functions=True), random_program(random.Random(s))) for s in range(300)]
     assert {e.op for asked, _ in cases for e in functions_in(asked.program)} == set(ALL)
     assert not any(functions_in(plain.program) for _, plain in cases)
 

@@ -7,12 +7,12 @@ from functools import cache
 from typing import TypeAlias, TypeGuard
 
 from ...ir.build import Builder
-from ...ir.dtypes import f32
+from ...ir.dtypes import DataType, f32, i32
 from ...ir.nodes import Atomic, BinOp, Call, Expr, Let, Load, Loop, Node, Opaque, UnOp, Var
 from ...ir.ops import BinaryOp, OpaqueOp, UnaryOp
 from ...ir.program import Program
 from ...ir.visit import children, distinct, rewrite
-from . import elementary, gauss, hyperbolic, plane, power, trig
+from . import elementary, exact, gauss, hyperbolic, plane, power, trig
 
 Function: TypeAlias = Callable[..., Expr]
 """Appends to a Builder the steps of a function of one or two locals, and gives its value."""
@@ -49,6 +49,12 @@ _FUNCTIONS: dict[Op, Function] = {
     BinaryOp.POW: power.pow,
     BinaryOp.ATAN2: plane.atan2,
     BinaryOp.HYPOT: plane.hypot,
+    BinaryOp.FMOD: exact.fmod,
+    BinaryOp.REMAINDER: exact.remainder,
+    BinaryOp.LDEXP: exact.ldexp,
+    BinaryOp.NEXTAFTER: exact.nextafter,
+    UnaryOp.FREXP_MANTISSA: exact.frexp_mantissa,
+    UnaryOp.FREXP_EXPONENT: exact.frexp_exponent,
 }
 
 
@@ -61,11 +67,15 @@ def functions() -> dict[Op, Function]:
 def steps(op: UnaryOp | BinaryOp) -> int:
     """Statements and expressions of a definition."""
     b = Builder()
-    names = ("x", "y") if isinstance(op, BinaryOp) else ("x",)
-    b.let("z", _FUNCTIONS[op](b, *(Var(name, dtype=f32) for name in names)))
+    b.let("z", _FUNCTIONS[op](b, *(Var(name, dtype=t) for name, t in zip("xy", _operand_types(op), strict=False))))
     block, _ = b.mark()
-    found = Program([], (1, 1, 1), block).stats
-    return found.nodes + found.expressions
+    return Program([], (1, 1, 1), block).stats.steps
+
+
+def _operand_types(op: Op) -> tuple[DataType, ...]:
+    if isinstance(op, UnaryOp):
+        return (f32,)
+    return (f32, i32) if op.rule == "scale" else (f32, f32)
 
 
 def expand(program: Program, keep: frozenset[Op] = frozenset()) -> Program:
@@ -145,8 +155,8 @@ class _Hoist:
     def _call(self, item: Expr) -> Var:
         assert is_function(item) and not isinstance(item.op, OpaqueOp)
         operands = [
-            Var(value.name if isinstance(value, Var) else self.b.let(name, value).name, dtype=f32)
-            for name, value in zip("xy", children(item), strict=False)
+            Var(value.name if isinstance(value, Var) else self.b.let(name, value).name, dtype=t)
+            for name, value, t in zip("xy", children(item), _operand_types(item.op), strict=False)
         ]
         return self.b.let(f"{item.op.text}_y", _FUNCTIONS[item.op](self.b, *operands))
 
