@@ -22,7 +22,7 @@ from ...support.math_edges import EDGES
 
 GID = InvocationId(0)
 FUNCTIONS = {op.text: op for op in mathlib.functions()}
-POINTS = 1 << 12
+POINTS, MANY = 1 << 12, 1 << 20
 PART = 32  # a program has only so many steps
 by_name = pytest.mark.parametrize("name", sorted(FUNCTIONS))
 
@@ -83,6 +83,17 @@ def test_every_backend_gives_the_edges_and_the_bits_of_the_reference(name, id):
     (found,) = open_or_skip(id).dispatch(program(name), inputs, config)
     edges = 4 * len(EDGES[name])
     assert shown(name, bytes(found)[:edges]) == wanted(name)
+    (expected,) = open_or_skip("reference").dispatch(program(name), inputs, config)
+    assert bytes(found) == bytes(expected)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("id", ["cpu", *IDS])
+@by_name
+def test_every_backend_gives_the_bits_of_the_reference_for_many_arguments(name, id):
+    inputs = [x.tobytes() for x in arguments(FUNCTIONS[name], MANY, 1)]
+    config = DispatchConfig(output_elements={"z": MANY})
+    (found,) = open_or_skip(id).dispatch(program(name), inputs, config)
     (expected,) = open_or_skip("reference").dispatch(program(name), inputs, config)
     assert bytes(found) == bytes(expected)
 

@@ -16,7 +16,7 @@ from mpmath import mp, mpf
 import vyre
 from vyre.backends.reference import run
 from vyre.conform.programs.random import random_program
-from vyre.conform.values.ulps import arguments, nearest, pairs, points, true_values, ulps
+from vyre.conform.values.ulps import arguments, canonical, nearest, pairs, points, true_values, ulps
 from vyre.foundation.check.gridsync import segments
 from vyre.foundation.check.validate import validate
 from vyre.foundation.ir.dtypes import f32, i32, u32
@@ -129,6 +129,28 @@ def test_points_are_any_bits_and_the_same_every_time():
     assert len(x) == 1001
     assert x.tobytes() == points(UnaryOp.SIN, 1001, 3).tobytes() != points(UnaryOp.SIN, 1001, 4).tobytes()
     assert len({bits >> 23 for bits in points(UnaryOp.SIN, 1 << 14).view(np.uint32).tolist()}) == 512
+
+
+IN_MPMATH = {
+    "exp2": lambda x: mpmath.power(2, x), "exp10": lambda x: mpmath.power(10, x), "log2": lambda x: mpmath.log(x, 2),
+    "cbrt": lambda x: mpmath.sign(x) * mpmath.cbrt(abs(x)), "pow": mpmath.power,
+    "tanpi": lambda x: mpmath.sinpi(x) / mpmath.cospi(x),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("op", [*FUNCTIONS, *OF_TWO], ids=lambda op: op.text)
+def test_what_counts_as_true_is_what_mpmath_gives(op):
+    right = IN_MPMATH.get(op.text) or getattr(mpmath, op.text)
+    operands = arguments(op, 256, 1)
+    exact = true_values(op, *operands)
+    checked = 0
+    with mp.workprec(400):
+        for k in np.flatnonzero(np.isfinite(exact) & (np.abs(exact) > 1e-300)):
+            x = [canonical(side[k : k + 1]).item() for side in operands]
+            if np.all(np.isfinite(x)):
+                checked += 1
+                assert abs(mpf(float(exact[k])) / right(*map(mpf, x)) - 1) < 1e-15, x
+    assert checked > 50
 
 
 # ---- accuracy -------------------------------------------------------------------------------------------------------
