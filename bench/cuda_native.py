@@ -15,6 +15,7 @@ import time
 
 from record import record
 
+from vyre.backends.cuda.emit.vendor_math import APART
 from vyre.driver.contract.values import DispatchConfig, ResidentReadRange
 from vyre.driver.guard import compile as pipeline
 from vyre.driver.selection.registry import acquire
@@ -40,7 +41,7 @@ from vyre.foundation.ir.program import Program, read, read_write, write_only
 from vyre.foundation.meaning import mathlib
 
 AT = InvocationId(0)
-FUNCTIONS = {op.text: op for op in mathlib.functions()}
+FUNCTIONS = {op.text: op for op in mathlib.functions() if op.text in APART}
 ROOTS = {"sqrt": UnaryOp.SQRT, "inverse_sqrt": UnaryOp.INVERSE_SQRT, "reciprocal": UnaryOp.RECIPROCAL}
 NAMES = (*FUNCTIONS, *ROOTS, "div")
 CHUNK = 1 << 26

@@ -48,7 +48,11 @@ def _odd(f: Real, high: float, terms: int) -> Fit:
     return Fit(2.0**-5, high, terms, lambda x: (f(x) - x) / x**3, lambda x: x**3 / f(x), _square)
 
 
-LN2 = mpmath.ln2
+def _scaled(x: Any) -> Any:
+    return mpmath.exp(x * x) * mpmath.erfc(x) * (x + 1.5)
+
+
+LN2, LN10 = mpmath.ln2, mpmath.ln10
 HALF_LN2 = float(LN2 / 2)
 SQRT2 = float(mpmath.sqrt(2))
 QUARTER = 0.791  # a little over pi / 4, because the quadrant is found in binary32
@@ -74,6 +78,20 @@ FITS: dict[str, Fit] = {
         SQRT2 / 2 - 1, SQRT2 - 1, 9, lambda f: (mpmath.log1p(f) - f) / LN2 / f**2,
         lambda f: f**2 * LN2 / mpmath.log1p(f),
     ),
+    # log10(1 + f) = f log10 e + f^2 P(f), 10^r = 1 + r P(r)
+    "LOG10": Fit(
+        SQRT2 / 2 - 1, SQRT2 - 1, 9, lambda f: (mpmath.log1p(f) - f) / LN10 / f**2,
+        lambda f: f**2 * LN10 / mpmath.log1p(f),
+    ),
+    "EXP10": Fit(
+        -0.1506, 0.3011, 7, lambda r: mpmath.expm1(r * LN10) / r,
+        lambda r: r / mpmath.power(10, r) * (1 if r <= 0.1506 else TOP_WEIGHT),
+    ),
+    # log2((1 + s) / (1 - s)) = (2 / ln 2) s + s^3 P(s^2)
+    "POW": Fit(
+        2.0**-5, 0.0771, 3, lambda s: (2 * mpmath.atanh(s) - 2 * s) / LN2 / s**3,
+        lambda s: s**3 * LN2 / (2 * mpmath.atanh(s)), _square,
+    ),
     "SIN": _odd(mpmath.sin, QUARTER, 3),
     # cos r = 1 - r^2 / 2 + r^4 P(r^2)
     "COS": Fit(
@@ -88,6 +106,19 @@ FITS: dict[str, Fit] = {
         2.0**-5, 1.0, 4, lambda r: (mpmath.cosh(r) - 1) / r**2, lambda r: r**2 / mpmath.cosh(r), _square
     ),
     "TANH": _odd(mpmath.tanh, 0.8, 6),
+    "ASINH": _odd(mpmath.asinh, 0.5, 5),
+    # acosh(1 + t) = sqrt(2 t) (1 + t P(t))
+    "ACOSH": Fit(
+        2.0**-5, 0.5, 5, lambda t: (mpmath.acosh(1 + t) / mpmath.sqrt(2 * t) - 1) / t,
+        lambda t: t * mpmath.sqrt(2 * t) / mpmath.acosh(1 + t),
+    ),
+    "ATANH": _odd(mpmath.atanh, 0.5, 6),
+    # erf x = x + x P(x^2), then 1 - e^P(x); erfc x = e^(-x^2) P(q) / (x + 3/2)
+    "ERF": Fit(2.0**-5, 0.8, 6, lambda x: mpmath.erf(x) / x - 1, lambda x: x / mpmath.erf(x), _square),
+    "ERF_LARGE": Fit(0.8, 4.0, 7, lambda x: mpmath.log(mpmath.erfc(x)), lambda x: mpmath.erfc(x) / mpmath.erf(x)),
+    "ERFC": Fit(
+        0.8, 9.2, 8, _scaled, lambda x: 1 / _scaled(x), lambda x: (x - 1.5) / (x + 1.5)
+    ),
 }  # fmt: skip
 
 

@@ -59,6 +59,15 @@ BINARY: dict[BinaryOp, str] = {
     BinaryOp.WRAPPING_ADD: "as `+`, for integers alone",
     BinaryOp.WRAPPING_SUB: "as `-`, for integers alone",
     BinaryOp.MUL_HIGH: "the upper 32 bits of the product of 64",
+    BinaryOp.POW: "the first to the power of the second. 1 for the powers 0 of all and all powers of 1, NaN included; "
+    "of a negative number NaN unless the power is whole. In a kernel also `**`",
+    BinaryOp.ATAN2: "angle of the vector (second, first), from -pi to pi, with the sign of the first",
+    BinaryOp.HYPOT: "root of the sum of the squares, which do not overflow; infinity where one is infinite",
+    BinaryOp.FMOD: "the first less the multiple of the second that is nearest towards zero; exact, with the sign of "
+    "the first; NaN where the second is 0. In a kernel also `%`",
+    BinaryOp.REMAINDER: "the first less the nearest multiple of the second, the even one of two; exact",
+    BinaryOp.LDEXP: "the first times 2 to the power of the second, an i32",
+    BinaryOp.NEXTAFTER: "the next number from the first towards the second; 2^-126 is next to 0",
     BinaryOp.COPYSIGN: "the size of the first with the sign of the second, zero included; the sign of NaN is +",
 }
 UNARY: dict[UnaryOp, str] = {
@@ -98,6 +107,22 @@ UNARY: dict[UnaryOp, str] = {
     UnaryOp.UNPACK8_LOW: "bits 0 to 7",
     UnaryOp.UNPACK8_HIGH: "bits 8 to 15",
     UnaryOp.RECIPROCAL: "1 over it, correctly rounded",
+    UnaryOp.LOG1P: "natural logarithm of 1 + it, without the loss of that sum; -infinity of -1, NaN below",
+    UnaryOp.EXPM1: "e to the power of it, less 1, without the loss of that difference",
+    UnaryOp.LOG10: "logarithm to base 10; -infinity of 0, NaN below",
+    UnaryOp.EXP10: "10 to the power of it",
+    UnaryOp.CBRT: "cube root, of negative numbers too",
+    UnaryOp.ASINH: "inverse of the hyperbolic sine",
+    UnaryOp.ACOSH: "inverse of the hyperbolic cosine; NaN below 1",
+    UnaryOp.ATANH: "inverse of the hyperbolic tangent; infinite at 1 and -1, NaN beyond",
+    UnaryOp.SINPI: "sine of pi times it; zero of its sign for whole numbers",
+    UnaryOp.COSPI: "cosine of pi times it; +0 for whole numbers and a half",
+    UnaryOp.TANPI: "tangent of pi times it; for whole numbers n zero of the sign of n, other for odd n; for n + 1/2 "
+    "infinity, negative for odd n",
+    UnaryOp.ERF: "error function: 2 / sqrt(pi) times the integral of e^(-t^2) from 0 to it",
+    UnaryOp.FREXP_MANTISSA: "it without its power of two, from 1/2 to 1; zero, infinities and NaN themselves",
+    UnaryOp.FREXP_EXPONENT: "the power of two that was taken from it; 0 for zero, infinities and NaN",
+    UnaryOp.ERFC: "1 less the error function, without the loss of that difference",
 }
 ATOMIC: dict[AtomicOp, str] = {
     AtomicOp.ADD: "add, wrapping. `atomic_sub` adds the negative",
@@ -147,7 +172,7 @@ def render() -> str:
         "",
         "## Binary operators",
         "",
-        "Both operands have one type. The amount of a shift or rotation is u32.",
+        "Both operands have one type. The amount of a shift or rotation is u32, the power of `ldexp` i32.",
         "",
         "| operator | types | result | meaning |",
         "|---|---|---|---|",
@@ -163,7 +188,7 @@ def render() -> str:
         lines.append(f"| {_code(op.text)} | {shown} | {result} | {meaning} |")
     lines += ["", "## Unary operators", "", "| operator | types | result | meaning |", "|---|---|---|---|"]
     for unary, meaning in UNARY.items():
-        result = {"float_test": "bool", "logic": "bool", "unpack": "u32"}.get(unary.rule, "same")
+        result = {"float_test": "bool", "logic": "bool", "unpack": "u32", "exponent": "i32"}.get(unary.rule, "same")
         lines.append(f"| {_code(unary.text)} | {_types(UNARY_TYPES[unary.rule])} | {result} | {meaning} |")
     lines += [
         "",
@@ -208,7 +233,8 @@ def render() -> str:
     for name, id in LITERAL_IDS.items():
         lines.append(f"| `{id}` | {_core(id)} | literal of {name} |")
     lines += [
-        f"| `vyre.un_op.<name>` | yes | a function of the math library: {_functions()} |",
+        f"| `vyre.un_op.<name>` | yes | a function of the math library: {_functions(UnaryOp)} |",
+        f"| `vyre.bin_op.<name>` | yes | one of two numbers: {_functions(BinaryOp)} |",
         "",
         "## Types",
         "",
@@ -237,8 +263,8 @@ def _of_class(name: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-def _functions() -> str:
-    return ", ".join(f"`{op.text}`" for op in UnaryOp if op.transcendental)
+def _functions(table: type[UnaryOp] | type[BinaryOp]) -> str:
+    return ", ".join(f"`{op.text}`" for op in table if op.is_function)
 
 
 def _code(text: str) -> str:

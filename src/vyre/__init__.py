@@ -16,9 +16,10 @@ _ERRORS = (
 _LANGUAGE = (
     "In InOut Out Uniform const device gid lid wg shared barrier grid_sync static_range trap "
     "atomic_add atomic_and atomic_cas atomic_exchange atomic_max atomic_min atomic_or atomic_sub atomic_xor "
-    "bitcast select fma abs_diff acos asin atan ceil clz copysign cos cosh ctz exp exp2 floor inverse_sqrt is_finite "
-    "is_inf is_nan log log2 mul_high popcount reciprocal reverse_bits rotate_left rotate_right round saturating_add "
-    "saturating_mul saturating_sub sign sin sinh sqrt tan tanh trunc "
+    "bitcast select fma abs_diff acos acosh asin asinh atan atan2 atanh cbrt ceil clz copysign cos cosh cospi ctz erf "
+    "erfc exp exp10 exp2 expm1 floor fmod frexp_exponent frexp_mantissa hypot inverse_sqrt is_finite is_inf is_nan "
+    "ldexp log log10 log1p log2 mul_high nextafter popcount pow reciprocal remainder reverse_bits rotate_left "
+    "rotate_right round saturating_add saturating_mul saturating_sub sign sin sinh sinpi sqrt tan tanh tanpi trunc "
     "subgroup_add subgroup_and subgroup_ballot subgroup_local_id subgroup_max subgroup_min subgroup_mul subgroup_or "
     "subgroup_shuffle subgroup_size subgroup_xor"
 )
@@ -53,7 +54,7 @@ _WHERE: dict[str, str] = {
 }
 """Public name -> module that defines it, with the name it has there when that is another one."""
 
-__all__ = sorted(_WHERE.keys() - {"compile", "round"})
+__all__ = sorted(_WHERE.keys() - {"compile", "pow", "round"})
 """What `from vyre import *` brings: those that are names of Python's own functions too are left to Python."""
 
 

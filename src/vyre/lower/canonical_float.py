@@ -49,6 +49,8 @@ class FloatSteps:
                 return self.emit("native", "f32", b, attr="reciprocal")
             if "div" in self.native:
                 return self.emit("native", "f32", a, b, attr="div")
+        if op.is_function:
+            raise _no_step(op)
         step = OF_OPERATOR[op]
         return self.emit(step, a.dtype, a, b) if step in _EXACT else self.rounded(name, self.step(step, a, b))
 
@@ -83,9 +85,7 @@ class FloatSteps:
                 return self.emit("eq", "bool", self.emit("abs", t, a), self.const(t, _INF[t]))
             case UnaryOp.IS_FINITE:
                 return self.emit("lt", "bool", self.emit("abs", t, a), self.const(t, _INF[t]))
-        raise UnsupportedFeature(
-            f"{op.text} has no machine step", fix="expand the math library before lowering", op=op.text
-        )
+        raise _no_step(op)
 
     def fma(self, a: Ins, b: Ins, c: Ins) -> Ins:
         found = self.emit("fma", "f32", a, b, c)
@@ -126,3 +126,9 @@ class FloatSteps:
         below = self.emit("lt", "bool", size, self.const("f64", _F64_FLUSH))
         near = self.emit("lt", "bool", size, self.const("f64", _F64_TINY))
         return self.emit("select", "f32", near, self.emit("select", "f32", below, zero, tiny), found)
+
+
+def _no_step(op: BinaryOp | UnaryOp) -> UnsupportedFeature:
+    return UnsupportedFeature(
+        f"{op.text} has no machine step", fix="expand the math library before lowering", op=op.text
+    )

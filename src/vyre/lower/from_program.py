@@ -31,7 +31,7 @@ _UNPACK = {
 def build(
     program: Program, *, soft_flush: bool = False, native: Set[str] = frozenset(), grid_sync: bool = False
 ) -> Kernel:
-    """The kernel of a valid program without transcendental operators that are not `native`.
+    """The kernel of a valid program without functions of the math library that are not `native`.
 
     Grid-wide barriers are refused unless the emitter has them. With `soft_flush` every f32 step flushes by itself;
     without it the machine does (see `exact`).

@@ -15,7 +15,7 @@ class LowerOptions:
     """`soft_flush`: the machine keeps f32 subnormals, so every step flushes by itself.
 
     `poll`: loops and workgroups look at the stop flag. `off` names improvements that are not made. `native` names
-    operations that the machine's own approximation computes, as a budget allows it: transcendental ones by their text,
+    operations that the machine's own approximation computes, as a budget allows it: functions by their text,
     and `div`, `reciprocal`, `sqrt` and `inverse_sqrt` of f32. Without it every result is canonical. `firm`: no tool
     behind the emitter takes + - * /, fma or sqrt of f32 away, such as a product with 1. `grid_sync`: the emitter has a
     barrier of the whole grid, so that a program need not be split there.

@@ -197,13 +197,13 @@ def test_fold_computes_constants_as_the_kernel_would(t, soft):
         body.append(Store(buffers[-1].name, lit(len(body)), e))
 
     for op in sorted(BinaryOp, key=lambda op: op.rule):
-        if op.rule in BINARY_TYPES and t.name in BINARY_TYPES[op.rule]:
+        if not op.is_function and t.name in BINARY_TYPES[op.rule]:
             right = u32 if op.rule == "shift" else t
             for _ in range(25):
                 result = bool_ if op.rule in ("compare", "logic") else t
                 store(result, BinOp(op, literal(rng, t), literal(rng, right)))
     for op in sorted(UnaryOp, key=lambda op: op.rule):
-        if not op.transcendental and t.name in UNARY_TYPES[op.rule]:
+        if not op.is_function and t.name in UNARY_TYPES[op.rule]:
             for _ in range(9):
                 result = bool_ if op.rule in ("float_test", "logic") else u32 if op.rule == "unpack" else t
                 store(result, UnOp(op, literal(rng, t)))

@@ -33,7 +33,7 @@ from ...errors import (
     Trap,
     VyreError,
 )
-from ...foundation.ir.ops import EXPR_IDS, LITERAL_IDS, NODE_IDS, TRANSCENDENTAL_IDS
+from ...foundation.ir.ops import EXPR_IDS, FUNCTION_IDS, LITERAL_IDS, NODE_IDS
 from ...foundation.ir.program import Program
 from .engines.memory import Memory, Options, Schedule
 from .engines.races import Race
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 CAPABILITY = BackendCapability(
-    ops=frozenset((*NODE_IDS.values(), *EXPR_IDS.values(), *LITERAL_IDS.values(), *TRANSCENDENTAL_IDS.values())),
+    ops=frozenset((*NODE_IDS.values(), *EXPR_IDS.values(), *LITERAL_IDS.values(), *FUNCTION_IDS.values())),
     types=frozenset(("f16", "bf16", "f64", "u64", "i64")),
     grid_sync=True,  # all workgroups are alive at once; subgroups, indirect grids and f16 are emulated, hence not here
     max_workgroup_size=(1024, 1024, 64),

@@ -246,7 +246,7 @@ class ProgramExpressions:
                 left = self.expr(t, depth)
                 if op in (BinaryOp.DIV, BinaryOp.MOD):
                     return BinOp(op, left, self.divisor(t, depth))
-                return BinOp(op, left, self.expr(u32 if op.rule == "shift" else t, depth))
+                return BinOp(op, left, self.expr({"shift": u32, "scale": i32}.get(op.rule, t), depth))
 
             return make
 
@@ -263,8 +263,11 @@ class ProgramExpressions:
             found += [unary(UnaryOp.LOGICAL_NOT, (u32, bool_))]
         if t == u32:
             found += [unary(op, WORDS) for op in UnaryOp if op.rule == "unpack"]
+        if t == i32 and self.functions:
+            found += [unary(UnaryOp.FREXP_EXPONENT, (f32,))]
         if t == f32 and self.functions:
-            found += [unary(op, (f32,)) for op in UnaryOp if op.transcendental]
+            found += [unary(op, (f32,)) for op in UnaryOp if op.is_function and op.rule != "exponent"]
+            found += [binary(op) for op in BinaryOp if op.is_function]
         if t == f32:
             found += [lambda d: Fma(self.expr(f32, d), self.expr(f32, d), self.expr(f32, d))] * 2
             found += [self.tiny] * 3

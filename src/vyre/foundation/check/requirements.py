@@ -38,7 +38,7 @@ from ..ir.nodes import (
     Trap,
     UnOp,
 )
-from ..ir.ops import EXPR_IDS, LITERAL_IDS, NODE_IDS, TRANSCENDENTAL_IDS, OpaqueOp, Ordering, UnaryOp
+from ..ir.ops import EXPR_IDS, FUNCTION_IDS, LITERAL_IDS, NODE_IDS, BinaryOp, OpaqueOp, Ordering, UnaryOp
 from ..ir.program import Program
 from ..ir.visit import bodies, children, distinct
 
@@ -61,8 +61,8 @@ def op_ids(item: Expr | Node) -> tuple[str, ...]:
             return (LITERAL_IDS[t.name],)
         case BinOp(op=OpaqueOp() as op) | UnOp(op=OpaqueOp() as op) | Atomic(op=OpaqueOp() as op):
             return EXPR_IDS[type(item).__name__], op.text
-        case UnOp(op=UnaryOp() as unary) if unary.transcendental:
-            return EXPR_IDS["UnOp"], TRANSCENDENTAL_IDS[unary]
+        case UnOp(op=UnaryOp() as function) | BinOp(op=BinaryOp() as function) if function.is_function:
+            return EXPR_IDS[type(item).__name__], FUNCTION_IDS[function]
         case Node():
             return (NODE_IDS[type(item).__name__],)
     return (EXPR_IDS[type(item).__name__],)
@@ -124,7 +124,7 @@ def _steps(item: Expr | Node) -> int:
     match item:
         case Loop() | Barrier():
             return _HEAVY
-        case UnOp(op=UnaryOp() as op) if op.transcendental:
+        case UnOp(op=UnaryOp() as op) | BinOp(op=BinaryOp() as op) if op.is_function:
             from ..meaning.mathlib import steps
 
             return steps(op)
@@ -169,7 +169,7 @@ def may_approximate(program: Program) -> bool:
     return program._cached(
         "may_approximate",
         lambda: any(
-            isinstance(item, UnOp) and isinstance(item.op, UnaryOp) and item.op.transcendental
+            isinstance(item, UnOp | BinOp) and isinstance(item.op, UnaryOp | BinaryOp) and item.op.is_function
             for item in distinct(program.entry)
         ),
     )

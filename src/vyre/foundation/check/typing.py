@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ...errors import DiagCode
-from ..ir.dtypes import DataType, bool_, bytes_, can_cast, f32, is_narrowing, u32
+from ..ir.dtypes import DataType, bool_, bytes_, can_cast, f32, i32, is_narrowing, u32
 from ..ir.nodes import (
     Atomic,
     BinOp,
@@ -143,8 +143,16 @@ def _binary(op: BinaryOp, a: Type, b: Type, found: list[Problem]) -> Type:
             return same(DiagCode.V088) if each(DiagCode.V087, "cast the operand to u32, i32 or f32") else None
         case "wrapping":
             return same(DiagCode.V088) if each(DiagCode.V087, "use the plain operator") else None
-        case "float":
+        case "float" | "function":
             return same(DiagCode.V088) if each(DiagCode.V087, "cast the operand to f32") else None
+        case "scale":
+            if not _may_be(a, *allowed):
+                found.append(
+                    Problem(DiagCode.V087, "left", f"left operand of {word} is {a}", "cast the operand to f32")
+                )
+            elif not _may_be(b, "i32"):
+                found.append(Problem(DiagCode.V087, "right", f"right operand of {word} is {b}", "cast it to i32"))
+            return f32
         case "mod":
             return same(DiagCode.V090) if each(DiagCode.V089) else None
         case "bits":
@@ -205,7 +213,10 @@ def _unary(op: UnaryOp, t: Type, found: list[Problem]) -> Type:
         case "unpack":
             need(DiagCode.V103)
             return u32
-        case _:  # transcendental
+        case "exponent":
+            need(DiagCode.V102)
+            return i32
+        case _:  # a function
             need(DiagCode.V102)
             return f32
 

@@ -69,8 +69,8 @@ class Expr(Value):
     def _bin(self, op: BinaryOp, other: Operand, swap: bool = False) -> BinOp:
         right = lift(other, like=self)
         t = self.type_hint or right.type_hint
-        if op.rule == "mod" and t is not None and t.is_float:
-            raise IRTypeError("% is for integers", fix="write x - floor(x / y) * y for floats", type=t.name)
+        if op is BinaryOp.MOD and t is not None and t.is_float:
+            op = BinaryOp.FMOD
         return BinOp(op, right, self) if swap else BinOp(op, self, right)
 
     def __add__(self, other: Operand) -> BinOp:
@@ -115,6 +115,12 @@ class Expr(Value):
 
     def __rmod__(self, other: Operand) -> BinOp:
         return self._bin(BinaryOp.MOD, other, swap=True)
+
+    def __pow__(self, other: Operand) -> BinOp:
+        return self._bin(BinaryOp.POW, other)
+
+    def __rpow__(self, other: Operand) -> BinOp:
+        return self._bin(BinaryOp.POW, other, swap=True)
 
     def __and__(self, other: Operand) -> BinOp:
         return self._bin(BinaryOp.BIT_AND, other)

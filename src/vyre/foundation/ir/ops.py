@@ -32,11 +32,20 @@ class _Row(Enum):
     __str__ = __repr__
 
 
+FUNCTION_RULES = frozenset(("function", "scale", "exponent"))
+"""Type rules of the operators that the math library defines."""
+
+
 class BinaryOp(_Row):
-    """Binary operators. `rule` names the operand types; `commutes` is what canonical form may swap."""
+    """Binary operators. `rule` names the operand types; `commutes` is what canonical form may swap; one that
+    `is_function` is defined by the math library."""
 
     def __init__(self, tag: int, text: str, rule: str, commutes: bool = False) -> None:
         self.tag, self.text, self.rule, self.commutes = tag, text, rule, commutes
+
+    @property
+    def is_function(self) -> bool:
+        return self.rule in FUNCTION_RULES
 
     ADD = 0x01, "+", "arith", True
     SUB = 0x02, "-", "arith"
@@ -72,17 +81,24 @@ class BinaryOp(_Row):
     WRAPPING_SUB = 0x20, "wrapping_sub", "wrapping"
     MUL_HIGH = 0x21, "mul_high", "mul_high"
     COPYSIGN = extension_id("vyre.py.copysign"), "copysign", "float"
+    POW = extension_id("vyre.py.pow"), "pow", "function"
+    ATAN2 = extension_id("vyre.py.atan2"), "atan2", "function"
+    HYPOT = extension_id("vyre.py.hypot"), "hypot", "function"
+    FMOD = extension_id("vyre.py.fmod"), "fmod", "function"
+    REMAINDER = extension_id("vyre.py.remainder"), "remainder", "function"
+    LDEXP = extension_id("vyre.py.ldexp"), "ldexp", "scale"
+    NEXTAFTER = extension_id("vyre.py.nextafter"), "nextafter", "function"
 
 
 class UnaryOp(_Row):
-    """Unary operators. `rule` names the operand types; a `transcendental` one is defined by the math library."""
+    """Unary operators. `rule` names the operand types; one that `is_function` is defined by the math library."""
 
     def __init__(self, tag: int, text: str, rule: str) -> None:
         self.tag, self.text, self.rule = tag, text, rule
 
     @property
-    def transcendental(self) -> bool:
-        return self.rule == "transcendental"
+    def is_function(self) -> bool:
+        return self.rule in FUNCTION_RULES
 
     NEGATE = 0x01, "-", "negate"
     BIT_NOT = 0x02, "~", "bits"
@@ -91,8 +107,8 @@ class UnaryOp(_Row):
     CLZ = 0x05, "clz", "bits"
     CTZ = 0x06, "ctz", "bits"
     REVERSE_BITS = 0x07, "reverse_bits", "bits"
-    COS = 0x08, "cos", "transcendental"
-    SIN = 0x09, "sin", "transcendental"
+    COS = 0x08, "cos", "function"
+    SIN = 0x09, "sin", "function"
     ABS = 0x0A, "abs", "float"
     SQRT = 0x0B, "sqrt", "float"
     FLOOR = 0x0C, "floor", "float"
@@ -103,23 +119,38 @@ class UnaryOp(_Row):
     IS_NAN = 0x11, "is_nan", "float_test"
     IS_INF = 0x12, "is_inf", "float_test"
     IS_FINITE = 0x13, "is_finite", "float_test"
-    EXP = 0x14, "exp", "transcendental"
-    LOG = 0x15, "log", "transcendental"
-    LOG2 = 0x16, "log2", "transcendental"
-    EXP2 = 0x17, "exp2", "transcendental"
-    TAN = 0x18, "tan", "transcendental"
-    ACOS = 0x19, "acos", "transcendental"
-    ASIN = 0x1A, "asin", "transcendental"
-    ATAN = 0x1B, "atan", "transcendental"
-    TANH = 0x1C, "tanh", "transcendental"
-    SINH = 0x1D, "sinh", "transcendental"
-    COSH = 0x1E, "cosh", "transcendental"
+    EXP = 0x14, "exp", "function"
+    LOG = 0x15, "log", "function"
+    LOG2 = 0x16, "log2", "function"
+    EXP2 = 0x17, "exp2", "function"
+    TAN = 0x18, "tan", "function"
+    ACOS = 0x19, "acos", "function"
+    ASIN = 0x1A, "asin", "function"
+    ATAN = 0x1B, "atan", "function"
+    TANH = 0x1C, "tanh", "function"
+    SINH = 0x1D, "sinh", "function"
+    COSH = 0x1E, "cosh", "function"
     INVERSE_SQRT = 0x1F, "inverse_sqrt", "float"
     UNPACK4_LOW = 0x20, "unpack4_low", "unpack"
     UNPACK4_HIGH = 0x21, "unpack4_high", "unpack"
     UNPACK8_LOW = 0x22, "unpack8_low", "unpack"
     UNPACK8_HIGH = 0x23, "unpack8_high", "unpack"
     RECIPROCAL = 0x24, "reciprocal", "float"
+    LOG1P = extension_id("vyre.py.log1p"), "log1p", "function"
+    EXPM1 = extension_id("vyre.py.expm1"), "expm1", "function"
+    LOG10 = extension_id("vyre.py.log10"), "log10", "function"
+    EXP10 = extension_id("vyre.py.exp10"), "exp10", "function"
+    CBRT = extension_id("vyre.py.cbrt"), "cbrt", "function"
+    ASINH = extension_id("vyre.py.asinh"), "asinh", "function"
+    ACOSH = extension_id("vyre.py.acosh"), "acosh", "function"
+    ATANH = extension_id("vyre.py.atanh"), "atanh", "function"
+    SINPI = extension_id("vyre.py.sinpi"), "sinpi", "function"
+    COSPI = extension_id("vyre.py.cospi"), "cospi", "function"
+    TANPI = extension_id("vyre.py.tanpi"), "tanpi", "function"
+    ERF = extension_id("vyre.py.erf"), "erf", "function"
+    ERFC = extension_id("vyre.py.erfc"), "erfc", "function"
+    FREXP_MANTISSA = extension_id("vyre.py.frexp_mantissa"), "frexp_mantissa", "function"
+    FREXP_EXPONENT = extension_id("vyre.py.frexp_exponent"), "frexp_exponent", "exponent"
 
 
 class AtomicOp(_Row):
@@ -214,9 +245,12 @@ BINARY_TYPES: dict[str, frozenset[str]] = {
     "saturating": _U32,
     "mul_high": _U32,
     "float": FLOAT_NAMES,
+    "function": frozenset(("f32",)),
+    "scale": frozenset(("f32",)),
     "wave": frozenset(),
 }
-"""`BinaryOp.rule` -> names of the left operand's type. Ordering of bool is refused besides; a shift amount is u32."""
+"""`BinaryOp.rule` -> names of the left operand's type. Ordering of bool is refused besides; a shift amount is u32,
+the power of two of a `scale` i32."""
 
 UNARY_TYPES: dict[str, frozenset[str]] = {
     "negate": _WIDE | FLOAT_NAMES,
@@ -224,7 +258,8 @@ UNARY_TYPES: dict[str, frozenset[str]] = {
     "logic": _LOGIC,
     "float": FLOAT_NAMES,
     "float_test": FLOAT_NAMES,
-    "transcendental": frozenset(("f32",)),
+    "function": frozenset(("f32",)),
+    "exponent": frozenset(("f32",)),
     "unpack": frozenset(("u32", "i32")),
 }
 """`UnaryOp.rule` -> names of the operand's type."""
@@ -262,8 +297,11 @@ LITERAL_IDS: dict[str, str] = {
     "u64": "vyre.literal.u64", "i64": "vyre.literal.i64", "f64": "vyre.literal.f64",
 }  # fmt: skip
 
-TRANSCENDENTAL_IDS = {op: f"vyre.un_op.{op.text}" for op in UnaryOp if op.transcendental}
-"""An operator that the math library defines carries its own id beside `vyre.un_op`."""
+FUNCTION_IDS: dict[BinaryOp | UnaryOp, str] = {
+    **{op: f"vyre.un_op.{op.text}" for op in UnaryOp if op.is_function},
+    **{op: f"vyre.bin_op.{op.text}" for op in BinaryOp if op.is_function},
+}
+"""An operator that the math library defines carries its own id beside `vyre.un_op` or `vyre.bin_op`."""
 
 CORE_NODE_CLASSES = ("Let", "Assign", "Store", "If", "Loop", "Return", "Block", "Barrier", "Region")
 _CORE_EXPR_CLASSES = (
@@ -274,6 +312,6 @@ CORE_IDS = frozenset(
     [NODE_IDS[n] for n in CORE_NODE_CLASSES]
     + [EXPR_IDS[n] for n in _CORE_EXPR_CLASSES]
     + [LITERAL_IDS[n] for n in ("u32", "i32", "f32", "bool")]
-    + [*TRANSCENDENTAL_IDS.values()]
+    + [*FUNCTION_IDS.values()]
 )
 """What every backend runs. Subgroup, trap, collective, opaque and call ids are not here."""

@@ -273,13 +273,19 @@ class CallCompiler(ExpressionCompiler):
         args = self.arguments(node, fn.name, fn.signature, optional=fn.name == "trap")
         match fn.op:
             case UnaryOp() as op:
-                float_rule = op.rule in ("float", "float_test", "transcendental")
+                float_rule = op.is_function or op.rule in ("float", "float_test")
                 value = self.typed(self.scalar(args[0]), args[0], f32 if float_rule else None)
                 return self.checked(UnOp(op, value.expr), (value.dtype,), node, operand=args[0])
             case BinaryOp() as op:
                 a, b = self.scalars(*args)
                 if op.rule == "shift":
                     return self._shift(op, a, b, node, args[0], args[1])
+                if op.rule == "scale":
+                    x, n = self.typed(a, args[0], f32), self.typed(b, args[1], i32)
+                    types = (x.dtype, n.dtype)
+                    return self.checked(BinOp(op, x.expr, n.expr), types, node, left=args[0], right=args[1])
+                if op.is_function and isinstance(a, Const) and isinstance(b, Const):
+                    a = self.typed(a, args[0], f32)
                 (left, right), t = self.alike([a, b], args, node, f"{fn.name}()")
                 return self.checked(BinOp(op, left, right), (t, t), node, left=args[0], right=args[1])
             case ReduceOp() as each:

@@ -252,9 +252,7 @@ class ExpressionCompiler(NumberCompiler, ABC):
         if isinstance(a, Const) and isinstance(b, Const):
             return self.fold(op, a.value, b.value, node)
         if type(op) not in BINARY:
-            symbol = "**" if isinstance(op, ast.Pow) else "@"
-            fix = "multiply: x * x" if symbol == "**" else "write the loops"
-            raise self.fail(node, f"`{symbol}` is not an operator of kernels", fix)
+            raise self.fail(node, "`@` is not an operator of kernels", "write the loops")
         symbol, ir_op, _ = BINARY[type(op)]
         if ir_op.rule == "shift":
             return self._shift(ir_op, a, b, node, at_a, at_b)
@@ -265,6 +263,10 @@ class ExpressionCompiler(NumberCompiler, ABC):
         self.refuse_narrow(t, node, at_a if isinstance(a, Typed) else at_b, f"`{symbol}`")
         if ir_op is BinaryOp.DIV and t != bool_ and t.is_float != (symbol == "/"):
             raise self.fail(node, f"`{symbol}` does not divide {t}", f"write {'//' if symbol == '/' else '/'}")
+        if symbol == "**" and not t.is_float:
+            raise self.fail(node, f"`**` of {t}", "multiply: x * x")
+        if symbol == "%" and t.is_float:
+            ir_op = BinaryOp.FMOD
         if symbol in ("//", "%") and isinstance(b, Const) and b.value == 0:
             raise self.fail(at_b, "division by zero", "divide by a number that is not zero")
         if t == bool_:

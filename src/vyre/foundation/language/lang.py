@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ...errors import ArgumentTypeError, ArgumentValueError
-from ..ir.dtypes import SIMPLE, DataType, bool_
+from ..ir.dtypes import SIMPLE, DataType, bool_, i32
 from ..ir.nodes import (
     BinOp,
     Bitcast,
@@ -31,6 +31,7 @@ from ..ir.nodes import (
     UnOp,
     WorkgroupId,
     lift,
+    lit,
 )
 from ..ir.ops import AtomicOp, BinaryOp, ReduceOp, UnaryOp
 from ..ir.value import Value
@@ -157,10 +158,14 @@ def _unary(op: UnaryOp) -> Intrinsic:
     return Intrinsic(op.text, "x", op, lambda x: UnOp(op, lift(x)))
 
 
-def _binary(op: BinaryOp) -> Intrinsic:
+def _binary(op: BinaryOp, signature: str = "a, b") -> Intrinsic:
     if op.rule == "shift":
         return Intrinsic(op.text, "x, amount", op, lambda x, n: BinOp(op, lift(x), lift(n)))
-    return Intrinsic(op.text, "a, b", op, lambda a, b: BinOp(op, *_alike(a, b)))
+    return Intrinsic(op.text, signature, op, lambda a, b: BinOp(op, *_alike(a, b)))
+
+
+def _i32(n: Operand) -> Expr:
+    return n if isinstance(n, Expr) else lit(n, i32)
 
 
 def _reduce(op: ReduceOp) -> Intrinsic:
@@ -176,6 +181,11 @@ cos, sin, tan = _unary(UnaryOp.COS), _unary(UnaryOp.SIN), _unary(UnaryOp.TAN)
 acos, asin, atan = _unary(UnaryOp.ACOS), _unary(UnaryOp.ASIN), _unary(UnaryOp.ATAN)
 cosh, sinh, tanh = _unary(UnaryOp.COSH), _unary(UnaryOp.SINH), _unary(UnaryOp.TANH)
 exp, exp2, log, log2 = _unary(UnaryOp.EXP), _unary(UnaryOp.EXP2), _unary(UnaryOp.LOG), _unary(UnaryOp.LOG2)
+log1p, expm1, log10, exp10 = _unary(UnaryOp.LOG1P), _unary(UnaryOp.EXPM1), _unary(UnaryOp.LOG10), _unary(UnaryOp.EXP10)
+cbrt = _unary(UnaryOp.CBRT)
+erf, erfc = _unary(UnaryOp.ERF), _unary(UnaryOp.ERFC)
+asinh, acosh, atanh = _unary(UnaryOp.ASINH), _unary(UnaryOp.ACOSH), _unary(UnaryOp.ATANH)
+sinpi, cospi, tanpi = _unary(UnaryOp.SINPI), _unary(UnaryOp.COSPI), _unary(UnaryOp.TANPI)
 sqrt, inverse_sqrt, reciprocal = _unary(UnaryOp.SQRT), _unary(UnaryOp.INVERSE_SQRT), _unary(UnaryOp.RECIPROCAL)
 floor, ceil, trunc, sign = _unary(UnaryOp.FLOOR), _unary(UnaryOp.CEIL), _unary(UnaryOp.TRUNC), _unary(UnaryOp.SIGN)
 round = _unary(UnaryOp.ROUND)
@@ -188,6 +198,11 @@ mul_high, abs_diff = _binary(BinaryOp.MUL_HIGH), _binary(BinaryOp.ABS_DIFF)
 saturating_add, saturating_sub = _binary(BinaryOp.SATURATING_ADD), _binary(BinaryOp.SATURATING_SUB)
 saturating_mul = _binary(BinaryOp.SATURATING_MUL)
 copysign = _binary(BinaryOp.COPYSIGN)
+pow, hypot = _binary(BinaryOp.POW), _binary(BinaryOp.HYPOT)
+atan2 = _binary(BinaryOp.ATAN2, "y, x")
+fmod, remainder, nextafter = _binary(BinaryOp.FMOD), _binary(BinaryOp.REMAINDER), _binary(BinaryOp.NEXTAFTER)
+ldexp = Intrinsic("ldexp", "x, n", BinaryOp.LDEXP, lambda x, n: BinOp(BinaryOp.LDEXP, lift(x), _i32(n)))
+frexp_mantissa, frexp_exponent = _unary(UnaryOp.FREXP_MANTISSA), _unary(UnaryOp.FREXP_EXPONENT)
 
 atomic_add, atomic_sub = _atomic(AtomicOp.ADD), _atomic(AtomicOp.ADD, "atomic_sub")
 atomic_min, atomic_max = _atomic(AtomicOp.MIN), _atomic(AtomicOp.MAX)

@@ -6,6 +6,7 @@ A plain number takes the type of what it meets, and keeps its value: one that do
 from __future__ import annotations
 
 import ast
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -46,6 +47,7 @@ BINARY: dict[type[ast.operator], tuple[str, BinaryOp, Callable[[Any, Any], Any]]
     ast.BitXor: ("^", BinaryOp.BIT_XOR, operator.xor),
     ast.LShift: ("<<", BinaryOp.SHL, operator.lshift),
     ast.RShift: (">>", BinaryOp.SHR, operator.rshift),
+    ast.Pow: ("**", BinaryOp.POW, operator.pow),
 }
 MAX_FOLDED_BITS = 256
 """Integers known while compiling stay below this; no type holds more than 64 bits."""
@@ -168,18 +170,14 @@ class NumberCompiler:
     def fold(self, op: ast.operator, a: Number, b: Number, node: Place) -> Const:
         if isinstance(op, ast.MatMult):
             raise self.fail(node, "`@` is not an operator of kernels", "write the loops")
-        symbol, fold = ("**", operator.pow) if isinstance(op, ast.Pow) else (BINARY[type(op)][0], BINARY[type(op)][2])
+        symbol, _, fold = BINARY[type(op)]
         whole = isinstance(a, int) and isinstance(b, int)
         width = int(a).bit_length() if whole else 0
         if (symbol == "<<" and b > MAX_FOLDED_BITS) or (symbol == "**" and width * b > MAX_FOLDED_BITS):
             raise self.fail(node, f"the value of `{symbol}` is too large", f"keep it below 2 ** {MAX_FOLDED_BITS}")
-        if not whole and symbol in ("//", "%"):
-            raise self.fail(
-                node,
-                f"`{symbol}` does not divide floats",
-                "write /" if symbol == "//" else "compute it before the kernel",
-            )
-        if whole and symbol in ("//", "%") and b and (a < 0) != (b < 0) and a % b:
+        if not whole and symbol == "//":
+            raise self.fail(node, "`//` does not divide floats", "write /")
+        if symbol in ("//", "%") and b and math.copysign(1, a) != math.copysign(1, b) and (a % b or not whole):
             raise self.fail(
                 node,
                 f"`{symbol}` of these numbers rounds down in Python and toward zero in kernels",

@@ -46,7 +46,7 @@ BUILTIN_FIXES: dict[object, str] = {
     float: "convert with f32(x); math.inf and math.nan are numbers too",
     str: "use numbers",
     round: "call vyre.round, which rounds half away from zero",
-    pow: "multiply: x * x",
+    pow: "write x ** y of f32, or multiply: x * x",
     sum: "add in a for loop",
     range: "use it in a for statement",
     divmod: "write x // y and x % y",
@@ -79,7 +79,8 @@ FOREIGN_TYPES: dict[str, str] = {
 FOREIGN_FUNCTIONS: dict[str, str] = {
     "isnan": "is_nan", "isinf": "is_inf", "isfinite": "is_finite", "where": "select", "rint": "round", "fabs": "abs",
     "absolute": "abs", "maximum": "max", "minimum": "min", "fmax": "max", "fmin": "min", "arcsin": "asin",
-    "arccos": "acos", "arctan": "atan", "bitwise_count": "popcount",
+    "arccos": "acos", "arctan": "atan", "arctan2": "atan2", "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh",
+    "power": "pow", "frexp": "frexp_mantissa", "bitwise_count": "popcount",
 }  # fmt: skip
 """What others call our functions."""
 _PIXEL = "compute one index: x[row * width + column]"

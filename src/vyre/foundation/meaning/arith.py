@@ -24,7 +24,7 @@ import operator
 import struct
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from ...errors import IRTypeError, UnsupportedFeature
 from ..ir.dtypes import DataType, can_cast, f32
@@ -44,6 +44,7 @@ from ..ir.rounding import f32_from_bits, f32_to_bits, round_bf16, round_f16, rou
 Unary = Callable[[Any], Any]
 Binary = Callable[[Any, Any], Any]
 Buffer = memoryview | bytes | bytearray
+OpT = TypeVar("OpT", BinaryOp, UnaryOp)
 
 # ---- type rules -----------------------------------------------------------------------------------------------------
 
@@ -73,7 +74,7 @@ def require_binary(op: BinaryOp | OpaqueOp, dtype: DataType) -> BinaryOp:
         raise _no_meaning(op.text, "use a subgroup expression, or an operator of the table")
     if dtype.name not in BINARY_TYPES[op.rule] or (dtype.name == "bool" and op in _ORDERINGS):
         raise _wrong_type(op.text, dtype, BINARY_TYPES[op.rule] - ({"bool"} if op in _ORDERINGS else set()))
-    return op
+    return _single_step(op)
 
 
 def require_unary(op: UnaryOp | OpaqueOp, dtype: DataType) -> UnaryOp:
@@ -82,8 +83,12 @@ def require_unary(op: UnaryOp | OpaqueOp, dtype: DataType) -> UnaryOp:
         raise _no_meaning(op.text, "use an operator of the table")
     if dtype.name not in UNARY_TYPES[op.rule]:
         raise _wrong_type(op.text, dtype, UNARY_TYPES[op.rule])
-    if op.transcendental:
-        # libm differs from machine to machine in the last bits, so it is never the definition.
+    return _single_step(op)
+
+
+def _single_step(op: OpT) -> OpT:
+    """Raise if the math library defines `op`: libm differs from machine to machine, so it is never the definition."""
+    if op.is_function:
         raise UnsupportedFeature(
             f"{op.text} has no meaning as a single step: the math library defines it",
             fix="run mathlib.expand(program), which needs arithmetic alone",

@@ -188,7 +188,6 @@ def test_operators_lift_numbers_to_the_other_operands_type():
     [
         (lambda: I / 2, "//"),
         (lambda: Var("x", dtype=f32) // 2.0, "write /"),
-        (lambda: Var("x", dtype=f32) % 2.0, "floor"),
         (lambda: bool(I < 3), "use If or select"),
         (lambda: I + 1.5, "convert one side"),
         (lambda: I + "a", "Python number"),

@@ -47,6 +47,7 @@ SAME = {  # rule: types of both operands
     "saturating": "u32",
     "mul_high": "u32",
     "float": FLOATS,
+    "function": "f32",
 }
 ONE_OPERAND = {
     "negate": f"{WORDS} {FLOATS}",
@@ -54,7 +55,8 @@ ONE_OPERAND = {
     "logic": "u32 bool",
     "float": FLOATS,
     "float_test": FLOATS,
-    "transcendental": "f32",
+    "function": "f32",
+    "exponent": "f32",
     "unpack": "u32 i32",
 }
 
@@ -68,6 +70,8 @@ def legal_pair(op, a, b):
     """The result type, or None; written out from the rules, apart from the code under test."""
     if op.rule in SAME:
         return a if a == b and a.name in SAME[op.rule].split() else None
+    if op.rule == "scale":
+        return f32 if (a, b) == (f32, i32) else None
     if op.rule == "shift":
         return a if a.name in WORDS.split() and b == u32 else None
     if op.rule == "compare":
@@ -95,7 +99,7 @@ def test_unary_operators_accept_exactly_their_types(op):
         result, problems = typed(UnOp(op, lit(1)), t)
         assert (problems == []) == legal, (op, t)
         if legal:
-            assert result == {"logic": bool_, "float_test": bool_, "unpack": u32}.get(op.rule, t)
+            assert result == {"logic": bool_, "float_test": bool_, "unpack": u32, "exponent": i32}.get(op.rule, t)
 
 
 def test_casts_follow_the_cast_table():

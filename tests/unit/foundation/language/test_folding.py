@@ -130,7 +130,7 @@ ARITHMETIC = ("+", "-", "*", "//", "%", "&", "|", "^", "<<", ">>")
 COMPARE = ("==", "!=", "<", "<=", ">", ">=")
 PLAIN = [
     *((f"x {op} y", t, t) for t in ("u32", "i32") for op in ARITHMETIC),
-    *((f"x {op} y", "f32", "f32") for op in ("+", "-", "*", "/")),
+    *((f"x {op} y", "f32", "f32") for op in ("+", "-", "*", "/", "%")),
     *((f"x {op} y", t, "bool_") for t in ("u32", "i32", "f32") for op in COMPARE),
     *((f"{f}(x, y)", t, t) for t in ("u32", "i32", "f32", "f64") for f in ("min", "max")),
     *((f"{f}(y, x, 1)", "f32", "f32") for f in ("min", "max")),
@@ -161,7 +161,9 @@ def test_numbers_without_a_type_fold_to_what_values_give(expression, source, t, 
 
 REFUSED = [
     ("7.5 // 2.0", "does not divide floats", "write /"),
-    ("7.5 % 2", "does not divide floats", "before the kernel"),
+    ("-7.5 % 2", "rounds down in Python", "before the kernel"),
+    ("-0.0 % 2.0", "rounds down in Python", "before the kernel"),
+    ("7.5 % 0.0", "division by zero", "not zero"),
     ("max(HUGE, 1.0)", "max.. of floats and a whole number beyond them", "smaller"),
     ("min(True, False)", "min is not defined on bool|bool", "cast|write"),
     ("max(True, 1)", "bool meets", "1 or 0"),

@@ -6,8 +6,8 @@ no flag makes faster and less exact; quotients and roots are approximations of t
 `APART` has, for each, the most units in the last place between its result and ours, over all arguments there are, and
 for quotients over random ones (`bench/cuda_native.py` measures it), or the error that NVIDIA documents, if larger.
 An operation is replaced only where that is within the budget. Quotients and roots, which are 2 apart, are not replaced
-before every function whose definition in the library has them (`tan` and `asin` count as 4): inside a definition
-nothing is approximated.
+before every function here whose definition in the library has them (`tan` and `asin` count as 4), and not in a program
+with a function that is not replaced: inside a definition nothing is approximated.
 """
 
 from __future__ import annotations
@@ -38,9 +38,11 @@ _INSTRUCTIONS = {
 
 def within(program: Program, budget: int) -> frozenset[str]:
     """Operations of a program that are replaced. One without functions of the math library is exact."""
-    if not budget or not any(map(is_function, distinct(program.entry))):
+    used = {item.op.text for item in distinct(program.entry) if is_function(item)}
+    if not budget or not used:
         return frozenset()
-    return frozenset(name for name, apart in APART.items() if apart <= budget)
+    found = frozenset(name for name, apart in APART.items() if apart <= budget)
+    return found if used <= found else found - _INSTRUCTIONS.keys()
 
 
 def texts() -> dict[str, str]:

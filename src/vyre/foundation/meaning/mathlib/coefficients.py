@@ -5,10 +5,22 @@ from __future__ import annotations
 from typing import Final
 
 # Exact binary32 numbers: a constant and what rounding took from it. ln 2 is cut, so that its second part is positive.
+# LOG2_E2 is 2 / ln 2; LOG2_5_4 and LOG2_3_4 are log2(5/4) and log2(3/4), with a first part of 15 bits.
 LOG2_E: Final = 1.4426950216293335
 LOG2_E_LOW: Final = 1.925963033500011e-08
+LOG2_E2: Final = 2.885390043258667
+LOG2_E2_LOW: Final = 3.851926067000022e-08
+LOG2_5_4: Final = (0.321929931640625, -1.8367533130003721e-06)
+LOG2_3_4: Final = (-0.4150390625, 1.5632211898264359e-06)
 LN2_HIGH: Final = 0.6931471228599548
 LN2_LOW: Final = 5.769998878690785e-08
+LOG10_E: Final = 0.4342944920063019
+LOG10_E_LOW: Final = -1.0103049952192578e-08
+LOG10_2: Final = 0.3010300099849701
+LOG10_2_LOW: Final = -1.432098883924482e-08
+LOG2_10: Final = 3.321928024291992
+PI: Final = 3.1415927410125732
+PI_LOW: Final = -8.742277657347586e-08
 HALF_PI: Final = 1.5707963705062866
 HALF_PI_LOW: Final = -4.371138828673793e-08
 HALF_PI_PARTS: Final = (HALF_PI, HALF_PI_LOW, -1.7151245100058819e-15)
@@ -18,6 +30,12 @@ TWO_OVER_PI: Final = (0xA2F9836E, 0x4E441529, 0xFC2757D1, 0xF534DDC0, 0xDB629599
 """The first 224 bits of the fraction, first word first."""
 
 SQRT_HALF_BITS: Final = 0x3F3504F3
+
+POW_BELOW, POW_ABOVE = 0.89, 1.15
+"""Where 5/4 m, m and 3/4 m are nearest to 1."""
+
+INVERSE_CBRT_BITS: Final = 0x54A2FA8C
+"""The bits of a^(-1/3) are about this less a third of the bits of a."""
 
 ROUND: Final = 1.5 * 2**23
 """Adding it rounds to the nearest whole number, which then stands in the low bits of the sum."""
@@ -55,3 +73,33 @@ ATAN: Final = (
 SINH: Final = (0.16666667, 0.0083333105, 0.00019842896, 2.7822132e-06)
 COSH: Final = (0.49999997, 0.041666932, 0.0013881654, 2.5568272e-05)
 TANH: Final = (-0.333333, 0.13332242, -0.053853597, 0.021306526, -0.00741417, 0.0015870387)
+LOG10: Final = (
+    -0.21714719,
+    0.14476478,
+    -0.10858089,
+    0.08686871,
+    -0.0721233,
+    0.061558347,
+    -0.05755757,
+    0.05628913,
+    -0.033308346,
+)
+EXP10: Final = (2.3025851, 2.650949, 2.034678, 1.1712725, 0.5391228, 0.20663464, 0.077929474)
+CBRT: Final = (0.33333334, 0.22222222, 0.17283951)
+"""(1 - e)^(-1/3) = 1 + e P(e), by Taylor."""
+ASINH: Final = (-0.16666643, 0.074986406, -0.044382956, 0.028160976, -0.013223052)
+ACOSH: Final = (-0.08333322, 0.01874661, -0.0055479635, 0.001760355, -0.0004135099)
+ATANH: Final = (0.33333302, 0.20002455, 0.14223745, 0.11816762, 0.05158965, 0.1763992)
+ERF: Final = (0.12837917, -0.37612608, 0.11283162, -0.026822243, 0.0050868657, -0.0006542251)
+ERF_LARGE: Final = (-5.684821e-05, -1.1282713, -0.63614213, -0.104876414, 0.022697438, -0.0031649303, 0.00020870773)
+ERFC: Final = (
+    0.96475625,
+    -0.50785017,
+    0.075621456,
+    0.04777664,
+    -0.008115121,
+    -0.009586571,
+    -0.0007270048,
+    0.0023480665,
+)
+POW: Final = (0.9617967, 0.5770679, 0.4155897)

@@ -26,38 +26,91 @@ def exp(b: Builder, x: Var) -> Expr:
     k stops at 127, because 2^128 is no f32: the polynomial holds up to r = 0.7, so that the product overflows where
     the function does. 2^-127 is built as zero, and products below 2^-126 flush by themselves.
     """
-    near = _clamp(b, "exp", x, -88.0, 88.73)
-    shifted = b.let("exp_z", fma(near, c.LOG2_E, ROUND + ONE))
-    shifted = b.let("exp_z", Select(shifted > ROUND + ONE + 127, number(ROUND + ONE + 127), shifted))
-    k = b.let("exp_k", shifted - (ROUND + ONE))
-    r = b.let("exp_r", fma(k, -c.LN2_LOW, fma(k, -c.LN2_HIGH, near)))
+    scale, r = _exp_parts(b, "exp", x)
     power = b.let("exp_p", fma(r, fma(r, polynomial(r, c.EXP), 1.0), 1.0))
-    return power * _power_of_two(shifted)
+    return power * scale
 
 
 def exp2(b: Builder, x: Var) -> Expr:
     """2^x = 2^k 2^r with k = round(x), like `exp`. Whole numbers are exact."""
-    near = _clamp(b, "exp2", x, -127.0, 129.0)
+    near = clamp(b, "exp2", x, -127.0, 129.0)
     shifted = b.let("exp2_z", near + (ROUND + ONE))
     shifted = b.let("exp2_z", Select(shifted > ROUND + ONE + 127, number(ROUND + ONE + 127), shifted))
     r = b.let("exp2_r", near - (shifted - (ROUND + ONE)))
-    return fma(r, polynomial(r, c.EXP2), 1.0) * _power_of_two(shifted)
+    return fma(r, polynomial(r, c.EXP2), 1.0) * power_of_two(shifted)
 
 
 def log(b: Builder, x: Var) -> Expr:
     """log x = k ln 2 + log(1 + f) with x = 2^k (1 + f) and 1 + f within a factor of sqrt(2) of 1."""
-    k, f = _split(b, "log", x)
-    square = b.let("log_s", f * f)
-    tail = fma(square, -0.5, f * square * polynomial(f, c.LOG))
-    tail = fma(k, c.LN2_LOW, tail)
-    return _log_specials(x, fma(k, c.LN2_HIGH, f + tail))
+    k, f = split(b, "log", x)
+    return _log_specials(x, _log_sum(b, "log", k, f))
 
 
 def log2(b: Builder, x: Var) -> Expr:
     """log2 x = k + log2(1 + f), like `log`. Powers of two are exact."""
-    k, f = _split(b, "log2", x)
+    k, f = split(b, "log2", x)
     tail = f * fma(f, polynomial(f, c.LOG2), c.LOG2_E_LOW)
     return _log_specials(x, k + fma(f, c.LOG2_E, tail))
+
+
+def log1p(b: Builder, x: Var) -> Expr:
+    """log(1 + x) with 1 + x = 2^k (1 + f): k is that of the rounded sum, and f = 2^-k x + (2^-k - 1) is exact.
+
+    4 2^-k is built, because 2^-128 is no f32.
+    """
+    total = b.let("log1p_u", x + 1.0)
+    k = b.let("log1p_k", (Bitcast(i32, total) - c.SQRT_HALF_BITS) >> 23)
+    scaled = Bitcast(f32, Bitcast(i32, x) - (k << 23))
+    f = b.let("log1p_f", scaled + fma(Bitcast(f32, (ONE + 2 - k) << 23), 0.25, -1.0))
+    value = _log_sum(b, "log1p", b.let("log1p_e", Cast(f32, k)), f)
+    return Select(x.eq(0.0), x, _log_specials(total, value))
+
+
+def log10(b: Builder, x: Var) -> Expr:
+    """log10 x = k log10 2 + log10(1 + f), like `log`."""
+    k, f = split(b, "log10", x)
+    tail = fma(k, c.LOG10_2_LOW, f * fma(f, polynomial(f, c.LOG10), c.LOG10_E_LOW))
+    return _log_specials(x, fma(k, c.LOG10_2, fma(f, c.LOG10_E, tail)))
+
+
+def expm1(b: Builder, x: Var) -> Expr:
+    """2^k e^r - 1 = (2^k r + (2^k - 1)) + 2^k (e^r - 1 - r), k and r as in `exp`."""
+    scale, r = _exp_parts(b, "expm1", x)
+    scale = b.let("expm1_s", scale)
+    head = fma(scale, r, scale - 1.0)
+    return Select(x.eq(0.0), x, fma(scale, r * r * polynomial(r, c.EXP), head))
+
+
+def exp10(b: Builder, x: Var) -> Expr:
+    """10^x = 2^k 10^r with k = round(x log2 10), like `exp`."""
+    near = clamp(b, "exp10", x, -38.0, 38.54)
+    shifted = b.let("exp10_z", fma(near, c.LOG2_10, ROUND + ONE))
+    shifted = b.let("exp10_z", Select(shifted > ROUND + ONE + 127, number(ROUND + ONE + 127), shifted))
+    k = b.let("exp10_k", shifted - (ROUND + ONE))
+    r = b.let("exp10_r", fma(k, -c.LOG10_2_LOW, fma(k, -c.LOG10_2, near)))
+    return fma(r, polynomial(r, c.EXP10), 1.0) * power_of_two(shifted)
+
+
+def cbrt(b: Builder, x: Var) -> Expr:
+    """a r^2 with r = a^(-1/3), which begins with a third of the exponent and takes two steps of Newton's kind.
+
+    What the product lacks is a third of a - t^3 over t^2. Small numbers are scaled, so that this is not tiny.
+    """
+    size = b.let("cbrt_a", absolute(x))
+    small = b.let("cbrt_b", size < 2.0**-60)
+    a = b.let("cbrt_a", Select(small, size * 2.0**60, size))
+    third = BinOp(BinaryOp.MUL_HIGH, Bitcast(u32, a), lit(0x55555556, u32))
+    r = b.let("cbrt_r", Bitcast(f32, lit(c.INVERSE_CBRT_BITS, u32) - third))
+    for terms in (c.CBRT, c.CBRT[:1]):
+        e = b.let("cbrt_e", fma(-a * r, r * r, 1.0))
+        r = b.let("cbrt_r", fma(r * e, polynomial(e, terms), r))
+    square = b.let("cbrt_s", r * r)
+    t = b.let("cbrt_t", a * square)
+    lacking = fma(-t * t, t, a) * c.CBRT[0]
+    value = b.let("cbrt_y", fma(lacking, square, t))
+    value = b.let("cbrt_y", Select(small, value * 2.0**-20, value))
+    signed = Select(x < 0.0, -value, value)
+    return Select(BinOp(BinaryOp.AND, size > 0.0, size < number(float("inf"))), signed, x)
 
 
 def sinh(b: Builder, x: Var) -> Expr:
@@ -108,7 +161,7 @@ def acos(b: Builder, x: Var) -> Expr:
 
 def atan(b: Builder, x: Var) -> Expr:
     """A polynomial up to 1; pi/2 - atan(1 / x) beyond, with what rounding took from the quotient."""
-    near = _clamp(b, "atan", x, -(2.0**30), 2.0**30)
+    near = clamp(b, "atan", x, -(2.0**30), 2.0**30)
     big = b.let("atan_b", absolute(x) > 1.0)
     y = b.let("atan_y", Select(big, number(1.0) / near, x))
     square = b.let("atan_s", y * y)
@@ -125,18 +178,36 @@ def atan(b: Builder, x: Var) -> Expr:
 # ---- shared steps ---------------------------------------------------------------------------------------------------
 
 
-def _clamp(b: Builder, name: str, x: Var, low: float, high: float) -> Var:
+def clamp(b: Builder, name: str, x: Var, low: float, high: float) -> Var:
     """`x` between two limits; NaN stays."""
     below = b.let(f"{name}_x", Select(x > high, number(high), x))
     return b.let(f"{name}_x", Select(below < low, number(low), below))
 
 
-def _power_of_two(shifted: Var) -> Expr:
+def power_of_two(shifted: Var) -> Expr:
     """2^k of a sum whose low bits hold k + 127."""
     return Bitcast(f32, Bitcast(u32, shifted) << 23)
 
 
-def _split(b: Builder, name: str, x: Var) -> tuple[Var, Var]:
+def _exp_parts(b: Builder, name: str, x: Var) -> tuple[Expr, Var]:
+    """2^k and r with x = k ln 2 + r."""
+    near = clamp(b, name, x, -88.0, 88.73)
+    shifted = b.let(f"{name}_z", fma(near, c.LOG2_E, ROUND + ONE))
+    shifted = b.let(f"{name}_z", Select(shifted > ROUND + ONE + 127, number(ROUND + ONE + 127), shifted))
+    k = b.let(f"{name}_k", shifted - (ROUND + ONE))
+    r = b.let(f"{name}_r", fma(k, -c.LN2_LOW, fma(k, -c.LN2_HIGH, near)))
+    return power_of_two(shifted), r
+
+
+def _log_sum(b: Builder, name: str, k: Expr, f: Var) -> Expr:
+    """k ln 2 + log(1 + f)."""
+    square = b.let(f"{name}_s", f * f)
+    tail = fma(square, -0.5, f * square * polynomial(f, c.LOG))
+    tail = fma(k, c.LN2_LOW, tail)
+    return fma(k, c.LN2_HIGH, f + tail)
+
+
+def split(b: Builder, name: str, x: Var) -> tuple[Var, Var]:
     """k and f with x = 2^k (1 + f), sqrt(1/2) <= 1 + f < sqrt(2). Any x that is not positive gives some finite pair."""
     bits = b.let(f"{name}_i", Bitcast(i32, x))
     k = b.let(f"{name}_k", (bits - c.SQRT_HALF_BITS) >> 23)

@@ -1,4 +1,4 @@
-"""Transcendental operators as statements before the statement that uses them."""
+"""Functions as statements before the statement that uses them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from functools import cache
 from typing import TypeAlias, TypeGuard
 
 from ...ir.build import Builder
-from ...ir.dtypes import f32
-from ...ir.nodes import Atomic, Call, Expr, Let, Load, Loop, Node, Opaque, UnOp, Var
-from ...ir.ops import UnaryOp
+from ...ir.dtypes import DataType, f32, i32
+from ...ir.nodes import Atomic, BinOp, Call, Expr, Let, Load, Loop, Node, Opaque, UnOp, Var
+from ...ir.ops import BinaryOp, OpaqueOp, UnaryOp
 from ...ir.program import Program
 from ...ir.visit import children, distinct, rewrite
-from . import elementary, trig
+from . import elementary, exact, gauss, hyperbolic, plane, power, trig
 
-Function: TypeAlias = Callable[[Builder, Var], Expr]
-"""Appends the steps of a function of a local, and gives its value."""
+Function: TypeAlias = Callable[..., Expr]
+"""Appends to a Builder the steps of a function of one or two locals, and gives its value."""
 
-_FUNCTIONS: dict[UnaryOp, Function] = {
+Op: TypeAlias = UnaryOp | BinaryOp
+
+_FUNCTIONS: dict[Op, Function] = {
     UnaryOp.EXP: elementary.exp,
     UnaryOp.EXP2: elementary.exp2,
     UnaryOp.LOG: elementary.log,
@@ -31,26 +33,53 @@ _FUNCTIONS: dict[UnaryOp, Function] = {
     UnaryOp.SINH: elementary.sinh,
     UnaryOp.COSH: elementary.cosh,
     UnaryOp.TANH: elementary.tanh,
+    UnaryOp.LOG1P: elementary.log1p,
+    UnaryOp.EXPM1: elementary.expm1,
+    UnaryOp.LOG10: elementary.log10,
+    UnaryOp.EXP10: elementary.exp10,
+    UnaryOp.CBRT: elementary.cbrt,
+    UnaryOp.ASINH: hyperbolic.asinh,
+    UnaryOp.ACOSH: hyperbolic.acosh,
+    UnaryOp.ATANH: hyperbolic.atanh,
+    UnaryOp.SINPI: trig.sinpi,
+    UnaryOp.COSPI: trig.cospi,
+    UnaryOp.TANPI: trig.tanpi,
+    UnaryOp.ERF: gauss.erf,
+    UnaryOp.ERFC: gauss.erfc,
+    BinaryOp.POW: power.pow,
+    BinaryOp.ATAN2: plane.atan2,
+    BinaryOp.HYPOT: plane.hypot,
+    BinaryOp.FMOD: exact.fmod,
+    BinaryOp.REMAINDER: exact.remainder,
+    BinaryOp.LDEXP: exact.ldexp,
+    BinaryOp.NEXTAFTER: exact.nextafter,
+    UnaryOp.FREXP_MANTISSA: exact.frexp_mantissa,
+    UnaryOp.FREXP_EXPONENT: exact.frexp_exponent,
 }
 
 
-def functions() -> dict[UnaryOp, Function]:
-    """The definition of every transcendental operator."""
+def functions() -> dict[Op, Function]:
+    """The definition of every operator that is a function."""
     return dict(_FUNCTIONS)
 
 
 @cache
-def steps(op: UnaryOp) -> int:
+def steps(op: UnaryOp | BinaryOp) -> int:
     """Statements and expressions of a definition."""
     b = Builder()
-    b.let("y", _FUNCTIONS[op](b, Var("x", dtype=f32)))
+    b.let("z", _FUNCTIONS[op](b, *(Var(name, dtype=t) for name, t in zip("xy", _operand_types(op), strict=False))))
     block, _ = b.mark()
-    found = Program([], (1, 1, 1), block).stats
-    return found.nodes + found.expressions
+    return Program([], (1, 1, 1), block).stats.steps
 
 
-def expand(program: Program, keep: frozenset[UnaryOp] = frozenset()) -> Program:
-    """The same program without transcendental operators, except those to `keep`; the program itself where it has none.
+def _operand_types(op: Op) -> tuple[DataType, ...]:
+    if isinstance(op, UnaryOp):
+        return (f32,)
+    return (f32, i32) if op.rule == "scale" else (f32, f32)
+
+
+def expand(program: Program, keep: frozenset[Op] = frozenset()) -> Program:
+    """The same program without functions, except those to `keep`; the program itself where it has none.
 
     Cut a program at its grid-wide barriers before: a value that a segment could compute again is, once expanded, a
     local that was assigned to.
@@ -58,7 +87,7 @@ def expand(program: Program, keep: frozenset[UnaryOp] = frozenset()) -> Program:
     return program._cached(("mathlib", keep) if keep else "mathlib", lambda: _expand(program, keep))
 
 
-def _expand(program: Program, keep: frozenset[UnaryOp]) -> Program:
+def _expand(program: Program, keep: frozenset[Op]) -> Program:
     hoist = _Hoist(program, keep)
     if not any(map(hoist.is_function, distinct(program.entry))):
         return program
@@ -68,7 +97,7 @@ def _expand(program: Program, keep: frozenset[UnaryOp]) -> Program:
 class _Hoist:
     """Moves what must be computed earlier to locals with names that the program does not use."""
 
-    def __init__(self, program: Program, keep: frozenset[UnaryOp]) -> None:
+    def __init__(self, program: Program, keep: frozenset[Op]) -> None:
         self.b, self.keep = Builder(), keep
         for name in sorted(_names(program)):
             self.b.fresh(name)
@@ -124,10 +153,12 @@ class _Hoist:
         return node.replace(**changes)
 
     def _call(self, item: Expr) -> Var:
-        assert isinstance(item, UnOp) and isinstance(item.op, UnaryOp)
-        x = item.operand
-        x = Var(x.name if isinstance(x, Var) else self.b.let("x", x).name, dtype=f32)
-        return self.b.let(f"{item.op.text}_y", _FUNCTIONS[item.op](self.b, x))
+        assert is_function(item) and not isinstance(item.op, OpaqueOp)
+        operands = [
+            Var(value.name if isinstance(value, Var) else self.b.let(name, value).name, dtype=t)
+            for name, value, t in zip("xy", children(item), _operand_types(item.op), strict=False)
+        ]
+        return self.b.let(f"{item.op.text}_y", _FUNCTIONS[item.op](self.b, *operands))
 
 
 def _with_operands(item: Expr, operands: list[Expr]) -> Expr:
@@ -143,9 +174,9 @@ def _with_operands(item: Expr, operands: list[Expr]) -> Expr:
     return item.replace(**changes)
 
 
-def is_function(item: object) -> TypeGuard[UnOp]:
-    """Whether an expression is a transcendental operator."""
-    return isinstance(item, UnOp) and isinstance(item.op, UnaryOp) and item.op.transcendental
+def is_function(item: object) -> TypeGuard[UnOp | BinOp]:
+    """Whether an expression is an operator that the math library defines."""
+    return isinstance(item, UnOp | BinOp) and isinstance(item.op, UnaryOp | BinaryOp) and item.op.is_function
 
 
 def _changes_memory(item: object) -> bool:

@@ -1,4 +1,4 @@
-"""sin, cos and tan of f32, for every finite argument.
+"""sin, cos and tan of f32, for every finite argument, and of pi times it.
 
 x = k pi/2 + r, and r is kept as a pair of numbers, because near a multiple of pi/2 all that is left of x is what
 pi/2 holds beyond 24 bits. The fast way takes pi/2 in three parts. It needs r to be clearly larger than k times the
@@ -38,28 +38,57 @@ class Reduced(NamedTuple):
 
 
 def sin(b: Builder, x: Var) -> Expr:
-    return Select(x.eq(0.0), x, _wave(b, "sin", x, 0))
+    return Select(x.eq(0.0), x, _wave(b, "sin", _reduce(b, "sin", x), 0))
 
 
 def cos(b: Builder, x: Var) -> Expr:
-    return _wave(b, "cos", x, 1)
+    return _wave(b, "cos", _reduce(b, "cos", x), 1)
 
 
 def tan(b: Builder, x: Var) -> Expr:
-    """tan r, or -1 / tan r in odd quadrants, where tan r has a second part for the quotient's sake."""
-    q, r, low, square = _reduce(b, "tan", x)
-    w = b.let("tan_w", square * polynomial(square, c.TAN))
-    tail = b.let("tan_t", fma(w, r, fma(w, low, low)))
-    y = b.let("tan_y", r + tail)
+    reduced = _reduce(b, "tan", x)
+    y, turned = _slope(b, "tan", reduced)
+    return Select(x.eq(0.0), x, Select(_bit(reduced.quadrant, 1), turned, y))
+
+
+def sinpi(b: Builder, x: Var) -> Expr:
+    """Of whole numbers it is zero of their sign."""
+    value = b.let("sinpi_y", _wave(b, "sinpi", _reduce_halves(b, "sinpi", x), 0))
+    return Select(value.eq(0.0), BinOp(BinaryOp.COPYSIGN, number(0.0), x), value)
+
+
+def cospi(b: Builder, x: Var) -> Expr:
+    """Of whole numbers and a half it is +0."""
+    return _wave(b, "cospi", _reduce_halves(b, "cospi", x), 1) + 0.0
+
+
+def tanpi(b: Builder, x: Var) -> Expr:
+    """Of whole numbers n it is zero of the sign of n (-1)^n; of n + 1/2 infinity of the sign of (-1)^n."""
+    reduced = _reduce_halves(b, "tanpi", x)
+    y, turned = _slope(b, "tanpi", reduced)
+    odd = _bit(reduced.quadrant, 1)
+    back = b.let("tanpi_b", _bit(reduced.quadrant, 2))
+    one = Select(back, number(-1.0), number(1.0))
+    zero = BinOp(BinaryOp.COPYSIGN, number(0.0), Select(back, -x, x))
+    edge = Select(odd, one * float("inf"), zero)
+    return Select(reduced.high.eq(0.0), edge, Select(odd, turned, y))
+
+
+def _slope(b: Builder, name: str, reduced: Reduced) -> tuple[Expr, Expr]:
+    """tan r, and -1 / tan r for odd quadrants, where tan r has a second part for the quotient's sake."""
+    _, r, low, square = reduced
+    w = b.let(f"{name}_w", square * polynomial(square, c.TAN))
+    tail = b.let(f"{name}_t", fma(w, r, fma(w, low, low)))
+    y = b.let(f"{name}_y", r + tail)
     below = tail - (y - r)
-    turned = b.let("tan_v", number(-1.0) / y)
+    turned = b.let(f"{name}_v", number(-1.0) / y)
     error = fma(turned, below, fma(turned, y, 1.0))
-    return Select(x.eq(0.0), x, Select(_bit(q, 1), fma(turned, error, turned), y))
+    return y, fma(turned, error, turned)
 
 
-def _wave(b: Builder, name: str, x: Var, shift: int) -> Expr:
+def _wave(b: Builder, name: str, reduced: Reduced, shift: int) -> Expr:
     """sin(x + shift * pi/2)"""
-    q, r, low, square = _reduce(b, name, x)
+    q, r, low, square = reduced
     odd = b.let(f"{name}_o", r + fma(square * polynomial(square, c.SIN), r, low))
     even = fma(square, fma(square, polynomial(square, c.COS), -0.5), 1.0)
     turned = b.let(f"{name}_q", q + shift) if shift else q
@@ -88,6 +117,17 @@ def _reduce(b: Builder, name: str, x: Var) -> Reduced:
             b.assign(var, value)
     square = b.let(f"{name}_s", fma(high, high, high * (low + low)))
     return Reduced(quadrant, high, low, square)
+
+
+def _reduce_halves(b: Builder, name: str, x: Var) -> Reduced:
+    """pi x in quarter turns. What x is beyond whole turns, and then beyond quarters of them, is exact."""
+    turn = b.let(f"{name}_x", fma(UnOp(UnaryOp.TRUNC, x * 0.5), -2.0, x))
+    shifted = b.let(f"{name}_z", fma(turn, 2.0, ROUND))
+    rest = b.let(f"{name}_f", fma(shifted - ROUND, -0.5, turn))
+    high = b.let(f"{name}_r", rest * c.PI)
+    low = b.let(f"{name}_l", fma(rest, c.PI_LOW, fma(rest, c.PI, -high)))
+    square = b.let(f"{name}_s", fma(high, high, high * (low + low)))
+    return Reduced(b.let(f"{name}_n", Bitcast(u32, shifted)), high, low, square)
 
 
 def _reduce_exactly(b: Builder, name: str, x: Var) -> tuple[Expr, Expr, Expr]:
