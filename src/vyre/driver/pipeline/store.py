@@ -38,9 +38,11 @@ MOST_GONE = 256
 NEAREST = 64
 """Rows that a miss is compared with, besides those of the same program or name."""
 _PAUSES_S = (0.001, 0.002, 0.004, 0.008, 0.015, 0.03)
+USE_EVERY_S = 3600.0
+"""A use that follows another within this time is not counted: writing it down takes longer than loading the code."""
 _USE_WAIT_S = 0.02
-"""That a use is counted is not worth a longer wait."""
-COUNTS = ("hits", "misses", "saved", "evicted", "quarantined", "waits", "takeovers")
+COUNTS = ("misses", "saved", "evicted", "quarantined", "takeovers")
+"""What is counted for all processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ class DiskPipelineCache:
         self._refused: dict[Database, CacheProblem] = {}
         self._leases: dict[tuple[bytes, int], Owner] = {}
         self.counts: Counter[str] = Counter()
-        """What this process did, by the names of `COUNTS`, and `errors`."""
+        """What this process did, by the names of `COUNTS`; and `hits`, `waits` and `errors`."""
 
     @staticmethod
     def shared() -> DiskPipelineCache:
@@ -226,7 +228,9 @@ class DiskPipelineCache:
 
     def metrics(self) -> dict[str, int]:
         """Counters of this process, under stable names."""
-        return {f"vyre_pipeline_cache_disk_{name}_total": self.counts[name] for name in (*COUNTS, "errors")}
+        return {
+            f"vyre_pipeline_cache_disk_{name}_total": self.counts[name] for name in ("hits", *COUNTS, "waits", "errors")
+        }
 
     # -- inside
 
@@ -276,16 +280,14 @@ class DiskPipelineCache:
             self._throw_out(database, record, "damaged")
             return None
         self.counts["hits"] += 1
-        if not database.readonly:
+        if not database.readonly and not 0 <= time.time() - row[-1] < USE_EVERY_S:
             self._used(database, key)
         return payload
 
     def _used(self, database: Database, key: bytes) -> None:
         try:
             with database.writing(_USE_WAIT_S) as connection:
-                now = time.time()
-                connection.execute("UPDATE entries SET uses=uses+1, last_use=? WHERE key=?", (now, key))
-                _count(connection, hits=1)
+                connection.execute("UPDATE entries SET uses=uses+1, last_use=? WHERE key=?", (time.time(), key))
         except CacheProblem as e:
             if e.lasting:
                 raise
@@ -367,7 +369,7 @@ def keeps(key: PipelineCacheKey) -> bool:
 
 # ---- rows -----------------------------------------------------------------------------------------------------------
 
-_ROW = "record, name, seal, payload"
+_ROW = "record, name, seal, payload, last_use"
 _LEASE = "machine, pid, started, thread, expires"
 
 
@@ -377,7 +379,7 @@ def _seal(key: bytes, record: str, name: str, payload: bytes) -> bytes:
 
 def _verified(key: bytes, row: tuple[Any, ...]) -> bytes | None:
     """The code of a row, if every part of it is what was written."""
-    record, name, seal, payload = row
+    record, name, seal, payload, _ = row
     typed = (type(record), type(name), type(seal), type(payload)) == (str, str, bytes, bytes)
     return payload if typed and seal == _seal(key, record, name, payload) else None
 

@@ -23,6 +23,7 @@ from vyre.driver.guard.compile import compile_with_telemetry
 from vyre.driver.pipeline import database as databases
 from vyre.driver.pipeline import lease as leases
 from vyre.driver.pipeline import store as stores
+from vyre.driver.pipeline import toolchain
 from vyre.driver.pipeline.compiler import key_of
 from vyre.driver.pipeline.key import (
     LoweringOptions,
@@ -216,8 +217,19 @@ def test_a_key_gives_the_bytes_that_were_saved_for_it_and_no_other(store):
     store.save(key(), b"newer")
     assert store.load(key()) == b"newer"
     (entry,) = [e for e in store.entries() if e.key == key().digest()]
-    assert (entry.record, entry.name, entry.nbytes, entry.uses) == (key().record, "curve", 5, 2)
+    assert (entry.record, entry.name, entry.nbytes, entry.uses) == (key().record, "curve", 5, 1)
     assert entry.record.device == key().device.facts
+
+
+def test_a_use_is_counted_once_in_an_hour(store, folder):
+    store.save(key(), b"code")
+    for ago, uses in ((0, 1), (3500, 1), (3700, 2), (0, 2), (-10, 3)):
+        rows(folder, "UPDATE entries SET last_use=?", time.time() - ago)
+        assert store.load(key()) == b"code"
+        (entry,) = store.entries()
+        assert entry.uses == uses
+    assert abs(time.time() - entry.last_use_s) < 60
+    assert store.counts["hits"] == 5
 
 
 @pytest.mark.row("A-DC-5")
@@ -900,36 +912,56 @@ def test_what_made_the_code_is_part_of_the_fingerprint(backend):
     guard.shutdown()
 
 
-def test_the_source_of_the_layers_that_make_code_is_part_of_the_toolchain(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    monkeypatch.setattr(sys, "pycache_prefix", None)
+def test_the_source_of_the_layers_that_make_code_is_part_of_the_toolchain(tmp_path, on_disk, monkeypatch):
+    root, kept = tmp_path / "package", on_disk.parent / "sources"
     files = {"lower/a.py": "1", "backends/x/b.py": "2", "runtime/c.py": "3", "driver/d.py": "", "foundation/e.py": ""}
     for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    (tmp_path / "__pycache__").mkdir()
-    first = digest_of_sources(tmp_path)
-    (kept,) = (tmp_path / "__pycache__").iterdir()
-    assert digest_of_sources(tmp_path) == first
-    os.utime(tmp_path / "lower/a.py", (1, 1))
-    assert digest_of_sources(tmp_path) == first  # the bytes are what they were
-    (other,) = (tmp_path / "__pycache__").iterdir()
-    assert other != kept
-    (tmp_path / "backends/x/b.py").write_text("3")
-    second = digest_of_sources(tmp_path)
-    assert second != first
-    (tmp_path / "lower/a.py").rename(tmp_path / "lower/z.py")
-    assert digest_of_sources(tmp_path) not in (first, second)
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    first = digest_of_sources(root)
+    assert digest_of_sources(root) == first
+    assert len(list(kept.iterdir())) == 1
+    os.utime(root / "lower/a.py", (1, 1))
+    assert digest_of_sources(root) == first  # the bytes are what they were
+    assert len(list(kept.iterdir())) == 2
+    (root / "backends/x/b.py").write_text("3")
+    second = digest_of_sources(root)
+    (root / "lower/a.py").rename(root / "lower/z.py")
+    third = digest_of_sources(root)
+    assert len({first, second, third}) == 3
     for damage in (b"", b"\xff" * 16, b"x" * 15):
-        (kept,) = (tmp_path / "__pycache__").iterdir()
-        kept.write_bytes(damage)
-        assert len(digest_of_sources(tmp_path)) == 16
+        for file in kept.iterdir():
+            file.write_bytes(damage)
+        assert digest_of_sources(root) == third
+    for file in kept.iterdir():
+        file.write_bytes(b"0123456789abcdef")
+    assert digest_of_sources(root) == "0123456789abcdef"
+    monkeypatch.setenv("VYRE_CACHE", "off")
+    assert digest_of_sources(root) == third
+    monkeypatch.setenv("VYRE_CACHE", "readonly")
+    if os.name == "posix":
+        kept.chmod(0o777)  # others may have written it
+        assert digest_of_sources(root) == third
+    monkeypatch.setenv("VYRE_CACHE_DIR", str(tmp_path / "nowhere"))
+    assert digest_of_sources(root) == third
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_digests_of_few_states_are_kept(tmp_path, on_disk, monkeypatch):
+    monkeypatch.setattr(toolchain, "MOST_STATES", 3)
+    for layer in toolchain.LAYERS:
+        (tmp_path / "package" / layer).mkdir(parents=True)
+    for n in range(5):
+        (tmp_path / "package" / "lower" / "a.py").write_text("x" * n)
+        digest_of_sources(tmp_path / "package")
+    assert len(list((on_disk.parent / "sources").iterdir())) == 3
 
 
 # ---- room -----------------------------------------------------------------------------------------------------------
 
 
-def test_beyond_the_budget_the_coldest_goes_and_the_newest_stays(folder):
+def test_beyond_the_budget_the_coldest_goes_and_the_newest_stays(folder, monkeypatch):
+    monkeypatch.setattr(stores, "USE_EVERY_S", 0.0)
     store = DiskPipelineCache(folder, readonly=False, max_bytes=4000)
     for k in range(4):
         store.save(key(specs=k), bytes(1000))
