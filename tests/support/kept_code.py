@@ -20,6 +20,9 @@ class KeptCode:
     def reject(self, key):
         self.calls.append("reject")
 
+    def holds(self, key):
+        return key.digest() in self.kept
+
     def explain(self, key):
         return None
 

@@ -50,6 +50,9 @@ class PipelineStore(Protocol):
     def reject(self, key: PipelineCacheKey) -> None:
         """The backend cannot use what was loaded."""
 
+    def holds(self, key: PipelineCacheKey) -> bool:
+        """Whether `load` would find it, which nothing else is asked of."""
+
     def explain(self, key: PipelineCacheKey) -> PipelineCacheMissEvidence | None:
         """Why a key is not there."""
 

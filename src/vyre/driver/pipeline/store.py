@@ -124,9 +124,13 @@ class DiskPipelineCache:
         """The backend could not use what was loaded."""
         self._unless_refused(lambda database: self._throw_out(database, key.record, "damaged"), None)
 
+    def holds(self, key: PipelineCacheKey) -> bool:
+        """Whether there is a sound row of a key. Nothing is counted or made."""
+        return self._unless_refused(lambda database: self._peek(database, key.digest()) is not None, False, look=True)
+
     def explain(self, key: PipelineCacheKey) -> PipelineCacheMissEvidence | None:
         """Why a key is not here, from the rows of all processes. None where there is nothing to read."""
-        return self._unless_refused(lambda database: _evidence(database, key.record), None)
+        return self._unless_refused(lambda database: _evidence(database, key.record), None, look=True)
 
     # -- for people: these raise a CacheProblem with what to do
 
@@ -214,9 +218,7 @@ class DiskPipelineCache:
 
     def payload(self, key: bytes) -> bytes | None:
         """The code of a row, if its digest fits."""
-        with self.database().borrowed() as connection:
-            row = connection.execute(f"SELECT {_ROW} FROM entries WHERE key=?", (key,)).fetchone()
-        return None if row is None else _verified(key, row)
+        return self._peek(self.database(), key)
 
     def add(self, record: KeyRecord, payload: bytes) -> bool:
         """A row from elsewhere; whether there was none yet."""
@@ -234,12 +236,13 @@ class DiskPipelineCache:
 
     # -- inside
 
-    def _unless_refused(self, use: Callable[[Database], T], otherwise: T) -> T:
-        """What `use` gives. A problem is told, and one that lasts is not met again."""
+    def _unless_refused(self, use: Callable[[Database], T], otherwise: T, *, look: bool = False) -> T:
+        """What `use` gives; where it only looks, nothing is made for it. A problem is told, and one that lasts is not
+        met again."""
         if not self.is_on:
             return otherwise
         database = self.database()
-        if database in self._refused:
+        if database in self._refused or (look and not database.path.exists()):
             return otherwise
         try:
             database.examine()
@@ -269,6 +272,11 @@ class DiskPipelineCache:
             waits += 1
         self.counts["misses"] += payload is None
         return payload
+
+    def _peek(self, database: Database, key: bytes) -> bytes | None:
+        with database.borrowed() as connection:
+            row = connection.execute(f"SELECT {_ROW} FROM entries WHERE key=?", (key,)).fetchone()
+        return None if row is None else _verified(key, row)
 
     def _found(self, database: Database, record: KeyRecord, key: bytes) -> bytes | None:
         """The code of a row that fits. One that does not is thrown out."""
@@ -445,11 +453,12 @@ def _entries(connection: sqlite3.Connection) -> Iterator[StoredPipeline]:
 def _evidence(database: Database, wanted: KeyRecord) -> PipelineCacheMissEvidence:
     key, program = wanted.digest(), wanted.fields["program"]
     with database.borrowed() as connection:
-        total: int = connection.execute("SELECT count(*) FROM entries").fetchone()[0]
+        backend = wanted.fields["backend_id"]
+        total: int = connection.execute("SELECT count(*) FROM entries WHERE backend=?", (backend,)).fetchone()[0]
         rows = connection.execute(
             "SELECT record, name, facts FROM entries LEFT JOIN devices ON digest = device WHERE backend = ? "
             "ORDER BY program = ? DESC, name = ? DESC, last_use DESC LIMIT ?",
-            (wanted.fields["backend_id"], program, wanted.name, NEAREST),
+            (backend, program, wanted.name, NEAREST),
         ).fetchall()
         gone = connection.execute("SELECT why FROM gone WHERE key=?", (key,)).fetchone()
     near = [_told(record, name, facts or "{}") for record, name, facts in reversed(rows)]

@@ -35,8 +35,8 @@ class _NoThread:
 
 
 def find_types_quickly() -> None:
-    """Let a C type be parsed with the names that it mentions. cffi would have those of all 400 types of the library parsed
-    before it, for 10 ms each time a type is first met, and 46 are met until a first dispatch has ended."""
+    """Let a C type be parsed with the names that it mentions. cffi would have those of all 400 types of the library
+    parsed before it, for 10 ms each time a type is first met, and 46 are met until a first dispatch has ended."""
     from wgpu.backends.wgpu_native._ffi import ffi  # type: ignore[import-untyped]
 
     parser = ffi._parser
