@@ -147,9 +147,14 @@ def _ask(cache: PipelineCache, ask: Callable[[PipelineStore], T]) -> T | None:
 def _revive(
     backend: LoadsPipelines, program: Program, config: DispatchConfig, payload: bytes
 ) -> CompiledPipeline | None:
+    """What the backend makes of stored bytes. Code that it cannot use, for whatever reason, is compiled again."""
     try:
         return backend.load_native(program, config, payload)
     except KernelCompileFailed:
+        return None
+    except VyreError:
+        raise  # of the device, and not of the code
+    except Exception:
         return None
 
 

@@ -35,7 +35,7 @@ AFTER_EVICTION = 0.75
 """How full it is then, so that not every save throws something out."""
 MOST_GONE = 256
 """Rows about what was thrown out."""
-NEAREST = 64
+NEAREST = 32
 """Rows that a miss is compared with, besides those of the same program or name."""
 _PAUSES_S = (0.001, 0.002, 0.004, 0.008, 0.015, 0.03)
 USE_EVERY_S = 3600.0

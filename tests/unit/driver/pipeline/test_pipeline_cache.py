@@ -326,6 +326,17 @@ def test_the_byte_limit_is_kept_also_against_one_large_pipeline(monkeypatch):
     assert large.dispatch([]) == [b"\0\0\0\0"]  # who compiled it keeps it
 
 
+def test_what_is_used_often_stays_and_what_was_made_last_is_never_thrown_out_for_it(monkeypatch):
+    monkeypatch.setenv("VYRE_PIPELINE_CACHE_ENTRIES", "2")
+    programs, backend = [storing(k) for k in range(4)], Compiler()
+    for p in (programs[0], programs[0], programs[0], programs[1], programs[2]):
+        pipeline.compile(backend, p)
+    assert cached(backend, programs) == [0, 2]
+    pipeline.compile(backend, programs[3])
+    assert cached(backend, programs) == [0, 3]
+    assert len(backend.compiled) == 4
+
+
 @pytest.mark.row("A-PL-12")
 def test_limits_default_and_follow_the_environment_at_each_call(monkeypatch):
     assert pipeline_cache_limits_from_env() == (DEFAULT_PIPELINE_CACHE_ENTRIES, DEFAULT_PIPELINE_CACHE_BYTES)
@@ -508,6 +519,10 @@ class Storing(Compiler):
     def load_native(self, program, config, payload):
         if payload.startswith(b"broken"):
             raise KernelCompileFailed("not code", fix="compile it again")
+        if payload.startswith(b"surprising"):
+            raise IndexError("of a format that nobody thought of")
+        if payload.startswith(b"lost"):
+            raise DeviceLost("the device is gone", fix="recover it")
         if not payload.startswith(b"code of"):
             return None
         self.loaded += 1
@@ -543,7 +558,7 @@ def test_a_store_is_asked_for_the_complete_key():
     assert len(shelf.kept) == 2
 
 
-@pytest.mark.parametrize("payload", [b"broken", b"of another format"])
+@pytest.mark.parametrize("payload", [b"broken", b"of another format", b"surprising"])
 def test_a_stored_pipeline_that_cannot_be_used_is_compiled_and_saved_again(payload):
     shelf = Shelf()
     pipeline.compile(fresh(shelf), storing(7))
@@ -554,6 +569,18 @@ def test_a_stored_pipeline_that_cannot_be_used_is_compiled_and_saved_again(paylo
     assert not pipeline.compile_with_telemetry(backend, storing(7)).cache_hit
     assert len(backend.compiled) == 1
     assert list(shelf.kept.values()) == [good]
+    assert shelf.calls == ["give up", "reject", "give up"]
+
+
+def test_a_device_that_is_lost_while_code_is_loaded_says_so():
+    shelf = Shelf()
+    pipeline.compile(fresh(shelf), storing(7))
+    for key in shelf.kept:
+        shelf.kept[key] = b"lost"
+    backend = fresh(shelf)
+    with pytest.raises(DeviceLost):
+        pipeline.compile(backend, storing(7))
+    assert backend.compiled == []
 
 
 def test_a_store_that_fails_costs_time_and_no_answer():
