@@ -50,7 +50,7 @@ class Host:
 @cache
 def host() -> Host:
     """This machine's processor, as the compiler sees it."""
-    import llvmlite  # type: ignore[import-untyped]
+    import llvmlite
 
     llvm = library()
     try:

@@ -90,7 +90,7 @@ class DiskPipelineCache:
         self._folder, self._readonly, self._max_bytes = folder, readonly, max_bytes
         self._databases: dict[tuple[Path, bool], Database] = {}
         self._refused: dict[Database, CacheProblem] = {}
-        self._leases: dict[tuple[bytes, int], Owner] = {}
+        self._leases: set[tuple[bytes, Owner]] = set()
         self.counts: Counter[str] = Counter()
         """What this process did, by the names of `COUNTS`; and `hits`, `waits` and `errors`."""
 
@@ -115,9 +115,9 @@ class DiskPipelineCache:
 
     def give_up(self, key: PipelineCacheKey) -> None:
         """Nothing more is saved for a key that was asked for; who waits for it takes over."""
-        digest = key.digest()
-        owner = self._leases.pop((digest, this_thread().thread), None)
-        if owner is not None:
+        digest, owner = key.digest(), this_thread()
+        if (digest, owner) in self._leases:
+            self._leases.discard((digest, owner))
             self._unless_refused(lambda database: _drop_lease(database, digest, owner), None)
 
     def reject(self, key: PipelineCacheKey) -> None:
@@ -147,7 +147,7 @@ class DiskPipelineCache:
         readonly = CACHE.value() == "readonly" if self._readonly is None else self._readonly
         place = self.folder, readonly
         found = self._databases.get(place)
-        return self._databases.setdefault(place, Database(*place[:1], readonly=readonly)) if found is None else found
+        return self._databases.setdefault(place, Database(self.folder, readonly=readonly)) if found is None else found
 
     def entries(self) -> list[StoredPipeline]:
         """All that is there, the hottest first."""
@@ -316,41 +316,22 @@ class DiskPipelineCache:
             connection.execute("INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?, ?, ?)", values)
             _count(connection, misses=1, takeovers=int(row is not None))
         self.counts["takeovers"] += row is not None
-        self._leases[key, owner.thread] = owner
+        self._leases.add((key, owner))
         return True
 
     def _save(self, database: Database, record: KeyRecord, payload: bytes) -> None:
-        if database.readonly or len(payload) > MAX_DISK_PIPELINE_BLOB_BYTES:
+        limit = CACHE_BYTES.value() if self._max_bytes is None else self._max_bytes
+        if database.readonly or len(payload) > min(limit, MAX_DISK_PIPELINE_BLOB_BYTES):
             return
-        key = record.digest()
-        owner = self._leases.get((key, this_thread().thread))
+        key, owner = record.digest(), this_thread()
         with database.writing() as connection:
             _insert(connection, record, payload)
-            if owner is not None:
-                connection.execute(
-                    "DELETE FROM leases WHERE key=? AND pid=? AND thread=?", (key, owner.pid, owner.thread)
-                )
-            gone = self._evict(connection, key)
+            connection.execute(_DROP_LEASE, (key, owner.pid, owner.thread))
+            gone = _evict(connection, key, limit)
             _count(connection, saved=1, evicted=gone)
-        self._leases.pop((key, this_thread().thread), None)
+        self._leases.discard((key, owner))
         self.counts["saved"] += 1
         self.counts["evicted"] += gone
-
-    def _evict(self, connection: sqlite3.Connection, newest: bytes) -> int:
-        """Throw out what is over the budget; the newest stays."""
-        limit = CACHE_BYTES.value() if self._max_bytes is None else self._max_bytes
-        held: int = connection.execute("SELECT sum(nbytes) FROM entries").fetchone()[0]
-        if held <= limit:
-            return 0
-        now = time.time()
-        rows = {entry.key: entry for entry in _entries(connection) if entry.key != newest}
-        left = int(limit * AFTER_EVICTION) - (held - sum(entry.nbytes for entry in rows.values()))
-        stats = [entry.stats for entry in rows.values()]
-        gone = over_budget(stats, max_bytes=max(0, left), now_s=now, half_life_s=DISK_HALF_LIFE_S)
-        for key in gone:
-            if isinstance(key, bytes):
-                _delete(connection, key, rows[key].record, "evicted", now)
-        return len(gone)
 
     def _throw_out(self, database: Database, record: KeyRecord, why: str, key: bytes | None = None) -> None:
         self.counts["quarantined"] += 1
@@ -377,8 +358,14 @@ def keeps(key: PipelineCacheKey) -> bool:
 
 # ---- rows -----------------------------------------------------------------------------------------------------------
 
-_ROW = "record, name, seal, payload, last_use"
-_LEASE = "machine, pid, started, thread, expires"
+_ROW = "record, name, seal, payload, ifnull(CAST(last_use AS REAL), 0)"
+_LEASE = "machine, CAST(pid AS INTEGER), started, CAST(thread AS INTEGER), ifnull(CAST(expires AS REAL), 0)"
+_NUMBERS = ", ".join(
+    f"ifnull(CAST({name} AS {kind}), 0)"
+    for name, kind in (("nbytes", "INTEGER"), ("created", "REAL"), ("uses", "INTEGER"), ("last_use", "REAL"))
+)
+"""Whatever lies in a column that no digest covers is a number."""
+_DROP_LEASE = "DELETE FROM leases WHERE key=? AND pid=? AND thread=?"
 
 
 def _seal(key: bytes, record: str, name: str, payload: bytes) -> bytes:
@@ -415,6 +402,22 @@ def _delete(connection: sqlite3.Connection, key: bytes, record: KeyRecord, why: 
     )
 
 
+def _evict(connection: sqlite3.Connection, newest: bytes, limit: int) -> int:
+    """Throw out what is over the budget; the newest stays."""
+    held: int = connection.execute("SELECT sum(nbytes) FROM entries").fetchone()[0]
+    if held <= limit:
+        return 0
+    now = time.time()
+    rows = {entry.key: entry for entry in _entries(connection) if entry.key != newest}
+    left = int(limit * AFTER_EVICTION) - (held - sum(entry.nbytes for entry in rows.values()))
+    stats = [entry.stats for entry in rows.values()]
+    gone = over_budget(stats, max_bytes=max(0, left), now_s=now, half_life_s=DISK_HALF_LIFE_S)
+    for key in gone:
+        if isinstance(key, bytes):
+            _delete(connection, key, rows[key].record, "evicted", now)
+    return len(gone)
+
+
 def _count(connection: sqlite3.Connection, **more: int) -> None:
     for name, n in more.items():
         if n:
@@ -426,7 +429,7 @@ def _count(connection: sqlite3.Connection, **more: int) -> None:
 def _drop_lease(database: Database, key: bytes, owner: Owner) -> None:
     if not database.readonly:
         with database.writing() as connection:
-            connection.execute("DELETE FROM leases WHERE key=? AND pid=? AND thread=?", (key, owner.pid, owner.thread))
+            connection.execute(_DROP_LEASE, (key, owner.pid, owner.thread))
 
 
 def _is_void(lease: tuple[Any, ...], now: float) -> bool:
@@ -445,7 +448,7 @@ def _told(record: object, name: object, device: object = "{}") -> KeyRecord:
 
 def _entries(connection: sqlite3.Connection) -> Iterator[StoredPipeline]:
     devices = dict(connection.execute("SELECT digest, facts FROM devices").fetchall())
-    columns = "key, record, name, device, nbytes, created, uses, last_use"
+    columns = f"key, record, name, device, {_NUMBERS}"
     for key, record, name, device, *numbers in connection.execute(f"SELECT {columns} FROM entries").fetchall():
         yield StoredPipeline(key, _told(record, name, devices.get(device, "{}")), *numbers)
 

@@ -269,6 +269,24 @@ def test_an_entry_with_any_byte_changed_is_a_miss_and_thrown_out(store, folder, 
     assert store.summary().counts["quarantined"] == len(good)
 
 
+@pytest.mark.parametrize("nonsense", ["text", None, b"\xff", 1e400, -5])
+def test_numbers_that_no_digest_covers_may_be_anything(folder, nonsense):
+    store = DiskPipelineCache(folder, readonly=False, max_bytes=3000)
+    store.save(key(), b"code")
+    store.save(key(specs=1), bytes(1000))
+    store.load(key(specs=2))
+    for column in ("uses", "last_use", "created"):
+        rows(folder, f"UPDATE entries SET {column}=?", nonsense)
+    rows(folder, "UPDATE leases SET pid=?, thread=?, expires=?", nonsense, nonsense, nonsense)
+    other = DiskPipelineCache(folder, readonly=False, max_bytes=3000)
+    assert (other.load(key()), other.load(key(specs=2))) == (b"code", None)
+    for k in range(3, 9):
+        other.save(key(specs=k), bytes(1000))
+    assert other.load(key(specs=8)) == bytes(1000)
+    assert other.summary().nbytes <= 3000
+    assert other.counts["errors"] == 0
+
+
 @pytest.mark.row("T6")
 def test_an_entry_that_was_cut_anywhere_is_a_miss(store, folder):
     payload = bytes(range(100))
@@ -975,6 +993,13 @@ def test_beyond_the_budget_the_coldest_goes_and_the_newest_stays(folder, monkeyp
     gone = next(k for k in range(5) if k not in kept)
     assert str(store.explain(key(specs=gone))) == "evicted"
     assert store.entries()[0].record.fields["specs"] == 1  # the hottest
+
+
+def test_code_that_is_larger_than_the_budget_is_not_kept(folder):
+    store = DiskPipelineCache(folder, readonly=False, max_bytes=1000)
+    store.save(key(), bytes(900))
+    store.save(key(specs=1), bytes(1001))
+    assert (store.load(key()), store.load(key(specs=1))) == (bytes(900), None)
 
 
 def test_the_budget_is_the_setting(on_disk, monkeypatch):
