@@ -7,6 +7,7 @@ import time
 import vyre
 from vyre import In, Out, f32, gid, u32
 from vyre.driver.guard import compile as pipeline
+from vyre.driver.pipeline import attach_store
 from vyre.driver.selection.registry import acquire
 
 
@@ -24,6 +25,7 @@ def saxpy(alpha: f32, x: In[f32], y: In[f32], out: Out[f32]):
 
 def main() -> None:
     backend = acquire("cpu")
+    attach_store(backend, None)  # what earlier processes compiled is not looked for
     backend.prepare()
     pipeline.compile(backend, other.program)  # loads the compiler
     program = saxpy.program

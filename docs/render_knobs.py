@@ -14,6 +14,7 @@ IN_A_FILE = {
     "seconds": "{default}",
     "whole number": "{default}",
     "folder": '"~/vyre-cache"',
+    "on, off or readonly": '"{default}"',
     "share of dispatches": '"0.01,log"',
 }
 """Kind of a knob -> a value as a file says it."""

@@ -17,6 +17,8 @@ os.environ["XDG_CONFIG_HOME"] = os.devnull  # no file of the user lies below; pr
 CACHE = Path(__file__).parents[1] / "build" / "cache"
 CACHE.mkdir(parents=True, exist_ok=True)
 os.environ["XDG_CACHE_HOME"] = str(CACHE)  # drivers keep what they compiled, and HOME may not be writable
+# Tests compile what they say they compile; those of the cache turn it on, in folders of their own.
+os.environ["VYRE_CACHE"] = "off"
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):  # they would each compile the package, which takes a second
     os.environ["PYTHONPYCACHEPREFIX"] = str(Path(__file__).parents[1] / "build" / "bytecode")
 settings.register_profile("vyre", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # on a busy machine

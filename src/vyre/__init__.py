@@ -40,6 +40,7 @@ _WHERE: dict[str, str] = {
     **dict.fromkeys(_REGISTRY.split(), "driver.selection.registry"),
     **dict.fromkeys(["DeviceProfile", "DeviceTimingQuality"], "driver.contract.profile"),
     "Check": "driver.contract.requirement",
+    "NUMERICS_VERSION": "foundation.meaning.numerics",
     **dict.fromkeys(
         ["DispatchConfig", "PersistentThreadMode", "SpeculationMode", "TimedDispatchResult"], "driver.contract.values"
     ),

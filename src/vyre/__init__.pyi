@@ -63,6 +63,7 @@ from .foundation.ir.build import Builder as Builder
 from .foundation.ir.dtypes import DataType as DataType
 from .foundation.ir.program import BufferDecl as BufferDecl
 from .foundation.ir.program import Program as Program
+from .foundation.meaning.numerics import NUMERICS_VERSION as NUMERICS_VERSION
 from .front.compile import compile as compile
 from .front.config import config as config
 from .front.device.array import DeviceBuffer as DeviceBuffer

@@ -94,7 +94,7 @@ def command(*words: str | Path, cwd: Path, timeout: float = 60, **environ: str) 
     return subprocess.run(
         [sys.executable, "-m", "vyre", *map(str, words)],
         cwd=cwd,
-        env={**kept, **environ},
+        env={**kept, "VYRE_CACHE": "off", **environ},
         capture_output=True,
         text=True,
         timeout=timeout,

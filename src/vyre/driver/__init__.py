@@ -36,6 +36,8 @@ _NAMES = {
         "CURRENT_PIPELINE_CACHE_KEY_VERSION PipelineCacheIdentity PipelineCacheKey PipelineCacheMissEvidence "
         "PipelineCacheMissReason PipelineDeviceFingerprint PipelineFeatureFlags hex_encode hex_short"
     ),
+    "pipeline.retention": "CacheEntryStats entries_to_evict eviction_basis_points select_retention_set",
+    "pipeline.store": "DiskPipelineCache",
     "plan.binding": (
         "BackendLayoutClass BackendLayoutFingerprint BackendLayoutSlot Binding BindingPlan BindingRole "
         "BindingSetFingerprint binding_plans_share_layout borrowed_input_slices element_size_bytes"
@@ -77,6 +79,8 @@ _MODULES = {
     "accounting": "plan.bounds",
     "allocation": "plan.bounds",
     "backend": "contract",
+    "cache_eviction": "pipeline.retention",
+    "cache_eviction_heat": "pipeline.retention",
     "checked": "plan.bounds",
     "device": "contract.profile",
     "split": "pipeline.sequence",

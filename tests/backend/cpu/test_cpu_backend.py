@@ -52,6 +52,7 @@ from ...support.cpu_kernels import (
     scaled_wide,
     stirred,
 )
+from ...support.kept_code import KeptCode
 
 GID = InvocationId(0)
 
@@ -466,17 +467,6 @@ def test_dispatches_from_many_threads_equal_the_serial_ones(backend):
 
 
 # ---- code that is kept ----------------------------------------------------------------------------------------------
-
-
-class KeptCode:
-    def __init__(self):
-        self.kept = {}
-
-    def load(self, key):
-        return self.kept.get(key)
-
-    def save(self, key, payload):
-        self.kept[key] = payload
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def environment(tmp_path_factory):
 def clean(**more):
     """The environment variables of a user who has set nothing."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("VYRE_", "PYTEST_", "PYTHONPATH"))}
-    return {**kept, **more}
+    return {**kept, "VYRE_CACHE": "off", **more}
 
 
 def asked(python, code, **env):

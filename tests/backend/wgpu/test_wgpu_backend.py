@@ -285,7 +285,7 @@ def test_the_capability_names_what_code_depends_on(backend):
     assert found.async_compute == (found.api != "OpenGL")
     assert found.max_workgroups_per_dimension == 0xFFFFFFFF
     assert found.extras["adapter"] == backend.device
-    assert set(found.extras) >= {"driver", "wgpu", "immediates", "emulated"}
+    assert set(found.extras) >= {"driver", "wgpu", "immediate_bytes", "emulated"}
     assert found.exactness["f32"] == "canonical"
     assert set(found.exactness) >= {"fences", "soft_flush", "native_divide", "loop_limit", "shared_is_zeroed"}
     other = type(backend)(immediates=False)

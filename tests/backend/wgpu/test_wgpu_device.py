@@ -668,3 +668,38 @@ def test_opening_a_device_writes_nothing_and_leaves_the_environment_alone():
         assert dict(os.environ) == before
         """)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+# ---- types of the library -------------------------------------------------------------------------------------------
+
+
+def test_types_that_are_found_quickly_are_those_that_the_library_would_find():
+    from vyre.backends.wgpu import devices as found
+
+    if (why := found.why_none()) is not None:
+        pytest.skip(f"wgpu: {why}")
+    from wgpu.backends.wgpu_native._ffi import ffi
+
+    parser, parsed = ffi._parser, []
+    whole = type(parser).parse_type_and_quals
+    before, parse = dict(parser._declarations), parser._parse
+    parser._parse = lambda text: parsed.append(len(parser._declarations)) or parse(text)
+    try:
+        for text in (
+            "WGPUBindGroupEntry *",
+            "WGPUBindGroupEntry[]",
+            "WGPUComputeState",
+            "struct WGPULimits *",
+            "uint8_t []",
+            "void *",
+            "char[64]",
+            "void(WGPUDevice const *, WGPUErrorType, WGPUStringView, void *, void *)",
+        ):
+            assert parser.parse_type_and_quals(text) == whole(parser, text), text
+        quick, slow = parsed[::2], parsed[1::2]
+        assert max(quick) <= 4 < 100 < min(slow)
+        assert set(parser._declarations) == set(before)
+        with pytest.raises(ffi.error):
+            ffi.typeof("WGPUNoSuchThing *")
+    finally:
+        del parser._parse

@@ -46,6 +46,7 @@ from vyre.runtime.memory_pool import MemoryPool, size_class
 from vyre.runtime.work import part
 
 from ...support.cpu_kernels import arange, bump, halves, histogram, stirred
+from ...support.kept_code import KeptCode
 
 GID = InvocationId(0)
 REGISTRATIONS = {r.id: r for r in (cuda.REGISTRATION, opencl.REGISTRATION, wgpu.REGISTRATION)}
@@ -752,17 +753,6 @@ def test_a_recovered_device_is_used_behind_the_guard(own):
 
 
 # ---- code that is kept ----------------------------------------------------------------------------------------------
-
-
-class KeptCode:
-    def __init__(self):
-        self.kept = {}
-
-    def load(self, key):
-        return self.kept.get(key)
-
-    def save(self, key, payload):
-        self.kept[key] = payload
 
 
 def test_stored_code_is_used_by_the_next_backend(backend):

@@ -116,6 +116,11 @@ class CpuBackend(CompiledBackend):
 
     # -- facts
 
+    @property
+    def device(self) -> str:  # type: ignore[override]
+        """No name: there is one processor, and its keys are the same however it was asked for."""
+        return ""
+
     def device_profile(self) -> DeviceProfile:
         return replace(
             super().device_profile(),

@@ -50,12 +50,14 @@ class Host:
 @cache
 def host() -> Host:
     """This machine's processor, as the compiler sees it."""
+    import llvmlite
+
     llvm = library()
     try:
         found = dict(llvm.get_host_cpu_features())
     except RuntimeError:  # a processor whose features the compiler cannot tell
         found = {}
     features = ",".join(("+" if found[name] else "-") + name for name in sorted(found))
-    version = ".".join(map(str, llvm.llvm_version_info))
+    version = f"{'.'.join(map(str, llvm.llvm_version_info))}, llvmlite {llvmlite.__version__}"
     bits = 512 if found.get("avx512f") else 256 if found.get("avx2") else 128
     return Host(llvm.get_process_triple(), llvm.get_host_cpu_name(), features, bits, version)

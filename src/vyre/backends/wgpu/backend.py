@@ -119,6 +119,6 @@ def capability(adapter: Any, record: Record, immediates: bool = True) -> Backend
             "driver": info["description"],
             "vendor": info["vendor"],
             "wgpu": binding_gaps.version(),
-            "immediates": immediates and "immediates" in adapter.features,
+            "immediate_bytes": limits["max-immediate-size"] if immediates and "immediates" in adapter.features else 0,
         },
     )

@@ -49,6 +49,7 @@ def listed() -> tuple[Any, ...]:
     import wgpu  # type: ignore[import-untyped]
 
     _looked_in.add(os.getpid())
+    binding_gaps.find_types_quickly()
     with binding_gaps.without_complaints():
         return tuple(wgpu.gpu.enumerate_adapters_sync())
 

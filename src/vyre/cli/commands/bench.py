@@ -102,9 +102,9 @@ def bench(
 ) -> None:
     """Measure kernels on every backend of this machine.
 
-    The first call opens the backend and compiles. Warm calls take turns, one of each backend per round, so that a
-    machine that slows down slows all of them. The median has an interval of 95 %, by bootstrap. Times are of whole
-    calls from Python with arrays in host memory, copies to the device and back included. GB/s counts the bytes of
+    The first call opens the backend, and compiles or loads. Warm calls take turns, one of each backend per round, so
+    that a machine that slows down slows all of them. The median has an interval of 95 %, by bootstrap. Times are of
+    whole calls from Python with arrays in host memory, copies to the device and back included. GB/s counts the bytes of
     all arguments and results once. Exit code 1: no backend ran, or bytes differ.
     """
     if rounds < 1:

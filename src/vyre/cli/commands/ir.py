@@ -67,13 +67,16 @@ class Document(TypedDict):
     emitted: Emitted | None
 
 
+Consts = Annotated[
+    list[str] | None,
+    typer.Option("--const", "--input", "-i", metavar="NAME=NUMBER", help="Value of a compile-time parameter."),
+]
+
+
 @app.command()
 def ir(
     file: File,
-    consts: Annotated[
-        list[str] | None,
-        typer.Option("--const", "--input", "-i", metavar="NAME=NUMBER", help="Value of a compile-time parameter."),
-    ] = None,
+    consts: Consts = None,
     wire: Annotated[str | None, typer.Option("--wire", metavar="OUT", help="Write the wire form to a file.")] = None,
     stats: Annotated[bool, typer.Option("--stats", help="Operations, buffers, requirements, determinism.")] = False,
     fingerprint: Annotated[bool, typer.Option("--fingerprint", help="Print the fingerprint alone.")] = False,

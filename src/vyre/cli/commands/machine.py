@@ -76,7 +76,7 @@ def settings() -> list[Check]:
 
 def cache_folder() -> list[Check]:
     """Whether what was learned and compiled can be kept; without it all works, and every process starts anew."""
-    from ...driver.selection.remembered import cache_dir
+    from ...driver.settings.folders import cache_dir
 
     folder = cache_dir()
     elsewhere = "set VYRE_CACHE_DIR to a folder of yours; until then every process starts anew"

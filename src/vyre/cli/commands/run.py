@@ -189,7 +189,7 @@ def show(document: Document) -> None:
     print_table(("role", "name", "type", "size", "from, to", "values"), rows)
     for r in document["outputs"]:
         print(f"blake3 of {r['name']} {r['blake3']}")
-    print(f"first call {duration(document['first_ns'])}, which opens the backend and compiles")
+    print(f"first call {duration(document['first_ns'])}, which opens the backend, and compiles or loads")
     if warm := document["warm"]:
         print(f"warm calls {duration(warm['median_ns'])} median, {duration(warm['min_ns'])} least, of {warm['runs']}")
         if not warm["equal"]:

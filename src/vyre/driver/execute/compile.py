@@ -42,12 +42,16 @@ class PipelineReproManifest:
 
 @dataclass(frozen=True, slots=True)
 class CompiledPipelineBuild:
-    """A pipeline and where it came from; `evidence` explains a miss in memory and is None without one."""
+    """A pipeline and where it came from; `evidence` explains a miss in memory and is None without one.
+
+    `tier` is `memory`, `disk`, or `compiled`, which is no hit.
+    """
 
     pipeline: DriverPipeline
     cache_hit: bool
     manifest: PipelineReproManifest
     evidence: PipelineCacheMissEvidence | None = None
+    tier: str = "compiled"
 
 
 def compile_on(
@@ -73,7 +77,7 @@ def compile_on(
     manifest = PipelineReproManifest(
         guard.id, pipeline.id, program.fingerprint, str(key.options), hex_encode(key.digest()), found.hit
     )
-    return CompiledPipelineBuild(pipeline, found.hit, manifest, found.evidence)
+    return CompiledPipelineBuild(pipeline, found.hit, manifest, found.evidence, found.tier)
 
 
 def check_arguments(program: object, config: object) -> None:

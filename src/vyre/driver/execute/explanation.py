@@ -179,9 +179,15 @@ def asked_for(config: DispatchConfig) -> Decision:
 def _code_decisions(backend: VyreBackend, key: PipelineCacheKey, native: object) -> tuple[Decision, ...]:
     cache = pipelines_of(backend)
     if native is None and key not in cache:
+        if cache.store is not None and cache.store.holds(key):
+            return (
+                Decision("code", "to be loaded", "a process compiled it before"),
+                Decision("cache", "disk", "a stored pipeline has this key"),
+            )
+        told = None if cache.store is None else cache.store.explain(key)
         return (
             Decision("code", "to be compiled", "no pipeline has this key"),
-            Decision("cache", "miss", str(cache.evidence(key))),
+            Decision("cache", "miss", str(told or cache.evidence(key))),
         )
     if native is None:
         return (Decision("cache", "memory", "a pipeline with this key was compiled before"),)

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 
 from ...errors import ArgumentTypeError
 from ...foundation.ir.program import Program
+from ..admission.program import validate_program_for_backend
 from ..contract.backend import VyreBackend
-from ..contract.values import DispatchConfig
-from ..execute.compile import CompiledPipelineBuild, PipelineReproManifest, compile_on
+from ..contract.values import DEFAULT_CONFIG, DispatchConfig
+from ..execute.compile import CompiledPipelineBuild, PipelineReproManifest, check_arguments, compile_on
 from ..execute.pipeline import DriverPipeline
+from ..pipeline.compiler import key_of
+from ..pipeline.key import PipelineCacheKey
 from .backend import guarded
 
 if TYPE_CHECKING:
@@ -53,6 +56,14 @@ def prewarm(backend: VyreBackend, program: Program, config: DispatchConfig | Non
     """Compile without dispatching, so that the first dispatch need not wait."""
     build = compile_with_telemetry(backend, program, config)
     return PipelinePrewarmReport(build.pipeline.id, build.cache_hit, build.manifest)
+
+
+def cache_key(backend: VyreBackend, program: Program, config: DispatchConfig | None = None) -> PipelineCacheKey:
+    """The key under which a call finds the compiled program. Nothing is compiled."""
+    guard = guarded(backend)
+    check_arguments(program, config)
+    settled = validate_program_for_backend(guard, program, DEFAULT_CONFIG if config is None else config)
+    return key_of(guard, program, settled)
 
 
 def explain(

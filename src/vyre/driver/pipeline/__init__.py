@@ -13,10 +13,12 @@ _OFFERS = {
     ),
     ".compiler": "PassthroughPipeline attach_store pipelines_of",
     ".key": (
-        "CURRENT_PIPELINE_CACHE_KEY_VERSION LoweringOptions PipelineCacheIdentity PipelineCacheKey "
+        "CURRENT_PIPELINE_CACHE_KEY_VERSION KeyRecord LoweringOptions PipelineCacheIdentity PipelineCacheKey "
         "PipelineCacheMissEvidence PipelineCacheMissReason PipelineDeviceFingerprint PipelineFeatureFlags "
         "dispatch_policy_cache_digest dispatch_policy_cache_string hex_encode hex_short"
     ),
+    ".retention": "CacheEntryStats entries_to_evict eviction_basis_points over_budget select_retention_set",
+    ".store": "DiskPipelineCache StoreSummary StoredPipeline",
 }
 _HIGHER = ("CompiledPipelineBuild", "compile", "compile_with_telemetry", "prewarm")
 """They belong here too, and guard a backend that is not guarded yet: guards lie higher."""

@@ -1,4 +1,4 @@
-"""The memory tier: what one backend has compiled, found by key. One flight per key, least recently used goes first."""
+"""The memory tier: what one backend has compiled, found by key. One flight per key; the coldest goes first."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import os
 import sys
 import threading
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable
 from contextvars import copy_context
 from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ...errors import DeadlineExceeded, KernelCompileFailed, UnsupportedFeature, VyreError
 from ...foundation.memo import keep, renew
@@ -21,6 +21,7 @@ from ..contract.pipeline import CompiledPipeline
 from ..contract.profile import PipelineCacheSnapshot
 from ..settings.knobs import PIPELINE_CACHE_BYTES, PIPELINE_CACHE_ENTRIES
 from .key import PipelineCacheKey, PipelineCacheMissEvidence, PipelineCacheMissReason, PipelineDeviceFingerprint
+from .retention import CacheEntryStats, over_budget
 
 if TYPE_CHECKING:
     from ..contract.backend import VyreBackend
@@ -36,10 +37,27 @@ _LASTING = (KernelCompileFailed, UnsupportedFeature)
 
 
 class PipelineStore(Protocol):
-    """A tier below memory. It answers with exactly the bytes that were saved for an equal key, or with None."""
+    """A tier below memory, for code that outlives its backend."""
 
-    def load(self, key: PipelineCacheKey) -> bytes | None: ...
+    def load(self, key: PipelineCacheKey) -> bytes | None:
+        """Exactly the bytes that were saved for an equal key, or None."""
+
     def save(self, key: PipelineCacheKey, payload: bytes) -> None: ...
+
+    def give_up(self, key: PipelineCacheKey) -> None:
+        """Nothing more is saved for a key that was asked for, whether anything was or not."""
+
+    def reject(self, key: PipelineCacheKey) -> None:
+        """The backend cannot use what was loaded."""
+
+    def holds(self, key: PipelineCacheKey) -> bool:
+        """Whether `load` would find it, which nothing else is asked of."""
+
+    def explain(self, key: PipelineCacheKey) -> PipelineCacheMissEvidence | None:
+        """Why a key is not there."""
+
+    def metrics(self) -> dict[str, int]:
+        """Counters under stable names."""
 
 
 def pipeline_cache_limits_from_env() -> tuple[int, int]:
@@ -90,13 +108,23 @@ class PipelineCacheAudit:
 class Entry:
     """One compiled pipeline, shared by the cache and every handle to it; closed when the last of them lets go."""
 
-    __slots__ = ("__weakref__", "_process", "epoch", "native", "nbytes", "tier")
+    __slots__ = ("__weakref__", "_process", "epoch", "evidence", "last_use_s", "native", "nbytes", "tier", "uses")
 
-    def __init__(self, native: CompiledPipeline, nbytes: int, tier: str, epoch: int) -> None:
+    def __init__(
+        self,
+        native: CompiledPipeline,
+        nbytes: int,
+        tier: str,
+        epoch: int,
+        evidence: PipelineCacheMissEvidence | None = None,
+    ) -> None:
+        """`evidence` is what the store knows of earlier keys: more than this process does."""
         self.native = native
         self.nbytes = nbytes
         self.tier = tier
         self.epoch = epoch
+        self.evidence = evidence
+        self.uses, self.last_use_s = 1, time.monotonic()
         self._process = os.getpid()
 
     def __del__(self) -> None:  # no finalizer: that would hold the code, which may hold its backend, which holds us
@@ -107,7 +135,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An entry and how it was found: in `memory`, from the `store`, or `compiled` now, with the reason of the miss."""
+    """An entry and how it was found: in `memory`, from the `disk`, or `compiled` now, with the reason of the miss."""
 
     entry: Entry
     tier: str
@@ -130,6 +158,11 @@ class _Flight:
         """Whether a thread of its own lands it."""
         self.entry: Entry | None = None
         self.error: Exception | None = None
+
+    @property
+    def known_evidence(self) -> PipelineCacheMissEvidence:
+        told = None if self.entry is None else self.entry.evidence
+        return self.evidence if told is None else told
 
 
 def _fly(flight: _Flight, make: Callable[[int], Entry]) -> None:
@@ -170,7 +203,7 @@ class PipelineCache:
         self.evictions = 0
         self.store_errors = 0
         self._lock = threading.RLock()
-        self._entries: OrderedDict[PipelineCacheKey, Entry] = OrderedDict()
+        self._entries: dict[PipelineCacheKey, Entry] = {}
         self._nbytes = 0
         self._failures: dict[PipelineCacheKey, VyreError] = {}
         self._flights: dict[PipelineCacheKey, _Flight] = {}
@@ -190,7 +223,8 @@ class PipelineCache:
             try:
                 with self._lock:
                     if (entry := self._entries.get(key)) is not None:
-                        self._entries.move_to_end(key)
+                        entry.uses += 1
+                        entry.last_use_s = time.monotonic()
                         self.audit.observe(True)
                         return Found(entry, "memory")
                     if (failure := self._failures.get(key)) is not None:
@@ -230,7 +264,7 @@ class PipelineCache:
                 raise fresh(flight.error)
             if flight.entry is not None:
                 if ours is not None:
-                    return Found(flight.entry, flight.entry.tier, flight.evidence)
+                    return Found(flight.entry, flight.entry.tier, flight.known_evidence)
                 with self._lock:
                     self.audit.observe(True)
                 return Found(flight.entry, "memory")
@@ -268,7 +302,7 @@ class PipelineCache:
 
     def _landed(self, key: PipelineCacheKey, flight: _Flight, limits: tuple[int, int]) -> list[Entry]:
         """Keep what came of a flight; what had to go for it."""
-        self.reasons[flight.evidence.reason] += 1
+        self.reasons[flight.known_evidence.reason] += 1
         self.audit.observe(flight.entry is not None and flight.entry.tier != "compiled")
         if flight.epoch != self.epoch:
             return []  # the device state it was made for is gone
@@ -282,10 +316,19 @@ class PipelineCache:
         self._entries[key] = entry
         self._nbytes += entry.nbytes
         max_entries, max_bytes = limits
-        gone = []
-        while len(self._entries) > max_entries or self._nbytes > max_bytes:
-            gone.append(self._entries.popitem(last=False)[1])
-            self._nbytes -= gone[-1].nbytes
+        if len(self._entries) <= max_entries and self._nbytes <= max_bytes:
+            return []
+        cold: list[Any] = [key]  # code that is too large for all of it is held by its callers alone
+        if entry.nbytes <= max_bytes:
+            others = [
+                CacheEntryStats(other, each.uses, each.last_use_s, each.nbytes)
+                for other, each in self._entries.items()
+                if each is not entry
+            ]
+            room = max_bytes - entry.nbytes
+            cold = over_budget(others, max_entries=max_entries - 1, max_bytes=room, now_s=time.monotonic())
+        gone = [self._entries.pop(each) for each in cold]
+        self._nbytes -= sum(each.nbytes for each in gone)
         self.evictions += len(gone)
         return gone
 
@@ -305,7 +348,7 @@ class PipelineCache:
         """Forget everything. Pipelines that are held elsewhere refuse from now on; counts stay."""
         with self._lock:
             self.epoch = next(self._epochs)
-            gone, self._entries = self._entries, OrderedDict()
+            gone, self._entries = self._entries, {}
             self._failures.clear()
             self._nbytes = 0
             self._device = None
@@ -350,14 +393,18 @@ class PipelineCache:
     def metrics(self) -> dict[str, int]:
         """Counters under stable names."""
         now = self.snapshot()
-        return {
-            "vyre_pipeline_cache_hits_total": now.hits,
-            "vyre_pipeline_cache_misses_total": now.misses,
-            "vyre_pipeline_cache_evictions_total": now.evictions,
-            "vyre_pipeline_cache_store_errors_total": self.store_errors,
-            "vyre_pipeline_cache_entries": now.entries,
-            "vyre_pipeline_cache_bytes": now.nbytes,
-        } | {
-            f"vyre_pipeline_cache_miss_{reason.metric_suffix}_total": self.reasons[reason]
-            for reason in PipelineCacheMissReason
-        }
+        return (
+            {
+                "vyre_pipeline_cache_hits_total": now.hits,
+                "vyre_pipeline_cache_misses_total": now.misses,
+                "vyre_pipeline_cache_evictions_total": now.evictions,
+                "vyre_pipeline_cache_store_errors_total": self.store_errors,
+                "vyre_pipeline_cache_entries": now.entries,
+                "vyre_pipeline_cache_bytes": now.nbytes,
+            }
+            | {
+                f"vyre_pipeline_cache_miss_{reason.metric_suffix}_total": self.reasons[reason]
+                for reason in PipelineCacheMissReason
+            }
+            | ({} if self.store is None else self.store.metrics())
+        )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast, runtime_checkable
 
 from ...errors import DispatchFailed, KernelCompileFailed, VyreError
 from ...foundation.ir.program import Program
@@ -15,11 +15,13 @@ from ..contract.values import DEFAULT_CONFIG, DispatchConfig, OutputBuffers, Tim
 from ..device_state import WatchedBackend
 from ..plan.stages import segments_needed
 from .cache import Entry, Found, PipelineCache, PipelineStore
-from .key import PipelineCacheKey, hex_short
+from .key import PipelineCacheKey, PipelineCacheMissEvidence, hex_short
 from .sequence import SequencePipeline
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+T = TypeVar("T")
 
 
 def pipelines_of(backend: VyreBackend) -> PipelineCache:
@@ -73,11 +75,33 @@ def _make(guard: WatchedBackend, program: Program, key: PipelineCacheKey, cache:
     program_bytes = len(program.to_wire())
     if segments_needed(program, guard):
         return Entry(SequencePipeline(guard, program, config, code_for), program_bytes, "compiled", epoch)
-    if cache.store is not None and isinstance(backend, LoadsPipelines):
-        payload = _load(cache, key)
-        native = None if payload is None else _checked(backend, _revive(backend, program, config, payload))
-        if payload is not None and native is not None:
-            return Entry(native, program_bytes + len(payload), "store", epoch)
+    if cache.store is None or not isinstance(backend, LoadsPipelines):
+        return _compiled(backend, program, key, epoch, None)
+    loaded = _ask(cache, lambda store: store.load(key))
+    if loaded is not None:
+        native = _checked(backend, _revive(backend, program, config, loaded))
+        if native is not None:
+            return Entry(native, program_bytes + len(loaded), "disk", epoch)
+        _ask(cache, lambda store: store.reject(key))
+    try:
+        entry = _compiled(backend, program, key, epoch, _ask(cache, lambda store: store.explain(key)))
+        if isinstance(entry.native, SerializablePipeline):
+            payload = entry.native.serialize()
+            entry.nbytes = max(entry.nbytes, program_bytes + len(payload))
+            _ask(cache, lambda store: store.save(key, payload))
+        return entry
+    finally:
+        _ask(cache, lambda store: store.give_up(key))
+
+
+def _compiled(
+    backend: VyreBackend,
+    program: Program,
+    key: PipelineCacheKey,
+    epoch: int,
+    evidence: PipelineCacheMissEvidence | None,
+) -> Entry:
+    program_bytes, config = len(program.to_wire()), key.options.config
     try:
         native = _checked(backend, backend.compile_native(program, config))
     except VyreError:
@@ -89,13 +113,8 @@ def _make(guard: WatchedBackend, program: Program, key: PipelineCacheKey, cache:
             backend=backend.id,
         ) from e
     if native is None:
-        return Entry(PassthroughPipeline(backend, program, config), program_bytes, "compiled", epoch)
-    code_bytes = int(getattr(native, "nbytes", 0))
-    if cache.store is not None and isinstance(native, SerializablePipeline):
-        payload = native.serialize()
-        code_bytes = code_bytes or len(payload)
-        _save(cache, key, payload)
-    return Entry(native, program_bytes + code_bytes, "compiled", epoch)
+        return Entry(PassthroughPipeline(backend, program, config), program_bytes, "compiled", epoch, evidence)
+    return Entry(native, program_bytes + int(getattr(native, "nbytes", 0)), "compiled", epoch, evidence)
 
 
 def _checked(backend: VyreBackend, native: CompiledPipeline | None) -> CompiledPipeline | None:
@@ -115,29 +134,27 @@ def _checked(backend: VyreBackend, native: CompiledPipeline | None) -> CompiledP
     return native
 
 
-def _load(cache: PipelineCache, key: PipelineCacheKey) -> bytes | None:
+def _ask(cache: PipelineCache, ask: Callable[[PipelineStore], T]) -> T | None:
+    """What the store answers. One that cannot be read or written costs time and never an answer."""
     assert cache.store is not None
     try:
-        return cache.store.load(key)
-    except OSError:
-        cache.store_errors += 1  # a store that cannot be read costs time and never an answer
-        return None
-
-
-def _save(cache: PipelineCache, key: PipelineCacheKey, payload: bytes) -> None:
-    assert cache.store is not None
-    try:
-        cache.store.save(key, payload)
+        return ask(cache.store)
     except OSError:
         cache.store_errors += 1
+        return None
 
 
 def _revive(
     backend: LoadsPipelines, program: Program, config: DispatchConfig, payload: bytes
 ) -> CompiledPipeline | None:
+    """What the backend makes of stored bytes. Code that it cannot use, for whatever reason, is compiled again."""
     try:
         return backend.load_native(program, config, payload)
     except KernelCompileFailed:
+        return None
+    except VyreError:
+        raise  # of the device, and not of the code
+    except Exception:
         return None
 
 

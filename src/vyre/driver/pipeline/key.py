@@ -6,23 +6,25 @@ code without reaching the key.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from enum import IntFlag, StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...errors import ArgumentValueError
 from ...foundation.formats.blake3 import blake3
+from ...foundation.meaning.numerics import NUMERICS_VERSION
 from ..contract.capability import FACTS
 from ..contract.values import DEFAULT_CONFIG, OPTIONS, U32_MAX, DispatchConfig
+from .toolchain import toolchain_of
 
 if TYPE_CHECKING:
     from ...foundation.ir.program import Program
     from ..contract.backend import VyreBackend
     from ..plan.specialize import SpecMap
 
-CURRENT_PIPELINE_CACHE_KEY_VERSION = 2
+CURRENT_PIPELINE_CACHE_KEY_VERSION = 3
 NO_SPECS = 0
 """Hash of a program without specialization constants."""
 
@@ -159,6 +161,8 @@ class PipelineDeviceFingerprint:
     vendor: int
     device: int
     driver_digest: bytes
+    facts: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    """What the digest is of, fact by fact: for people who ask what changed."""
 
     @classmethod
     def from_parts(cls, vendor: int, device: int, revision: str, revision_extra: str = "") -> PipelineDeviceFingerprint:
@@ -170,15 +174,18 @@ class PipelineDeviceFingerprint:
     @classmethod
     def of(cls, backend: VyreBackend) -> PipelineDeviceFingerprint:
         """From everything the backend says about its device, which one it is, and the exactness record of its probe."""
-        profile = backend.device_profile()
-        facts = {f.name: getattr(profile, f.name) for f in fields(profile)}
-        extras = backend.capability.extras
-        return cls.from_parts(
-            int(extras.get("vendor_id", 0)),
-            int(extras.get("device_id", 0)),
-            backend.capability.digest(),
-            ";".join(f"{name}={facts[name]!r}" for name in sorted(facts)) + f";opened_on={backend.device!r}",
-        )
+        profile, capability = backend.device_profile(), backend.capability
+        facts: dict[str, Any] = {f"profile.{f.name}": getattr(profile, f.name) for f in fields(profile)}
+        for f in fields(capability):
+            value = getattr(capability, f.name)
+            if f.name in ("exactness", "extras"):
+                facts |= {f"{f.name}.{name}": each for name, each in value.items()}
+            else:
+                facts[f.name] = value
+        facts["opened_on"] = backend.device
+        told = {name: json.dumps(facts[name], sort_keys=True, default=_listed) for name in sorted(facts)}
+        vendor, device = (int(capability.extras.get(name, 0)) for name in ("vendor_id", "device_id"))
+        return replace(cls.from_parts(vendor, device, json.dumps(told, sort_keys=True)), facts=told)
 
     def digest(self) -> bytes:
         return digest_of("vyre.pipeline.device", self.vendor, self.device, self.driver_digest)
@@ -188,20 +195,89 @@ class PipelineDeviceFingerprint:
         return digest_of("vyre.pipeline.program-on-device", program_digest, self.digest())
 
 
-def toolchain_of(backend: VyreBackend) -> str:
-    """Whose compiler: this package and the backend, each with its version."""
-    package = __name__.partition(".")[0]
-    return f"{package} {sys.modules[package].__version__}; {backend.id} {backend.version}"
+def _listed(value: Any) -> Any:
+    """Of sets, and of what is no JSON, which a backend's own facts may hold."""
+    return sorted(value) if isinstance(value, set | frozenset) else repr(value)
 
 
 # ---- the key --------------------------------------------------------------------------------------------------------
 
 
+class Change(NamedTuple):
+    """A field in which two keys differ; of a device, the fact."""
+
+    field: str
+    was: object
+    now: object
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.was} -> {self.now}"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRecord:
+    """A key written down: plain values under the names of its fields. Equal keys have equal records.
+
+    What the device says of itself, and what people call the program, explain it and are not part of it.
+    """
+
+    fields: Mapping[str, Any]
+    device: Mapping[str, str] = field(default_factory=dict, compare=False)
+    name: str = field(default="", compare=False)
+
+    @classmethod
+    def parsed(cls, text: str, device: str = "{}", name: str = "") -> KeyRecord:
+        """From the texts that were written; raises a ValueError for any other."""
+        found, facts = json.loads(text), json.loads(device)
+        if not isinstance(found, dict) or not isinstance(facts, dict):
+            raise ArgumentValueError("the text is no record of a key", fix="pass what `KeyRecord.text` gave")
+        return cls({name: tuple(v) if isinstance(v, list) else v for name, v in found.items()}, facts, name)
+
+    @property
+    def text(self) -> str:
+        return json.dumps(dict(self.fields))
+
+    def digest(self) -> bytes:
+        return digest_of("vyre.pipeline.key", *(part for pair in self.fields.items() for part in pair))
+
+    def differs(self, other: KeyRecord) -> tuple[str, ...]:
+        """Names of the fields in which two keys differ."""
+        mine, theirs = self.fields, other.fields
+        return tuple(name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name))
+
+    def changes(self, since: KeyRecord) -> list[Change]:
+        """What is different here from what it was there; where the device is another, which of its facts."""
+        changes = []
+        for name in self.differs(since):
+            facts = {**self.device, **since.device} if name == "device" else {}
+            known = [
+                Change(f"device.{fact}", since.device.get(fact), self.device.get(fact))
+                for fact in facts
+                if since.device.get(fact) != self.device.get(fact)
+            ]
+            changes += known or [Change(name, since.fields.get(name), self.fields.get(name))]
+        return changes
+
+    @property
+    def identity(self) -> PipelineCacheIdentity:
+        known, own = self.fields, PipelineCacheKey.own_fields()
+        policy = ":".join(f"{name}={_text(value)}" for name, value in known.items() if name not in own)
+        return PipelineCacheIdentity.from_parts(
+            digest_of("vyre.pipeline.program", known.get("program"), known.get("specs")),
+            digest_of("vyre.pipeline.policy", policy),
+            digest_of("vyre.pipeline.runtime", *(known.get(name) for name in _RUNTIME)),
+        )
+
+
+_RUNTIME = ("version", "numerics_version", "backend_id", "toolchain", "device", "feature_flags")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineCacheKey:
-    """Names one compiled pipeline. Made by `of`, which stamps the version; equal when every field is."""
+    """Names one compiled pipeline. Made by `of`, which stamps the versions; equal when every field but `name` is."""
 
     version: int
+    numerics_version: int
     backend_id: str
     toolchain: str
     device: PipelineDeviceFingerprint
@@ -209,6 +285,7 @@ class PipelineCacheKey:
     program: str
     specs: int
     options: LoweringOptions
+    name: str = field(default="", compare=False)
 
     @classmethod
     def of(
@@ -224,6 +301,7 @@ class PipelineCacheKey:
         options = LoweringOptions.of(config, backend, program)
         return cls(
             version=CURRENT_PIPELINE_CACHE_KEY_VERSION,
+            numerics_version=NUMERICS_VERSION,
             backend_id=backend.id,
             toolchain=toolchain_of(backend),
             device=PipelineDeviceFingerprint.of(backend) if device is None else device,
@@ -231,38 +309,36 @@ class PipelineCacheKey:
             program=program.fingerprint,
             specs=specs.cache_hash() if specs else NO_SPECS,
             options=options,
+            name=program.name,
         )
 
-    def facts(self) -> dict[str, Any]:
-        """Field -> plain value, the options spread out: what is hashed, stored and compared."""
-        flat = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "options"}
+    @classmethod
+    def own_fields(cls) -> tuple[str, ...]:
+        """Fields of the key itself; the others of its record are those of the config that change code."""
+        return tuple(f.name for f in fields(cls) if f.name not in ("options", "name"))
+
+    @property
+    def record(self) -> KeyRecord:
+        """The options spread out: what is hashed, stored and compared."""
+        flat = {name: getattr(self, name) for name in self.own_fields()}
         flat["device"] = hex_encode(self.device.digest())
         flat["feature_flags"] = int(self.feature_flags)
-        return flat | self.options.facts()
+        return KeyRecord(flat | self.options.facts(), self.device.facts, self.name)
+
+    def facts(self) -> dict[str, Any]:
+        """Field -> plain value."""
+        return dict(self.record.fields)
 
     def digest(self) -> bytes:
-        return digest_of("vyre.pipeline.key", *(part for pair in self.facts().items() for part in pair))
+        return self.record.digest()
 
     def differs(self, other: PipelineCacheKey) -> tuple[str, ...]:
         """Names of the fields in which two keys differ."""
-        mine, theirs = self.facts(), other.facts()
-        return tuple(name for name in mine if mine[name] != theirs[name])
+        return self.record.differs(other.record)
 
     @property
     def identity(self) -> PipelineCacheIdentity:
-        runtime = digest_of(
-            "vyre.pipeline.runtime",
-            self.version,
-            self.backend_id,
-            self.toolchain,
-            self.device.digest(),
-            int(self.feature_flags),
-        )
-        return PipelineCacheIdentity.from_parts(
-            digest_of("vyre.pipeline.program", self.program, self.specs),
-            digest_of("vyre.pipeline.policy", str(self.options)),
-            runtime,
-        )
+        return self.record.identity
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +375,8 @@ class PipelineCacheMissReason(StrEnum):
     DISPATCH_POLICY_CHANGED = "dispatch_policy_changed"
     DEVICE_OR_RUNTIME_CHANGED = "device_or_runtime_changed"
     KEY_ABSENT = "key_absent"
+    EVICTED = "evicted"
+    DAMAGED = "damaged"
 
     @property
     def metric_suffix(self) -> str:
@@ -307,14 +385,18 @@ class PipelineCacheMissReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PipelineCacheMissEvidence:
-    """How close earlier keys came, and in what the nearest one differs. Earlier keys include those thrown out."""
+    """How close earlier keys came, and in what the nearest one differs. Earlier keys include those thrown out.
+
+    `gone` says what became of this very key, where that is known.
+    """
 
     total_entries: int = 0
     same_program_entries: int = 0
     same_program_and_policy_entries: int = 0
     same_program_policy_and_device_entries: int = 0
-    nearest: PipelineCacheKey | None = None
-    differing: tuple[str, ...] = ()
+    nearest: KeyRecord | None = None
+    changes: tuple[Change, ...] = ()
+    gone: PipelineCacheMissReason | None = None
 
     @classmethod
     def from_identities(
@@ -334,16 +416,29 @@ class PipelineCacheMissEvidence:
 
     @classmethod
     def from_keys(cls, earlier: Iterable[PipelineCacheKey], wanted: PipelineCacheKey) -> PipelineCacheMissEvidence:
-        """As `from_identities`, with the nearest key: the fewest fields differ, the latest of equals."""
-        keys = list(earlier)
-        counted = cls.from_identities((key.identity for key in keys), wanted.identity)
-        if not keys:
+        """As `from_records`."""
+        return cls.from_records((key.record for key in earlier), wanted.record)
+
+    @classmethod
+    def from_records(cls, earlier: Iterable[KeyRecord], wanted: KeyRecord) -> PipelineCacheMissEvidence:
+        """As `from_identities`, with the nearest key: the fewest fields differ, then the same name, the latest of
+        equals."""
+        known = list(earlier)
+        counted = cls.from_identities((record.identity for record in known), wanted.identity)
+        if not known:
             return counted
-        nearest = min(reversed(keys), key=lambda key: len(wanted.differs(key)))
-        return replace(counted, nearest=nearest, differing=wanted.differs(nearest))
+        nearest = min(reversed(known), key=lambda record: (len(wanted.differs(record)), record.name != wanted.name))
+        return replace(counted, nearest=nearest, changes=tuple(wanted.changes(nearest)))
+
+    @property
+    def differing(self) -> tuple[str, ...]:
+        """The fields in which the nearest key differs; of a device, the facts."""
+        return tuple(change.field for change in self.changes)
 
     @property
     def reason(self) -> PipelineCacheMissReason:
+        if self.gone is not None:
+            return self.gone
         if not self.total_entries:
             return PipelineCacheMissReason.EMPTY_CACHE
         if not self.same_program_entries:
@@ -355,7 +450,7 @@ class PipelineCacheMissEvidence:
         return PipelineCacheMissReason.KEY_ABSENT
 
     def __str__(self) -> str:
-        if self.nearest is None:
+        if self.nearest is None or self.gone is not None:
             return self.reason.value
         changed = ", ".join(self.differing) or "nothing: it was compiled before and thrown out"
         return f"{self.reason.value}; the nearest earlier key differs in {changed}"

@@ -523,10 +523,14 @@ def _open_for(listing: BackendListing, device: str | None, program: Program | No
 
 def _opened(listing: BackendListing, device: str | None) -> GuardedBackend:
     from ..guard.backend import guarded
+    from ..pipeline.store import DiskPipelineCache
 
     backend = listing.open(device)
     try:
-        return guarded(backend)
+        guard = guarded(backend)
+        if guard.pipelines.store is None:
+            guard.pipelines.store = DiskPipelineCache.shared()
+        return guard
     except (VyreError, KeyboardInterrupt):
         raise
     except BaseException as e:

@@ -8,26 +8,16 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import time
 from pathlib import Path
 from typing import Any
 
-from ..settings.knobs import CACHE_DIR
+from ..settings.folders import cache_dir, why_not_ours
 
 SCHEMA = 2
 MAX_BYTES = 64 * 1024
 REFUSAL_S = 24 * 3600.0
 """How long a refusal is worth remembering: what was in the way may be gone without a trace in the key."""
-
-
-def cache_dir() -> Path:
-    """Where vyre keeps what it can do without: the setting `cache_dir`, else the platform's place."""
-    if given := CACHE_DIR.value():
-        return Path(given)
-    import platformdirs  # only those pay for it who have something to remember
-
-    return Path(platformdirs.user_cache_dir("vyre", appauthor=False))
 
 
 def recall(name: str, key: str) -> dict[str, Any] | None:
@@ -83,14 +73,7 @@ def _folder(*, create: bool = False) -> Path | None:
     if create:
         top.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
-    return folder if _ours(top) and _ours(folder) else None
-
-
-def _ours(folder: Path) -> bool:
-    info = folder.stat()
-    if os.name == "nt":
-        return True  # mode bits say nothing there
-    return info.st_uid == os.getuid() and not info.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return folder if why_not_ours(top.stat()) is None and why_not_ours(folder.stat()) is None else None
 
 
 _SEAL = b', "check": "%08x"}'

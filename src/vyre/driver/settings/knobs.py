@@ -105,6 +105,11 @@ def _folder(given: str | os.PathLike[str]) -> str | None:
     return path if path and "\0" not in path else None
 
 
+def _cache_use(given: str | bool) -> str | None:
+    text = given if isinstance(given, bool) else given.strip().lower()
+    return "readonly" if text == "readonly" else {True: "on", False: "off", None: None}[_yes_or_no(text)]
+
+
 def _shadow(given: str | float) -> ShadowRate | None:
     rate, *words = (word.strip() for word in given.split(",")) if isinstance(given, str) else (given,)
     try:
@@ -137,6 +142,11 @@ COUNT = Kind(
 FOLDER = Kind(
     "folder", (str, os.PathLike), _folder,
     complaint="is no folder", fix="set {knob} to the path of a folder", wants="a text, the path of a folder",
+)  # fmt: skip
+CACHE_USE = Kind(
+    "on, off or readonly", (str, bool), _cache_use,
+    complaint="is none of on, off and readonly", fix="set {knob} to on, off or readonly",
+    wants='a text: "on", "off" or "readonly"',
 )  # fmt: skip
 SHARE = Kind(
     "share of dispatches", (str, int, float), _shadow,
@@ -279,6 +289,18 @@ CACHE_DIR: Knob[str | None] = Knob(
     "at the folder of the file.",
     read="at every use",
 )  # fmt: skip
+CACHE: Knob[str] = Knob(
+    "cache", CACHE_USE, default="on",
+    meaning="Whether compiled programs are kept in `cache_dir` for the processes to come. `readonly` uses what is "
+    "there and writes nothing.",
+    read="when a program is not in memory",
+)  # fmt: skip
+CACHE_BYTES = Knob(
+    "cache_bytes", COUNT, default=512 << 20,
+    meaning="How many bytes of compiled programs `cache_dir` may hold. Beyond, those go that were used least and "
+    "longest ago.",
+    read="when a program was compiled",
+)  # fmt: skip
 MAX_STEPS: Knob[int | None] = Knob(
     "max_steps", COUNT, default=None, without="what the backend says: `max_steps` of its capability",
     meaning="The largest program that is compiled, by `program.stats.steps`.",
@@ -309,6 +331,8 @@ TABLE: dict[str, Knob[Any]] = {
         SHADOW_TIMEOUT,
         ACQUIRE_TIMEOUT,
         CACHE_DIR,
+        CACHE,
+        CACHE_BYTES,
         MAX_STEPS,
         DEBUG,
         PIPELINE_CACHE_ENTRIES,

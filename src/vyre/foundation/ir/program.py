@@ -335,6 +335,17 @@ class Program:
             cache[key] = make()
         return cast("T", cache[key])
 
+    @property
+    def name(self) -> str:
+        """What people call it, for reports: its operation, or the kernel that it was made from. Equal programs may have
+        different names."""
+        return self.entry_op_id or str(self._cache.get("name", ""))
+
+    def called(self, name: str) -> Program:
+        """This very program, with a name."""
+        self._cache["name"] = name
+        return self
+
     # -- wire and identity
 
     def to_wire(self, rev: int = 6) -> bytes:

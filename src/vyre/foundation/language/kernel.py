@@ -185,7 +185,7 @@ def build_program(source: KernelSource, consts: Mapping[str, object]) -> Program
         raise source.error(source.tree, "the kernel is nested too deeply", "bind parts of it to names") from None
     program = builder.program()
     _refuse_invalid(source, program)
-    return program
+    return program.called(source.name)
 
 
 def _const_value(source: KernelSource, param: Param, consts: Mapping[str, object]) -> int | float | bool:

@@ -35,6 +35,8 @@ from vyre.errors import (
 from vyre.foundation.ir.nodes import Lit, Store
 from vyre.foundation.ir.program import Program, output
 
+from ....support.kept_code import KeptCode
+
 
 def storing(value):
     return Program([output("out", 0, u32, 1)], (1, 1, 1), [Store("out", Lit(u32, 0), Lit(u32, value))])
@@ -229,6 +231,7 @@ def test_a_compilation_that_asks_for_itself_is_refused_instead_of_waiting_foreve
 # ---- failures -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.row("T8")
 @pytest.mark.parametrize("kind", [KernelCompileFailed, UnsupportedFeature])
 def test_a_lasting_failure_is_remembered_and_raised_again_without_compiling(kind):
     def fail():
@@ -319,8 +322,19 @@ def test_the_byte_limit_is_kept_also_against_one_large_pipeline(monkeypatch):
     assert pipelines_of(backend).snapshot().nbytes == 3 * (1000 + own)
     backend.nbytes = 10_000
     large = pipeline.compile(backend, storing(9))
-    assert cached(backend, [*programs, storing(9)]) == []
+    assert cached(backend, [*programs, storing(9)]) == [1, 2, 3]  # those that fit are worth more
     assert large.dispatch([]) == [b"\0\0\0\0"]  # who compiled it keeps it
+
+
+def test_what_is_used_often_stays_and_what_was_made_last_is_never_thrown_out_for_it(monkeypatch):
+    monkeypatch.setenv("VYRE_PIPELINE_CACHE_ENTRIES", "2")
+    programs, backend = [storing(k) for k in range(4)], Compiler()
+    for p in (programs[0], programs[0], programs[0], programs[1], programs[2]):
+        pipeline.compile(backend, p)
+    assert cached(backend, programs) == [0, 2]
+    pipeline.compile(backend, programs[3])
+    assert cached(backend, programs) == [0, 3]
+    assert len(backend.compiled) == 4
 
 
 @pytest.mark.row("A-PL-12")
@@ -435,6 +449,8 @@ def test_each_miss_is_counted_with_its_reason(monkeypatch):
         "vyre_pipeline_cache_miss_dispatch_policy_changed_total": 1,
         "vyre_pipeline_cache_miss_device_or_runtime_changed_total": 1,
         "vyre_pipeline_cache_miss_key_absent_total": 1,
+        "vyre_pipeline_cache_miss_evicted_total": 0,
+        "vyre_pipeline_cache_miss_damaged_total": 0,
     }
     assert metrics["vyre_pipeline_cache_misses_total"] == 5
     assert metrics["vyre_pipeline_cache_hits_total"] == 1
@@ -472,22 +488,20 @@ def test_a_rate_of_very_many_hits_is_exact():
 # ---- the tier below -------------------------------------------------------------------------------------------------
 
 
-class Shelf:
-    """A store in memory, with everything it was asked."""
+class Shelf(KeptCode):
+    """It may break."""
 
-    def __init__(self):
-        self.saved, self.loads, self.broken = {}, 0, False
+    broken = False
 
     def load(self, key):
-        self.loads += 1
         if self.broken:
             raise OSError("unreadable")
-        return self.saved.get(key.digest())
+        return super().load(key)
 
     def save(self, key, payload):
         if self.broken:
             raise OSError("full")
-        self.saved[key.digest()] = payload
+        super().save(key, payload)
 
 
 class StorableNative(Native):
@@ -505,6 +519,10 @@ class Storing(Compiler):
     def load_native(self, program, config, payload):
         if payload.startswith(b"broken"):
             raise KernelCompileFailed("not code", fix="compile it again")
+        if payload.startswith(b"surprising"):
+            raise IndexError("of a format that nobody thought of")
+        if payload.startswith(b"lost"):
+            raise DeviceLost("the device is gone", fix="recover it")
         if not payload.startswith(b"code of"):
             return None
         self.loaded += 1
@@ -524,7 +542,7 @@ def test_a_stored_pipeline_is_loaded_instead_of_compiled():
     warm = pipeline.compile_with_telemetry(second, program)
     assert (cold.cache_hit, warm.cache_hit) == (False, True)
     assert (len(first.compiled), len(second.compiled), second.loaded) == (1, 0, 1)
-    assert list(shelf.saved.values()) == [b"code of " + cold.pipeline.id.encode()]
+    assert list(shelf.kept.values()) == [b"code of " + cold.pipeline.id.encode()]
     pipeline.compile(second, program)
     assert shelf.loads == 2  # the third came from memory
     assert warm.pipeline.dispatch([]) == cold.pipeline.dispatch([])
@@ -537,20 +555,32 @@ def test_a_store_is_asked_for_the_complete_key():
     other.version = "2"
     pipeline.compile(other, storing(7))
     assert len(other.compiled) == 1
-    assert len(shelf.saved) == 2
+    assert len(shelf.kept) == 2
 
 
-@pytest.mark.parametrize("payload", [b"broken", b"of another format"])
+@pytest.mark.parametrize("payload", [b"broken", b"of another format", b"surprising"])
 def test_a_stored_pipeline_that_cannot_be_used_is_compiled_and_saved_again(payload):
     shelf = Shelf()
     pipeline.compile(fresh(shelf), storing(7))
-    (good,) = shelf.saved.values()
-    for key in shelf.saved:
-        shelf.saved[key] = payload
+    (good,) = shelf.kept.values()
+    for key in shelf.kept:
+        shelf.kept[key] = payload
     backend = fresh(shelf)
     assert not pipeline.compile_with_telemetry(backend, storing(7)).cache_hit
     assert len(backend.compiled) == 1
-    assert list(shelf.saved.values()) == [good]
+    assert list(shelf.kept.values()) == [good]
+    assert shelf.calls == ["give up", "reject", "give up"]
+
+
+def test_a_device_that_is_lost_while_code_is_loaded_says_so():
+    shelf = Shelf()
+    pipeline.compile(fresh(shelf), storing(7))
+    for key in shelf.kept:
+        shelf.kept[key] = b"lost"
+    backend = fresh(shelf)
+    with pytest.raises(DeviceLost):
+        pipeline.compile(backend, storing(7))
+    assert backend.compiled == []
 
 
 def test_a_store_that_fails_costs_time_and_no_answer():
@@ -565,4 +595,4 @@ def test_pipelines_that_cannot_be_serialized_are_not_stored():
     shelf, backend = Shelf(), Compiler()
     attach_store(backend, shelf)
     pipeline.compile(backend, storing(7))
-    assert (shelf.loads, shelf.saved) == (0, {})
+    assert (shelf.loads, shelf.kept) == (0, {})

@@ -278,7 +278,7 @@ def test_a_miss_explains_itself_and_a_hit_has_nothing_to_explain():
     third = pipeline.compile_with_telemetry(backend, exponential())
     assert first.evidence.reason == "empty_cache"
     assert second.evidence.reason == "dispatch_policy_changed"
-    assert second.evidence.nearest == first.pipeline.key
+    assert second.evidence.nearest == first.pipeline.key.record
     assert second.evidence.differing == ("ulp_budget", "deadline")
     assert third.evidence is None
 

@@ -27,6 +27,7 @@ from vyre.driver.pipeline import (
     pipelines_of,
 )
 from vyre.driver.pipeline.key import digest_of
+from vyre.driver.pipeline.toolchain import sources
 from vyre.driver.plan.specialize import SpecMap
 from vyre.errors import ArgumentValueError
 from vyre.foundation.ir.nodes import Lit, Store, UnOp, lit
@@ -250,7 +251,7 @@ def test_backend_version_features_and_exactness_each_change_the_key(backend, dif
 def test_the_toolchain_names_this_package_and_the_backend_with_their_versions():
     import vyre
 
-    assert key().toolchain == f"vyre {vyre.__version__}; device 1"
+    assert key().toolchain == f"vyre {vyre.__version__} ({sources()}); device 1"
 
 
 @pytest.mark.row("A-HS-7")
@@ -389,10 +390,10 @@ def test_the_nearest_earlier_key_is_the_one_with_the_fewest_differences_and_the_
     far = willing(DispatchConfig(timeout=1.0), storing(8))
     near_old, near_new = willing(), willing(DispatchConfig(ulp_budget=9))
     evidence = PipelineCacheMissEvidence.from_keys([near_old, far, near_new], wanted)
-    assert evidence.nearest == near_new
+    assert evidence.nearest == near_new.record
     assert evidence.differing == ("ulp_budget",)
     assert str(evidence) == "dispatch_policy_changed; the nearest earlier key differs in ulp_budget"
-    assert PipelineCacheMissEvidence.from_keys([far, near_new, near_old], wanted).nearest == near_old
+    assert PipelineCacheMissEvidence.from_keys([far, near_new, near_old], wanted).nearest == near_old.record
 
 
 def test_a_key_that_was_seen_before_says_that_it_was_thrown_out():

@@ -46,7 +46,7 @@ def python(code, *folders, **env):
         [sys.executable, "-c", textwrap.dedent(code)],
         capture_output=True,
         text=True,
-        env={**keep, "PYTHONPATH": path, **env},
+        env={**keep, "VYRE_CACHE": "off", "PYTHONPATH": path, **env},
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -48,6 +48,7 @@ def place(tmp_path, monkeypatch):
     for name in os.environ:
         if name.startswith("VYRE_"):
             monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
     project, home = tmp_path / "project", tmp_path / "home"
     project.mkdir()
     (project / ".git").mkdir()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,6 +32,27 @@ class _NoThread:
 
     def stop(self) -> None:
         pass
+
+
+def find_types_quickly() -> None:
+    """Let a C type be parsed with the names that it mentions. cffi would have those of all 400 types of the library
+    parsed before it, for 10 ms each time a type is first met, and 46 are met until a first dispatch has ended."""
+    from wgpu.backends.wgpu_native._ffi import ffi  # type: ignore[import-untyped]
+
+    parser = ffi._parser
+    parse, kinds = parser.parse_type_and_quals, ("typedef", "struct", "union", "enum")
+
+    def parse_type_and_quals(text: str) -> Any:
+        known = parser._declarations
+        names = [f"{kind} {word}" for word in re.findall(r"\w+", text) for kind in kinds]
+        parser._declarations = {name: known[name] for name in names if name in known}
+        try:
+            return parse(text)
+        finally:
+            known.update(parser._declarations)
+            parser._declarations = known
+
+    parser.parse_type_and_quals = parse_type_and_quals
 
 
 def stop_thread(device: Any) -> None:

@@ -1,0 +1,359 @@
+"""The file in which compiled programs outlive processes: opened, trusted or refused, and left alone across a fork.
+
+Locks of the file belong to the process and are lost when it closes any other handle to it, so nothing but sqlite ever
+opens the file. A connection serves one thread at a time. Before a fork all of them are closed: a child would inherit
+the library's belief in locks that it does not have.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ...errors import VyreError
+from ..settings.folders import why_not_ours
+
+if TYPE_CHECKING:
+    import sqlite3
+
+T = TypeVar("T")
+FILE = "pipelines.sqlite"
+SCHEMA = 1
+TABLES = {
+    "entries": "key BLOB PRIMARY KEY, record TEXT, name TEXT, backend TEXT, program TEXT, device TEXT, toolchain TEXT, "
+    "nbytes INTEGER, created REAL, uses INTEGER, last_use REAL, seal BLOB, payload BLOB",
+    "devices": "digest TEXT PRIMARY KEY, facts TEXT",
+    "leases": "key BLOB PRIMARY KEY, machine TEXT, pid INTEGER, started TEXT, thread INTEGER, expires REAL",
+    "gone": "key BLOB PRIMARY KEY, record TEXT, name TEXT, backend TEXT, why TEXT, at REAL",
+    "counts": "name TEXT PRIMARY KEY, n INTEGER",
+}
+"""`payload` comes last: what looks at the other columns does not read it. `gone` says what was thrown out, and why."""
+BUSY_S = 5.0
+"""How long a write waits for those of other processes."""
+_JOURNAL_WAIT_MS = 50
+"""Another journal is only slower."""
+MOST_IDLE = 4
+FORK_WAIT_S = 1.0
+NETWORK = {
+    "afp", "afs", "beegfs", "ceph", "cifs", "davfs", "fuse.ceph-fuse", "fuse.gcsfuse", "fuse.glusterfs",
+    "fuse.rclone", "fuse.s3fs", "fuse.sshfs", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "orangefs", "smb2",
+    "smb3", "smbfs",
+}  # fmt: skip
+"""File systems on which locks or shared memory do not reach all who use the file."""
+ELSEWHERE = "set VYRE_CACHE_DIR to a folder of yours on a local disk, or VYRE_CACHE=off"
+_CLEAR = "run `vyre cache clear`, which begins a new one"
+
+
+class CacheProblem(VyreError):
+    """Why compiled programs are not kept. A problem that is `lasting` stays until a person does something."""
+
+    def __init__(self, message: str, *, fix: str, lasting: bool = True, **context: Any) -> None:
+        super().__init__(message, fix=fix, **context)
+        self.lasting = lasting
+
+
+class Database:
+    """The connections of this process to one file."""
+
+    def __init__(self, folder: Path, *, readonly: bool = False) -> None:
+        self.folder, self.path = folder, folder / FILE
+        self.readonly = readonly
+        self._lock = threading.Condition(threading.Lock())
+        self._idle: list[sqlite3.Connection] = []
+        self._busy: dict[object, sqlite3.Connection | None] = {}
+        self._held = False
+        self._examined = False
+        self._left: object = None
+        """Connections of the process that this one was forked from, which are never touched again."""
+        _databases.add(self)
+
+    @contextmanager
+    def borrowed(self) -> Iterator[sqlite3.Connection]:
+        """A connection that no other thread uses meanwhile. What sqlite raises becomes a `CacheProblem`."""
+        try:
+            import sqlite3
+        except ImportError as e:
+            raise CacheProblem("Python was built without sqlite3", fix="use one that has it, or VYRE_CACHE=off") from e
+        if self._left is not None:
+            raise CacheProblem(
+                "another thread used the cache while this process was forked",
+                fix="use the spawn start method, or compile before threads are started",
+            )
+        use = object()
+        with self._lock:
+            connection = self._busy[use] = self._idle.pop() if self._idle else None
+        try:
+            if connection is None:
+                connection = self._busy[use] = self._opened()
+            yield connection
+        except sqlite3.Error as e:
+            raise self._translated(e) from e
+        finally:
+            with suppress(sqlite3.Error):
+                if connection is not None and connection.in_transaction:
+                    connection.execute("ROLLBACK")
+            with self._lock:
+                del self._busy[use]
+                if connection is not None and len(self._idle) < MOST_IDLE:
+                    self._idle.append(connection)
+                    connection = None
+                self._lock.notify_all()
+            if connection is not None:
+                connection.close()
+
+    @contextmanager
+    def writing(self, wait_s: float = BUSY_S) -> Iterator[sqlite3.Connection]:
+        """The same, in a transaction that is the only one that writes; it ends with the block, or never happened."""
+        with self.borrowed() as connection:
+            if self.readonly:
+                raise CacheProblem(f"{self.folder} is used read-only", fix=ELSEWHERE, lasting=False)
+            connection.execute(f"PRAGMA busy_timeout={int(wait_s * 1000)}")
+            connection.execute("BEGIN IMMEDIATE")
+            yield connection
+            connection.execute("COMMIT")
+
+    def close(self) -> None:
+        """Give up the connections that no thread uses."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def remove(self) -> None:
+        """Delete the file with what belongs to it. Processes that have it open go on with it."""
+        self.close()
+        require_folder(self.folder)
+        for name in (FILE, f"{FILE}-wal", f"{FILE}-shm", f"{FILE}-journal"):
+            (self.folder / name).unlink(missing_ok=True)
+
+    # -- opening it
+
+    def _opened(self) -> sqlite3.Connection:
+        import sqlite3
+
+        self.examine()
+        require_folder(self.folder)
+        require_file(self.path)
+        if not self.readonly:
+            return self._made(self._connected(str(self.path)))
+        try:
+            return self._read("mode=ro")
+        except sqlite3.OperationalError:
+            return self._read("immutable=1")  # beside a file that cannot be written, nothing can be made for its log
+
+    def _connected(self, place: str, *, uri: bool = False) -> sqlite3.Connection:
+        import sqlite3
+
+        made = sqlite3.connect(place, uri=uri, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+        made.text_factory = lambda text: text.decode("utf-8", "replace")  # whatever lies there
+        return made
+
+    def _read(self, how: str) -> sqlite3.Connection:
+        connection = self._connected(f"{self.path.absolute().as_uri()}?{how}", uri=True)
+        try:
+            self._require_schema(connection.execute("PRAGMA user_version").fetchone()[0])
+            return connection
+        except BaseException:
+            connection.close()
+            raise
+
+    def examine(self) -> None:
+        """Look once whether the folder can be had, be written to and be locked."""
+        if self._examined:
+            return
+        if not self.readonly:
+            try:
+                self.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self.folder.mkdir(mode=0o700, exist_ok=True)
+            except OSError as e:
+                if not self.folder.is_dir():
+                    raise CacheProblem(f"{self.folder} cannot be made: {e.strerror or e}", fix=ELSEWHERE) from e
+            if not os.access(self.folder, os.W_OK):
+                self.readonly = True
+                tell(CacheProblem(f"{self.folder} cannot be written to, so nothing is kept there", fix=ELSEWHERE))
+        kind = file_system(self.folder)
+        if kind in NETWORK:
+            raise CacheProblem(f"{self.folder} lies on a network file system ({kind})", fix=ELSEWHERE)
+        self._examined = True
+
+    def _made(self, connection: sqlite3.Connection) -> sqlite3.Connection:
+        import sqlite3
+
+        try:
+            found: int = connection.execute("PRAGMA user_version").fetchone()[0]
+            if found != SCHEMA:
+                self._require_schema(found)
+                connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
+                connection.execute("BEGIN IMMEDIATE")
+                if connection.execute("PRAGMA user_version").fetchone()[0] != SCHEMA:  # another process was faster
+                    for table, columns in TABLES.items():
+                        connection.execute(f"DROP TABLE IF EXISTS {table}")
+                        connection.execute(f"CREATE TABLE {table} ({columns})")
+                    connection.execute("CREATE INDEX entries_by_program ON entries (program)")
+                    connection.execute(f"PRAGMA user_version={SCHEMA}")
+                connection.execute("COMMIT")
+            if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+                connection.execute(f"PRAGMA busy_timeout={_JOURNAL_WAIT_MS}")
+                with suppress(sqlite3.OperationalError):  # where there is none, or where others use the file just now
+                    connection.execute("PRAGMA journal_mode=WAL")
+                connection.execute(f"PRAGMA busy_timeout={int(BUSY_S * 1000)}")
+            connection.execute("PRAGMA synchronous=NORMAL")
+            connection.execute("PRAGMA trusted_schema=OFF")
+            return connection
+        except BaseException:
+            connection.close()
+            raise
+
+    def _require_schema(self, found: int) -> None:
+        if found > SCHEMA:
+            raise CacheProblem(
+                f"{self.path} was made by a later version of vyre",
+                fix="upgrade vyre, or set VYRE_CACHE_DIR to a folder of its own for this version",
+                schema=found,
+                known=SCHEMA,
+            )
+
+    def _translated(self, error: sqlite3.Error) -> VyreError:
+        name = getattr(error, "sqlite_errorname", "") or ""
+        if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or "no such" in str(error):
+            return CacheProblem(f"{self.path} is damaged ({error})", fix=_CLEAR)
+        if name == "SQLITE_FULL":
+            fix = "free some space; until then every process compiles anew what is not kept yet"
+            return CacheProblem(f"there is no space left in {self.folder}", fix=fix, lasting=False)
+        if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+            fix = "none is needed: it is compiled instead"
+            return CacheProblem(f"another process keeps {self.path} locked", fix=fix, lasting=False)
+        if name.startswith("SQLITE_CANTOPEN") and self.readonly:
+            return CacheProblem(f"there is no {self.path} to read", fix="let one process run with VYRE_CACHE=on")
+        return CacheProblem(f"{self.path} cannot be used: {error}", fix=ELSEWHERE, lasting=False, error=name)
+
+    # -- forks
+
+    def before_fork(self) -> None:
+        """Wait until no thread uses a connection, and close them all. Held until the fork is done."""
+        self._held = self._lock.acquire(timeout=FORK_WAIT_S)
+        until = time.monotonic() + FORK_WAIT_S
+        while self._held and self._busy and self._lock.wait(max(0.0, until - time.monotonic())):
+            pass
+        if not self._busy:
+            for connection in self._idle:
+                connection.close()
+            self._idle.clear()
+
+    def after_fork(self, *, child: bool) -> None:
+        if self._held and not child:
+            self._lock.release()
+        self._held = False
+        if not child:
+            return
+        self._lock = threading.Condition(threading.Lock())  # the thread that may wait for the other is not here
+        if self._busy:
+            self._left = self._busy, self._idle
+            self._busy, self._idle = {}, []
+
+
+_databases: weakref.WeakSet[Database] = weakref.WeakSet()
+_forking: list[Database] = []
+
+
+def _before_fork() -> None:
+    _forking[:] = list(_databases)
+    for database in _forking:
+        database.before_fork()
+
+
+def _after_fork(child: bool) -> Callable[[], None]:
+    def run() -> None:
+        for database in _forking:
+            database.after_fork(child=child)
+        _forking.clear()
+
+    return run
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=_after_fork(child=False), after_in_child=_after_fork(child=True)
+    )
+
+
+# ---- what may be trusted --------------------------------------------------------------------------------------------
+
+
+def require_folder(folder: Path) -> None:
+    """Raise unless nobody but this user can put anything into the folder, or another one in its place."""
+    if os.name == "nt":
+        return  # mode bits say nothing there
+    for place, info in ((folder, _status(folder)), (folder.parent, folder.parent.stat())):
+        if not stat.S_ISDIR(info.st_mode):
+            raise CacheProblem(f"{place} is a link or a file, and no folder", fix=f"remove it; or {ELSEWHERE}")
+        if why := why_not_ours(info):
+            fix = f"chmod 700 {place}; or {ELSEWHERE}" if info.st_uid == os.geteuid() else ELSEWHERE
+            raise CacheProblem(f"{place} {why}, so no code is loaded from it", fix=fix)
+    for above in Path(os.path.realpath(folder.parent)).parents:
+        mode = above.stat().st_mode
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            raise CacheProblem(
+                f"anyone can put another folder in place of {folder}, as {above} can be written by all", fix=ELSEWHERE
+            )
+
+
+def require_file(path: Path) -> None:
+    """Raise if the database is there and is no file of this user's alone."""
+    if os.name == "nt" or not os.path.lexists(path):
+        return
+    info = _status(path)
+    if not stat.S_ISREG(info.st_mode):
+        raise CacheProblem(f"{path} is a link or no file, so no code is loaded from it", fix=f"remove it; {ELSEWHERE}")
+    if why := why_not_ours(info):
+        fix = f"remove it, or chmod 600 {path}" if info.st_uid == os.geteuid() else f"remove it; or {ELSEWHERE}"
+        raise CacheProblem(f"{path} {why}, so no code is loaded from it", fix=fix)
+
+
+def _status(path: Path) -> os.stat_result:
+    try:
+        return os.lstat(path)
+    except FileNotFoundError as e:
+        raise CacheProblem(f"there is no {path}", fix="let one process run with VYRE_CACHE=on", lasting=False) from e
+    except OSError as e:
+        raise CacheProblem(f"{path} cannot be looked at: {e.strerror or e}", fix=ELSEWHERE) from e
+
+
+def file_system(folder: Path, mounts: str = "/proc/self/mountinfo") -> str | None:
+    """The kind of file system of a folder, where the system tells."""
+    try:
+        with open(mounts, encoding="utf-8", errors="surrogateescape") as file:
+            lines = [line.split() for line in file]
+    except OSError:
+        return None
+    place, best, kind = os.path.realpath(folder), -1, None
+    for line in lines:
+        if len(line) < 5 or "-" not in line:
+            continue
+        point = line[4].encode("utf-8", "surrogateescape").decode("unicode_escape", "replace")  # \040 is a space
+        inside = place == point or place.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= best:  # a later mount hides an earlier one
+            best, kind = len(point), line[line.index("-") + 1]
+    return kind
+
+
+# ---- telling --------------------------------------------------------------------------------------------------------
+
+_told: set[str] = set()
+
+
+def tell(problem: CacheProblem) -> None:
+    """Log it, once in a process."""
+    text = str(problem)
+    if text not in _told:
+        _told.add(text)
+        import logging
+
+        logging.getLogger("vyre.cache").warning("compiled programs are not kept on disk: %s", problem)

@@ -1,0 +1,75 @@
+"""Who compiles what? A process that does has a lease of the key, and others wait for what comes of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from functools import lru_cache
+from typing import NamedTuple
+
+LEASE_S = 60.0
+"""After which a lease is worth nothing, whoever has it. A process that ended has none either."""
+
+
+class Owner(NamedTuple):
+    """One thread of one process. `machine` names the place where `pid` means this process: a running system, and of
+    that a container; `started` tells the process from another that gets its number later."""
+
+    machine: str
+    pid: int
+    started: str
+    thread: int
+
+    @property
+    def is_this_thread(self) -> bool:
+        return self == this_thread()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its process is known to be no more. Of one elsewhere nothing is known."""
+        if self.machine != _machine(os.getpid()):
+            return False
+        if self.started:
+            return _started(self.pid) != self.started
+        if os.name != "posix":
+            return False  # a signal to ask with would end it
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except OSError:
+            return False
+        return False
+
+
+def this_thread() -> Owner:
+    pid = os.getpid()
+    return Owner(_machine(pid), pid, _own_start(pid), threading.get_ident())
+
+
+@lru_cache(maxsize=1)
+def _machine(pid: int) -> str:
+    """`pid` because a fork may come with another place."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return f"{file.read(64).strip()}/{os.readlink('/proc/self/ns/pid')}"
+    except (OSError, ValueError):
+        import platform
+
+        return f"{platform.node()}/{sys.platform}"
+
+
+@lru_cache(maxsize=1)
+def _own_start(pid: int) -> str:
+    return _started(pid)
+
+
+def _started(pid: int) -> str:
+    """When a process began, in a unit of the system; nothing where there is none, or where no one can say."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            state, *fields = file.read(4096).rpartition(b")")[2].split()
+    except (OSError, ValueError):
+        return ""
+    return "" if state in (b"Z", b"X") or len(fields) < 19 else fields[18].decode("ascii")

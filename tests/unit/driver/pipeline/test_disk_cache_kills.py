@@ -1,0 +1,140 @@
+"""Processes that are killed while they compile leave a sound cache; readers see whole entries only."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from vyre.driver.pipeline.store import DiskPipelineCache
+
+from ....support import cached_kernels
+from .test_disk_cache import child, environ, key
+
+SCRIPT = Path(cached_kernels.__file__)
+WORKERS, PROGRAMS = 4, 12
+pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no kill -9 here")
+
+WORK = """
+import itertools, random, sys
+sys.path.insert(0, sys.argv[1])
+import vyre, cached_kernels
+from vyre.driver.guard.compile import compile_with_telemetry
+source = random.Random(int(sys.argv[2]))
+print("ready", flush=True)
+while True:
+    guard = vyre.acquire("cpu")
+    for k in source.sample(range(int(sys.argv[3])), 4):
+        built = compile_with_telemetry(guard, cached_kernels.program(k))
+        built.pipeline.dispatch([cached_kernels.X.tobytes()])
+    guard.shutdown()
+"""
+
+
+def worker(folder, seed):
+    words = [sys.executable, "-c", WORK, str(SCRIPT.parent), str(seed), str(PROGRAMS)]
+    return subprocess.Popen(words, env=environ(folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def killed(folder, kills, seed):
+    """So many processes of several that compile at once are killed, each at a random moment."""
+    source = random.Random(seed)
+    store = DiskPipelineCache(folder / "pipelines", readonly=False)
+    running = [worker(folder, n) for n in range(WORKERS)]
+    try:
+        for process in running:
+            assert process.stdout.readline() == "ready\n", process.communicate()[1]
+        for n in range(kills):
+            time.sleep(source.uniform(0, 0.15))
+            victim = running.pop(source.randrange(len(running)))
+            assert victim.poll() is None, victim.communicate()[1]  # it would go on for ever
+            victim.kill()
+            victim.communicate()
+            if n % 10 == 0:
+                sound(folder)
+                for entry in store.entries()[:2]:  # so that there is something to compile
+                    with store.database().writing() as connection:
+                        connection.execute("DELETE FROM entries WHERE key=?", (entry.key,))
+            running.append(worker(folder, WORKERS + n))
+            assert running[-1].stdout.readline() == "ready\n", running[-1].communicate()[1]
+    finally:
+        for process in running:
+            process.kill()
+            process.communicate()
+        store.database().close()
+
+
+def sound(folder):
+    """No row is damaged, and neither is the file."""
+    store = DiskPipelineCache(folder / "pipelines", readonly=False)
+    assert store.verify() == []
+    with store.database().borrowed() as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    assert store.summary().counts["quarantined"] == 0
+    store.database().close()
+
+
+def survives(folder, kills, seed):
+    plain = child(folder / "plain", "cpu", PROGRAMS)
+    killed(folder, kills, seed)
+    sound(folder)
+    after = child(folder, "cpu", PROGRAMS)
+    assert after["each"] == plain["each"]
+    assert child(folder, "cpu", PROGRAMS)["tiers"] == ["disk"] * PROGRAMS
+
+
+@pytest.mark.check
+@pytest.mark.timeout(300)
+def test_processes_killed_while_they_compile_leave_a_sound_cache(tmp_path):
+    survives(tmp_path, kills=30, seed=1)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+def test_a_thousand_processes_killed_while_they_compile_leave_a_sound_cache(tmp_path):
+    survives(tmp_path, kills=1000, seed=2)
+
+
+WRITE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from tests.unit.driver.pipeline.test_disk_cache import key
+from vyre.driver.pipeline.store import DiskPipelineCache
+store = DiskPipelineCache(Path(sys.argv[2]), readonly=False)
+print("ready", flush=True)
+for n in range(int(sys.argv[4])):
+    store.save(key(), sys.argv[3].encode() * 5000)
+"""
+
+
+@pytest.mark.row("T1", "A-DC-11")
+def test_who_reads_while_others_write_sees_one_of_them_whole(tmp_path):
+    folder = tmp_path / "cache" / "pipelines"
+    root = str(Path(__file__).parents[4])
+    words = [sys.executable, "-c", WRITE, root, str(folder)]
+    pipes = {"stdout": subprocess.PIPE, "text": True, "cwd": root}
+    running = [subprocess.Popen([*words, letter, "40"], env={**os.environ}, **pipes) for letter in "abcdefgh"]
+    reader, seen = DiskPipelineCache(folder, readonly=False), set()
+    try:
+        for process in running:
+            assert process.stdout.readline() == "ready\n"
+        while any(process.poll() is None for process in running):
+            found = reader.load(key())
+            reader.give_up(key())
+            if found is not None:
+                assert (len(found), len(set(found))) == (5000, 1)
+                seen.add(found[:1])
+    finally:
+        for process in running:
+            process.kill()
+            process.communicate()
+    assert [process.returncode for process in running] == [0] * 8
+    assert reader.load(key()) is not None
+    assert reader.summary().counts.get("quarantined", 0) == 0
+    assert reader.metrics()["vyre_pipeline_cache_disk_errors_total"] == 0
+    reader.database().close()
