@@ -214,16 +214,3 @@ def test_the_site_speaks_of_files_that_are_there():
         if not (ROOT / name).exists()
     ]
     assert missing == []
-
-
-@pytest.mark.parametrize(
-    "page", [ROOT / "CONTRIBUTING.md", *sorted((DOCS / "design").glob("*.md"))], ids=lambda page: page.stem
-)
-def test_modules_that_a_page_of_the_design_names_are_there(page):
-    """Paths from `src/vyre`, or from the folder of the backend that the page is about."""
-    source = ROOT / "src" / "vyre"
-    places = [ROOT, source, source / "backends" / page.stem]
-    if page.stem == "backends":  # of files that some backend has
-        places += (source / "backends").iterdir()
-    named = re.findall(r"`([\w/]+\.py)`", page.read_text("utf-8"))
-    assert [name for name in named if not any((place / name).exists() for place in places)] == []

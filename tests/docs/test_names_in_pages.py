@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [*sorted((ROOT / "docs" / "design").glob("*.md")), ROOT / "docs" / "explanation" / "architecture.md"]
+PAGES = [
+    *sorted((ROOT / "docs" / "design").glob("*.md")),
+    ROOT / "docs" / "explanation" / "architecture.md",
+    ROOT / "CONTRIBUTING.md",
+]
 NAMES = {str(p.relative_to(ROOT)): p.read_text("utf-8") for p in PAGES}
 FILE = re.compile(r"(?:[\w.-]+/)*[\w.-]+\.(?:py|toml|json|txt|svg|md|pyi)|(?:\w+/)+[\w./-]+")
 DOTTED = re.compile(r"vyre(?:\.[A-Za-z_]\w*)+")
@@ -32,8 +36,12 @@ def dotted(text: str) -> set[str]:
 
 
 def is_there(path: str, page: str) -> bool:
-    own = ROOT / "src" / "vyre" / "backends" / Path(page).stem
-    return any((place / path).exists() for place in (*(ROOT / p for p in PLACES), own, own / "emit", own / "run"))
+    backends = ROOT / "src" / "vyre" / "backends"
+    own = (
+        [backends / Path(page).stem] if Path(page).stem != "backends" else [b for b in backends.iterdir() if b.is_dir()]
+    )
+    places = [*(ROOT / p for p in PLACES), *(b / room for b in own for room in ("", "emit", "run"))]
+    return any((place / path).exists() for place in places)
 
 
 def resolves(name: str) -> bool:

@@ -14,6 +14,9 @@ from typing import TypeVar
 Hook = TypeVar("Hook", bound=Callable[[], object])
 
 hooks: list[Callable[[], object]] = []
+before: list[Callable[[], object]] = []
+in_parent: list[Callable[[], object]] = []
+"""What the forking process does just before it forks, and once it has."""
 
 
 def in_child(hook: Hook) -> Hook:
@@ -22,11 +25,13 @@ def in_child(hook: Hook) -> Hook:
     return hook
 
 
-def _run() -> None:
+def _run(hooks: list[Callable[[], object]]) -> None:
     with ExitStack() as stack:  # one that fails must not keep others from running; Python prints what it raised
         for hook in reversed(hooks):
             stack.callback(hook)
 
 
 if hasattr(os, "register_at_fork"):  # where there is no such function there is no fork
-    os.register_at_fork(after_in_child=_run)
+    os.register_at_fork(
+        before=lambda: _run(before), after_in_parent=lambda: _run(in_parent), after_in_child=lambda: _run(hooks)
+    )

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...errors import VyreError
+from ...foundation import forking
 from ..settings.folders import why_not_ours
 
 if TYPE_CHECKING:
@@ -278,10 +279,9 @@ def _after_fork(child: bool) -> Callable[[], None]:
     return run
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_before_fork, after_in_parent=_after_fork(child=False), after_in_child=_after_fork(child=True)
-    )
+forking.before.append(_before_fork)
+forking.in_parent.append(_after_fork(child=False))
+forking.in_child(_after_fork(child=True))
 
 
 # ---- what may be trusted --------------------------------------------------------------------------------------------

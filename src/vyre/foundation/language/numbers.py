@@ -177,7 +177,7 @@ class NumberCompiler:
             raise self.fail(node, f"the value of `{symbol}` is too large", f"keep it below 2 ** {MAX_FOLDED_BITS}")
         if not whole and symbol == "//":
             raise self.fail(node, "`//` does not divide floats", "write /")
-        if symbol in ("//", "%") and b and math.copysign(1, a) != math.copysign(1, b) and (a % b or not whole):
+        if symbol in ("//", "%") and b and _is_negative(a) != _is_negative(b) and (a % b or not whole):
             raise self.fail(
                 node,
                 f"`{symbol}` of these numbers rounds down in Python and toward zero in kernels",
@@ -199,3 +199,8 @@ class NumberCompiler:
                 raise self.fail(node, f"`~` of {number!r}", "apply it to a whole number, or write not")
             return Const(~number)
         return Const(-number if symbol == "-" else +number)
+
+
+def _is_negative(number: Number) -> bool:
+    """Whether it has a minus; an integer may be too large for a float."""
+    return number < 0 or (isinstance(number, float) and math.copysign(1, number) < 0)

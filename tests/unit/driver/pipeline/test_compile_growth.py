@@ -22,7 +22,21 @@ from vyre.errors import UnsupportedFeature
 from vyre.foundation.check.determinism import determinism
 from vyre.foundation.check.validate import validate
 from vyre.foundation.ir.dtypes import f32, u32
-from vyre.foundation.ir.nodes import Assign, Barrier, If, InvocationId, Let, Load, Loop, Return, Store, UnOp, Var, lit
+from vyre.foundation.ir.nodes import (
+    Assign,
+    Barrier,
+    BinOp,
+    If,
+    InvocationId,
+    Let,
+    Load,
+    Loop,
+    Return,
+    Store,
+    UnOp,
+    Var,
+    lit,
+)
 from vyre.foundation.ir.ops import UnaryOp
 from vyre.foundation.ir.program import Program, output, read, read_write
 from vyre.foundation.ir.report import Capabilities
@@ -149,7 +163,9 @@ def test_steps_count_what_is_written_and_what_it_stands_for():
     assert steps(Barrier()) - empty == 50
     assert steps(Loop("k", lit(0), lit(4), ())) - empty == 52
     for op in mathlib.functions():
-        assert steps(Store("out", G, UnOp(op, lit(1.0)))) - empty == 3 + mathlib.steps(op)
+        call = UnOp(op, lit(1.0)) if isinstance(op, UnaryOp) else BinOp(op, lit(1.0), lit(1.0))
+        written = 3 if isinstance(op, UnaryOp) else 4
+        assert steps(Store("out", G, call)) - empty == written + mathlib.steps(op)
     assert 50 < mathlib.steps(UnaryOp.EXP2) < mathlib.steps(UnaryOp.SIN) < 600
 
 

@@ -45,7 +45,7 @@ def edges(dtype: DataType):
 
 
 def value(dtype, bits):
-    return arith.read_element(dtype, bits.to_bytes(dtype.size, "little"), 0)
+    return arith.reader(dtype)(bits.to_bytes(dtype.size, "little"), 0)
 
 
 def results():
