@@ -299,3 +299,24 @@ def test_an_operation_that_nobody_registered_is_refused_by_name(op):
     program = Program([output("out", 0, u32, 1)], (1, 1, 1), [Store("out", Lit(u32, 0), Call(op, ()))])
     with pytest.raises(UnsupportedFeature, match=f"it lacks .*{op}"):
         admit(program, Plain())
+
+
+# ---- sizes ----------------------------------------------------------------------------------------------------------
+
+MOST_LINES, MOST_FILES = 600, 12
+MAY_BE_FULL = {"cli/commands", "libs"}
+
+
+def test_no_file_is_longer_than_one_sitting():
+    long = {
+        str(p.relative_to(SOURCE)): n
+        for p in SOURCE.rglob("*.py")
+        if (n := len(p.read_text("utf-8").splitlines())) > MOST_LINES
+    }
+    assert long == {}
+
+
+def test_no_folder_is_too_full_to_look_through():
+    folders = (f for f in (SOURCE, *SOURCE.rglob("*")) if f.is_dir() and f.name != "__pycache__")
+    full = {str(f.relative_to(SOURCE)): n for f in folders if (n := len(list(f.glob("*.py")))) > MOST_FILES}
+    assert full.keys() <= MAY_BE_FULL
