@@ -13,6 +13,12 @@ PAGES = [
     ROOT / "docs" / "explanation" / "architecture.md",
     ROOT / "CONTRIBUTING.md",
 ]
+    *sorted((ROOT / "docs" / "design").glob("*.md")),
+    ROOT / "docs" / "explanation" / "architecture.md",
+    ROOT / "CONTRIBUTING.md",
+]
+NOT_FILES = {"build/site/index.html", "vyre.py"}
+"""What `make docs` makes, and how names of extensions begin."""
 NAMES = {str(p.relative_to(ROOT)): p.read_text("utf-8") for p in PAGES}
 FILE = re.compile(r"(?:[\w.-]+/)*[\w.-]+\.(?:py|toml|json|txt|svg|md|pyi)|(?:\w+/)+[\w./-]+")
 DOTTED = re.compile(r"vyre(?:\.[A-Za-z_]\w*)+")
@@ -62,12 +68,12 @@ def resolves(name: str) -> bool:
 
 @pytest.mark.parametrize("page", NAMES)
 def test_every_path_of_a_page_is_there(page):
-    assert [p for p in sorted(paths(NAMES[page])) if not is_there(p, page)] == []
+    assert [p for p in sorted(paths(NAMES[page])) if p not in NOT_FILES and not is_there(p, page)] == []
 
 
 @pytest.mark.parametrize("page", NAMES)
 def test_every_dotted_name_of_a_page_resolves(page):
-    assert [n for n in sorted(dotted(NAMES[page])) if not resolves(n)] == []
+    assert [n for n in sorted(dotted(NAMES[page]) - NOT_FILES) if not resolves(n)] == []
 
 
 def test_names_are_found_in_sentences_and_blocks_and_wrong_ones_are_caught():

@@ -14,7 +14,7 @@ import vyre
 from vyre.driver.pipeline import PipelineCacheKey
 from vyre.foundation.formats.blake3 import blake3
 from vyre.foundation.ir.dtypes import DataType, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
-from vyre.foundation.ir.nodes import InvocationId, Load, Store, UnOp
+from vyre.foundation.ir.nodes import BinOp, Cast, InvocationId, Load, Store, UnOp, lit
 from vyre.foundation.ir.ops import AtomicOp, BinaryOp, ReduceOp, UnaryOp
 from vyre.foundation.ir.program import Program, output, read
 from vyre.foundation.meaning import arith
@@ -92,8 +92,14 @@ def digests_of_functions():
     found = {}
     for op in sorted(functions(), key=lambda op: op.name):
         at = InvocationId(0)
-        body = [Store("out", at, UnOp(op, Load("x", at, dtype=f32)))]
-        computed = Program([read("x", 0, f32, len(x)), output("out", 1, f32, len(x))], (1, 1, 1), body)
+        value, other = Load("x", at, dtype=f32), Load("x", lit(len(x) - 1) - at, dtype=f32)
+        if isinstance(op, BinaryOp):
+            call = BinOp(op, value, other if op.rule != "scale" else Cast(i32, other))
+        else:
+            call = UnOp(op, value)
+        element = i32 if op.rule == "exponent" else f32
+        body = [Store("out", at, call)]
+        computed = Program([read("x", 0, f32, len(x)), output("out", 1, element, len(x))], (1, 1, 1), body)
         (results,) = vyre.acquire("reference").dispatch(computed, [given])
         found[f"function {op.name}"] = blake3(bytes(results)).hex()[:16]
     assert len(found) >= 13
