@@ -13,10 +13,6 @@ PAGES = [
     ROOT / "docs" / "explanation" / "architecture.md",
     ROOT / "CONTRIBUTING.md",
 ]
-    *sorted((ROOT / "docs" / "design").glob("*.md")),
-    ROOT / "docs" / "explanation" / "architecture.md",
-    ROOT / "CONTRIBUTING.md",
-]
 NOT_FILES = {"build/site/index.html", "vyre.py"}
 """What `make docs` makes, and how names of extensions begin."""
 NAMES = {str(p.relative_to(ROOT)): p.read_text("utf-8") for p in PAGES}
@@ -43,9 +39,8 @@ def dotted(text: str) -> set[str]:
 
 def is_there(path: str, page: str) -> bool:
     backends = ROOT / "src" / "vyre" / "backends"
-    own = (
-        [backends / Path(page).stem] if Path(page).stem != "backends" else [b for b in backends.iterdir() if b.is_dir()]
-    )
+    named = backends / Path(page).stem
+    own = [named] if named.name != "backends" else [b for b in backends.iterdir() if b.is_dir()]
     places = [*(ROOT / p for p in PLACES), *(b / room for b in own for room in ("", "emit", "run"))]
     return any((place / path).exists() for place in places)
 
