@@ -6,13 +6,13 @@ which these are, the arrays that it reads by id do; a call of which nothing is k
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NoReturn
 
 from ..driver.contract.values import Dims
 from ..driver.plan.extent import FAR, Extent
 from ..driver.plan.grid import check_grid, grid_for_domain, visits_everything
-from ..driver.plan.reach import Read, Write, reach_of
+from ..driver.plan.reach import Write, reach_of
 from ..errors import ArgumentValueError
 
 if TYPE_CHECKING:
@@ -70,63 +70,68 @@ class _Call:
 
     def domain(self) -> tuple[Shape, str]:
         """So many invocations along each axis, and why."""
-        reads: dict[str, None] = {}
         domain = [1, 1, 1]
+        why: dict[str, None] = {}
         for axis in sorted(self.reach.axes | {0}):
-            found = [self._ids(w, axis, reads) for w in self.reach.writes]
-            domain[axis] = max(found, default=0)
-        del domain[1 + max(self.reach.axes, default=0) :]
-        if reads:
-            return tuple(domain), f"the invocations that read {_listed(reads)} by id"
-        return tuple(domain), f"the invocations that write {_listed(w.buffer or 'a trap' for w in self.reach.writes)}"
+            found = [self._ids(w, axis) for w in self.reach.writes]
+            domain[axis], source = max(found, key=lambda f: f[0], default=(0, "write nothing"))
+            why[source] = None
+        return tuple(domain[: 1 + max(self.reach.axes, default=0)]), f"the invocations that {' and '.join(why)}"
 
-    def _ids(self, w: Write, axis: int, reads: dict[str, None]) -> int:
-        """So many ids along an axis get to a write, or matter to it."""
-        found = self.extent.confined(w, axis)
-        if found is None and axis not in w.axes and w.is_settled and not w.is_atomic:
-            return 1  # each of them writes the same
+    def _ids(self, w: Write, axis: int) -> tuple[int, str]:
+        """So many ids along an axis get to a write, or matter to it, and what they do."""
+        extent = self.extent
+        found, why = extent.confined(w, axis), f"write {w.buffer}" if w.buffer else "trap"
+        if found is not None and self._is_its_own(w, axis):
+            return found, why
+        reads, axes, is_settled = self.reach.sources(w)
+        if found is None and axis not in axes and is_settled and not w.is_atomic:
+            return 1, why  # each of them writes the same
         if found is None:
-            found, source = self._read_ids(w, axis)
-            reads[source] = None
-        steps = [self.extent.step(p, axis) for p in (w.at, *(f.small for f in w.facts), *(r.at for r in w.reads))]
+            found, source = self._read_ids(w, axis, reads)
+            why = f"read {source} by id"
+        steps = [extent.step(p, axis) for p in (w.at or {}, *(f.small for f in w.facts))]
+        steps += [extent.read_step(r, axis) for r in reads or ()]
         step = min((s for s in steps if s is not None), default=found)
-        if found > step and not self._is_its_own(w, axis):
+        if found > step:
             raise ArgumentValueError(
                 f"{self._name(w)} from a loop over an array that begins at gid.{'xyz'[axis]} and goes in steps of "
                 f"{step}, and {found} invocations would go over it more than once",
                 fix=f"pass {self._example(axis, step)}, so that they meet every element once",
             )
-        return found
+        return found, why
 
     def _is_its_own(self, w: Write, axis: int) -> bool:
         """Whether the id itself is where it writes, whatever loops it goes through."""
-        return self.extent.step(w.at, axis) is None and self.extent.confined(w._replace(facts=()), axis) is not None
+        return (
+            self.extent.step(w.at or {}, axis) is None and self.extent.confined(w._replace(facts=()), axis) is not None
+        )
 
-    def _read_ids(self, w: Write, axis: int) -> tuple[int, str]:
+    def _read_ids(self, w: Write, axis: int, reads: tuple[int, ...] | None) -> tuple[int, str]:
         """So many ids along an axis read something for a write, and of which array."""
+        extent, of = self.extent, self.reach.reads
         counts: dict[str, int] = {}
         left: dict[str, int] = {}
-        for r in w.reads:
-            if (n := self.extent.asked(r, axis)) is not None:
-                among = left if n > self.extent.lengths[r.buffer] and self.extent.is_left(r) else counts
-                among[r.buffer] = max(n, among.get(r.buffer, 0))
+        for r in reads or ():
+            if (n := extent.asked(r, axis)) is not None:
+                among = left if n > extent.lengths[of[r].buffer] and extent.is_left(r) else counts
+                among[of[r].buffer] = max(n, among.get(of[r].buffer, 0))
         counts = left | counts
         source = max(counts, key=lambda name: counts[name], default="")
-        ids = counts.get(source, 0)
-        unknown = [r for r in w.reads if not self.extent.is_explained(r, axis, ids)]
-        if not source:
-            unknown += [r for r in w.reads if r.at is not None and axis in self.reach.axes_of(r.at)]
-        if not source or unknown or not self.extent.is_explained(Read(w.buffer, w.at), axis, FAR):
-            self._refuse(w, axis, unknown[0] if unknown else None)
-        return ids, source
+        unknown = [r for r in reads or () if extent.asked(r, axis) is None and axis in self.reach.axes_of(of[r].at)]
+        if source:
+            unknown = [r for r in unknown if not extent.is_explained(*of[r], axis, counts[source])]
+        if unknown or not source or not extent.is_explained(w.buffer, w.at or {}, axis, FAR):
+            self._refuse(w, axis, of[unknown[0]].buffer if unknown else "")
+        return counts[source], source
 
-    def _refuse(self, w: Write, axis: int, r: Read | None) -> NoReturn:
+    def _refuse(self, w: Write, axis: int, unknown: str) -> NoReturn:
         at = f"gid.{'xyz'[axis]}"
-        said = "" if r is None else f", nor does the index of {r.buffer}, which it reads"
-        some = "" if r is None else f", such as {self._example(axis, self.extent.lengths[r.buffer])}"
+        said = f", nor does the index of {unknown}, which it reads" if unknown else ""
+        some = f", such as {self._example(axis, self.extent.lengths[unknown])}" if unknown else ""
         raise ArgumentValueError(
             f"{self._name(w)}, and no index and no if around it says how far {at} goes{said}",
-            fix=f"pass {self._example(axis, None)}{some}, or write inside `if {at} < ...`",
+            fix=f"pass {self._example(axis, None)}{some}, or write inside `if {at} < n` of a length or number",
         )
 
     def _name(self, w: Write) -> str:
@@ -140,8 +145,3 @@ class _Call:
         if ids is not None:
             names[axis] = str(ids)
         return f"domain=({', '.join(names)})"
-
-
-def _listed(names: Iterable[str]) -> str:
-    found = list(dict.fromkeys(names))
-    return found[0] if len(found) == 1 else f"{', '.join(found[:-1])} and {found[-1]}" if found else "nothing"

@@ -295,7 +295,7 @@ def test_an_index_that_does_not_say_how_far_ids_go_is_refused(kernel):
         vyre.ArgumentValueError,
         match=rf"^{kernel.__name__} writes out, and no index and no if around it says how far gid.x goes, nor does the "
         r"index of x, which it reads. Fix: pass domain=\(number of invocations\), such as domain=1000, or write inside "
-        r"`if gid.x < ...`$",
+        r"`if gid.x < n` of a length or number$",
     ):
         kernel(x, 64, out)
     kernel(x, 64, out, domain=1)

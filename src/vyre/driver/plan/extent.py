@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
-from .reach import WORD, Fact, Poly, Reach, Read, Write, add
+from .reach import WORD, Fact, Poly, Reach, Write, add
 
 Sum = dict[tuple[object, ...], int]
 """A factor for each part: ids, quotients `("/", sum, by)`, atoms `("?", atom)`, products `("*", part, part)` and values
@@ -35,6 +35,8 @@ class Extent:
     def __init__(self, reach: Reach, lengths: Mapping[str, int], numbers: Mapping[str, int]) -> None:
         self.reach, self.lengths, self.numbers = reach, lengths, numbers
         self._parts: dict[int, list[Sum]] = {}
+        self._asked_of: dict[tuple[int, int], int | None] = {}
+        self._steps_of: dict[tuple[int, int], int | None] = {}
 
     # ---- a write ----
 
@@ -76,12 +78,13 @@ class Extent:
 
     # ---- a read ----
 
-    def asked(self, read: Read, axis: int) -> int | None:
-        """How many ids along the axis read an element of this array; None where that is not known."""
-        if read.at is None:
-            return None
-        found = [self._asked(s, self.lengths[read.buffer], axis) for s in self.sums(read.at)]
-        return max(n for n in found if n is not None) if None not in found else None
+    def asked(self, read: int, axis: int) -> int | None:
+        """How many ids along the axis read an element of an array; None where that is not known."""
+        if (read, axis) not in self._asked_of:
+            buffer, at = self.reach.reads[read]
+            found = [self._asked(s, self.lengths[buffer], axis) for s in self.sums(at)]
+            self._asked_of[read, axis] = max(n for n in found if n is not None) if None not in found else None
+        return self._asked_of[read, axis]
 
     def _asked(self, s: Sum, length: int, axis: int) -> int | None:
         found = self._below(s, length, axis, near=True)
@@ -90,16 +93,16 @@ class Extent:
         row = self._row([s], length, axis)
         return found if found is None or row is None else min(found, row)
 
-    def is_left(self, read: Read) -> bool:
+    def is_left(self, read: int) -> bool:
         """Whether it reads a neighbour on the left, beside which other reads of the array count."""
-        return read.at is not None and all(s.get((), 0) < 0 for s in self.sums(read.at))
+        return all(s.get((), 0) < 0 for s in self.sums(self.reach.reads[read].at))
 
-    def is_explained(self, read: Read, axis: int, ids: int) -> bool:
-        """Whether so many ids see of this array all that any number of them would."""
-        if read.at is None or axis not in self.reach.axes_of(read.at):
+    def is_explained(self, buffer: str, at: Poly, axis: int, ids: int) -> bool:
+        """Whether so many ids see of an array, at this index, all that any number of them would."""
+        if axis not in self.reach.axes_of(at):
             return True
-        for s in self.sums(read.at):
-            if not self._goes_along(s, axis) or self._asked(s, self.lengths[read.buffer], axis) is not None:
+        for s in self.sums(at):
+            if not self._goes_along(s, axis) or self._asked(s, self.lengths[buffer], axis) is not None:
                 continue
             if not any(n <= ids for n in self._periods(s, axis)):
                 return False
@@ -118,10 +121,15 @@ class Extent:
                 if d.top == 0 and found is not None:
                     yield found
 
-    def step(self, p: Poly | None, axis: int) -> int | None:
+    def read_step(self, read: int, axis: int) -> int | None:
+        if (read, axis) not in self._steps_of:
+            self._steps_of[read, axis] = self.step(self.reach.reads[read].at, axis)
+        return self._steps_of[read, axis]
+
+    def step(self, p: Poly, axis: int) -> int | None:
         """After so many ids, a loop that begins at the id along the axis meets elements of the next one."""
         found: list[int] = []
-        for s in [] if p is None else self.sums(p):
+        for s in self.sums(p):
             w, place, size = s.get(("w", axis), 0), s.get(("l", axis), 0), self.reach.size[axis]
             least = place + 1 if w == place * size else max(w, 1)
             found += [max(1, c * size // w) for k, c in s.items() if w > 0 and c >= least and self._is_endless(k)]

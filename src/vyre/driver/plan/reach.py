@@ -20,12 +20,16 @@ from ...foundation.ir.visit import Steps, bodies, children, distinct, fold, run_
 WORD = 1 << 32
 MOST_TERMS, MOST_FACTORS = 64, 8
 """A larger polynomial is one value of which nothing is known: products of sums would take ages."""
+MOST_READS = 256
+"""What is made from more reads is not followed."""
 
 Poly = dict[tuple[int, ...], int]
 """A number for each product of atoms; the empty product is the constant."""
 Key = tuple[str, object]
-"""What a value is made from: a local `v`, shared memory `s`, a read `r`, the ids along an axis `w`, or memory `m` that
-other invocations change."""
+"""What a value is made from: a local `v`, shared memory `s`, a read by id `r`, the ids along an axis `w`, or memory `m`
+that other invocations change."""
+Keys = frozenset[Key]
+_MANY: Key = "r", -1
 
 
 class Atom(NamedTuple):
@@ -56,30 +60,39 @@ class Fact(NamedTuple):
 
 
 class Read(NamedTuple):
-    """`at` is the index: None where memory says which element it is."""
+    """One that differs between workgroups; where memory alone says which element it is, there is none."""
 
     buffer: str
-    at: Poly | None
+    at: Poly
 
 
 class Write(NamedTuple):
-    """A store, an atomic, or a trap, which has no buffer. `facts` hold for every invocation that gets there."""
+    """A store, an atomic, or a trap, which has no buffer. `facts` hold for every invocation that gets there, and `keys`
+    are what it is made from."""
 
     buffer: str
     at: Poly | None
     is_atomic: bool
     facts: tuple[Fact, ...]
-    reads: tuple[Read, ...]
+    keys: Keys
+
+
+class Sources(NamedTuple):
+    """All that goes into a write: reads by their numbers, unless there are too many, and ids along these axes.
+
+    It `is_settled` if other invocations change nothing of that.
+    """
+
+    reads: tuple[int, ...] | None
     axes: frozenset[int]
     is_settled: bool
-    """Whether it depends on nothing that other invocations change."""
 
 
 class _Place(NamedTuple):
     """What holds at a statement: conditions, and what decides whether it is reached."""
 
     facts: tuple[Fact, ...] = ()
-    keys: frozenset[Key] = frozenset()
+    keys: Keys = frozenset()
 
 
 def add(a: Poly, b: Poly, scale: int = 1) -> Poly:
@@ -119,43 +132,56 @@ class Reach:
         self._names: dict[str, Poly | None] = {}
         self._conditions: dict[str, tuple[tuple[Fact, ...], tuple[Fact, ...]]] = {}
         self._made_from: dict[Key, set[Key]] = {}
-        self._found: list[tuple[str, Poly | None, bool, tuple[Fact, ...], frozenset[Key]]] = []
+        self._read_numbers: dict[object, int] = {}
+        self.writes: list[Write] = []
         self._keys: set[Key] = set()
         self._atomics: list[tuple[str, Poly | None]] = []
-        self._returned: frozenset[Key] = frozenset()
+        self._returned: Keys = frozenset()
         items = list(distinct(program.entry))
         self._written = {i.buffer for i in items if isinstance(i, ir.Store | ir.Atomic)}
         self.axes = frozenset(i.axis for i in items if isinstance(i, ir.InvocationId | ir.WorkgroupId))
         lanes = ir.LocalId, *SUBGROUP_EXPRS
         self.reads_ids = bool(self.axes) or any(isinstance(i, lanes) for i in items)
         run_nested(self._block(program.entry, _Place()))
-        self.writes = tuple(self._write(*found) for found in self._found)
+        self._follow()
         self.numbers = frozenset(self._deciding_numbers())
 
     # ---- what a value is made from ----
 
-    def _write(
-        self, buffer: str, at: Poly | None, is_atomic: bool, facts: tuple[Fact, ...], keys: frozenset[Key]
-    ) -> Write:
-        found = self._closure(keys)
-        reads = tuple(self.reads[k] for kind, k in found if kind == "r" and isinstance(k, int))
+    def sources(self, write: Write) -> Sources:
+        found = self._leaves(write.keys)
+        reads = sorted(k for kind, k in found if kind == "r" and isinstance(k, int))
         axes = frozenset(a for kind, a in found if kind == "w" and isinstance(a, int))
-        return Write(buffer, at, is_atomic, facts, reads, axes, not any(kind == "m" for kind, _ in found))
+        return Sources(None if _MANY in found else tuple(reads), axes, not any(kind == "m" for kind, _ in found))
 
-    def _closure(self, keys: Iterable[Key]) -> set[Key]:
-        found, open_ = set(keys), list(keys)
-        while open_:
-            more = self._made_from.get(open_.pop(), set()) - found
-            found |= more
-            open_ += more
-        return found
+    def _leaves(self, keys: Iterable[Key]) -> Keys:
+        found = frozenset[Key]().union(*(self._ends.get(k, frozenset([k])) for k in keys))
+        if sum(kind == "r" for kind, _ in found) <= MOST_READS:
+            return found
+        return frozenset(k for k in found if k[0] != "r") | {_MANY}
+
+    def _follow(self) -> None:
+        """Find for every local and all shared memory what it is made from in the end."""
+        users: dict[Key, list[Key]] = {}
+        for key, made_from in self._made_from.items():
+            for k in made_from:
+                users.setdefault(k, []).append(key)
+        self._ends = dict.fromkeys(self._made_from, Keys())
+        unseen = dict.fromkeys(self._made_from)
+        while unseen:
+            key = next(iter(unseen))
+            del unseen[key]
+            found = self._leaves(self._made_from[key])
+            if found != self._ends[key]:
+                self._ends[key] = found
+                unseen |= dict.fromkeys(users.get(key, ()))
 
     def _deciding_numbers(self) -> Iterable[str]:
         for w in self.writes:
             told = [p for f in w.facts for p in (f.small, f.large)] + ([w.at] if w.at else [])
             along = [self.atoms[a] for m in w.at or {} for a in m if self.atoms[a].axes]
             if not self.axes <= self.axes_of(w.at or {}) or any(atom.kind != "w" for atom in along):
-                told += [r.at for r in w.reads if r.at]  # its own index alone may not say how far it goes
+                told += [self.reads[k].at for k in self.sources(w).reads or ()]  # its own index may not say how far
             for p in told:
                 yield from self._numbers_in(p)
 
@@ -190,7 +216,7 @@ class Reach:
                 case ir.AsyncStore(destination=buffer) | ir.AsyncLoad(destination=buffer):
                     self._note(buffer, None, True, at, keys)
                 case ir.Trap():
-                    self._found.append(("", None, False, at.facts, keys))
+                    self.writes.append(Write("", None, False, at.facts, keys))
                 case ir.Return():
                     self._returned |= at.keys
                 case ir.If(condition=condition, then=then, orelse=orelse):
@@ -223,11 +249,11 @@ class Reach:
                     for body in bodies(n):
                         yield self._block(body, at)
 
-    def _note(self, buffer: str, index: Poly | None, is_atomic: bool, at: _Place, keys: frozenset[Key]) -> None:
+    def _note(self, buffer: str, index: Poly | None, is_atomic: bool, at: _Place, keys: Keys) -> None:
         if buffer in self.buffers and self.buffers[buffer].is_workgroup:
             self._made_from.setdefault(("s", buffer), set()).update(keys)
         else:
-            self._found.append((buffer, index, is_atomic, at.facts, keys))
+            self.writes.append(Write(buffer, index, is_atomic, at.facts, keys))
 
     def _assigned(self, body: tuple[ir.Node, ...]) -> set[str]:
         """The names from outside that it assigns."""
@@ -374,8 +400,11 @@ class Reach:
             return None
         if _is_number(buffer) and index is not None and number(index) == 0:
             return self._atom("num", frozenset(), False, name, buffer.element == u32)
-        self._keys.add(("r", len(self.reads)))
-        self.reads.append(Read(name, index))
+        if index is not None and self.axes_of(index):
+            n = self._read_numbers.setdefault((name, frozenset(index.items())), len(self.reads))
+            self._keys.add(("r", n))
+            if n == len(self.reads):
+                self.reads.append(Read(name, index))
         if name in self._written:
             self._keys.add(("m", name))
         return self._unknown(e, name, [index]) if index is not None and self._is_shared(index) else None
