@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
-from .reach import WORD, Fact, Poly, Reach, Write, add
+from .reach import LARGE, WORD, Fact, Poly, Reach, Write, add
 
 Sum = dict[tuple[object, ...], int]
 """A factor for each part: ids, quotients `("/", sum, by)`, atoms `("?", atom)`, products `("*", part, part)` and values
@@ -87,9 +87,9 @@ class Extent:
         return self._asked_of[read, axis]
 
     def _asked(self, s: Sum, length: int, axis: int) -> int | None:
-        found = self._below(s, length, axis, near=True)
+        found = self._below(s, length, axis)
         if found is None:
-            found = self._below({k: -c for k, c in s.items()}, 1, axis, near=True)
+            found = self._below({k: -c for k, c in s.items()}, 1, axis)
         row = self._row([s], length, axis)
         return found if found is None or row is None else min(found, row)
 
@@ -102,7 +102,8 @@ class Extent:
         if axis not in self.reach.axes_of(at):
             return True
         for s in self.sums(at):
-            if not self._goes_along(s, axis) or self._asked(s, self.lengths[buffer], axis) is not None:
+            here = {k: c for k, c in s.items() if self._kind(k) != "t" or c > 0}  # where a loop that goes down begins
+            if not self._goes_along(s, axis) or self._asked(here, self.lengths[buffer], axis) is not None:
                 continue
             if not any(n <= ids for n in self._periods(s, axis)):
                 return False
@@ -241,46 +242,47 @@ class Extent:
         found = [self._below(s, below, axis) for s in choices]
         return max(n for n in found if n is not None) if found and None not in found else None
 
-    def _below(self, s: Sum, below: int, axis: int, near: bool = False) -> int | None:
-        """So many ids along the axis, and the sum of no later one is below a number; None where nothing says so.
-
-        With `near`, a loop that goes down from an id is where it began.
-        """
+    def _below(self, s: Sum, below: int, axis: int) -> int | None:
+        """So many ids along the axis, and the sum of no later one is below a number; None where nothing says so."""
         rest, groups = self._digits(s)
         low, moving = rest.get((), 0), []
         for d in groups:
             low += d.low
-            if d.top < 0:
+            if not 0 <= d.top <= LARGE:
                 return None
             if d.top and any(axis in self._axes(k) for k, _ in d.over):
                 moving.append(d)
         for k, c in rest.items():
             if k not in ((), ("w", axis)):
-                if (least := self._least(k, c, near)) is None:
+                if (least := self._least(k, c)) is None:
                     return None
                 low += least
         left, w, place, size = below - low, rest.get(("w", axis), 0), rest.get(("l", axis), 0), self.reach.size[axis]
-        if w < 0:
+        if w < 0 or self._wraps(w // size, left):
             return None
-        found = [self._below(dict(d.over), d.by * max(0, -(-left // d.top)), axis, near) for d in moving]
+        found = [self._below(dict(d.over), d.by * max(0, -(-left // d.top)), axis) for d in moving]
         if w and w == place * size:
             found.append(max(0, -(-left // place)))
         elif w:
             found.append(max(0, -(-left // w)) * size)
         return min((n for n in found if n is not None), default=None)
 
-    def _least(self, key: tuple[object, ...], c: int, near: bool) -> int | None:
+    def _wraps(self, step: int, below: int) -> bool:
+        """Whether ids in these steps come round to small numbers again, as those of a hash do."""
+        return step > LARGE or (step > LARGE >> 8 and below > LARGE << 4)
+
+    def _least(self, key: tuple[object, ...], c: int) -> int | None:
         """The least that a part of a sum is; None where that is not known."""
         match key:
             case ("l", int(axis)):
                 return min(0, c * (self.reach.size[axis] - 1))
-            case ("w", _):
-                return 0 if c > 0 else None
-            case ("?", int(a)) if c < 0 and self.reach.atoms[a].kind == "t":
+            case ("w", int(axis)):
+                return 0 if 0 < c <= LARGE * self.reach.size[axis] else None
+            case ("?", int(a)) if c < 0 and self.reach.is_counter(a):
                 extent = self.reach.atoms[a].a
                 turns = None if extent is None else self._turns(extent)
-                return 0 if near else None if turns is None else c * max(0, turns - 1)
-        return 0 if c > 0 and self._is_positive(key) else None
+                return None if turns is None else c * max(0, turns - 1)
+        return 0 if 0 < c <= LARGE and self._is_positive(key) else None
 
     def _digits(self, s: Sum) -> tuple[Sum, list[Digits]]:
         """What has no quotients in a sum, and the others, taken apart into digits: `i` and `i // 8` are `i % 8` and

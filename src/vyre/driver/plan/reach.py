@@ -20,6 +20,8 @@ from ...foundation.ir.visit import Steps, bodies, children, distinct, fold, run_
 WORD = 1 << 32
 MOST_TERMS, MOST_FACTORS = 64, 8
 """A larger polynomial is one value of which nothing is known: products of sums would take ages."""
+LARGE = 1 << 24
+"""An id times more than this soon wraps."""
 MOST_READS = 256
 """What is made from more reads is not followed."""
 
@@ -38,7 +40,7 @@ class Atom(NamedTuple):
     `w` and `l` are the ids of workgroup and place along an axis, `len` the length of a buffer, `num` a number that the
     caller passes, `/` a quotient of `a` by `b`, `|` one of `a` and `b`, `t` the turns of a loop, `a` at most, and `?`
     any other value. It differs between workgroups along `axes`, or only inside of one or from time to time if it is
-    `local`, and is not negative where `positive`.
+    `local`, and adds to an id without wrapping where it is `positive`.
     """
 
     kind: str
@@ -268,6 +270,11 @@ class Reach:
         axes = self.axes_of(extent) if extent is not None else frozenset[int]()
         return self._atom("t", axes, True, (id(loop), name), True, extent)
 
+    def is_counter(self, atom: int) -> bool:
+        """Whether it is below the number of turns: that of a variable is not, after the last or in an inner loop."""
+        found = self.atoms[atom]
+        return found.kind == "t" and isinstance(found.key, tuple) and found.key[1] == ""
+
     def _changed_by(self, loop: ir.Loop, name: str, start: Poly | None, extent: Poly | None) -> Poly | None:
         """A value that a loop changes: it goes on in steps, or is its start at first, and then anything."""
         if start is None:
@@ -399,7 +406,7 @@ class Reach:
             self._keys.add(("s", name))
             return None
         if _is_number(buffer) and index is not None and number(index) == 0:
-            return self._atom("num", frozenset(), False, name, buffer.element == u32)
+            return self._atom("num", frozenset(), False, name, False)
         if index is not None and self.axes_of(index):
             n = self._read_numbers.setdefault((name, frozenset(index.items())), len(self.reads))
             self._keys.add(("r", n))
@@ -419,7 +426,10 @@ class Reach:
     def _unknown(self, e: ir.Expr, what: object, given: list[Poly]) -> Poly:
         """Equal operations on equal values are one value."""
         key = type(e), what, tuple(frozenset(p.items()) for p in given)
-        return self._made_of("?", key, e.type_hint == u32, given)
+        parts = [all(0 < c <= LARGE and all(self.atoms[a].positive for a in m) for m, c in p.items()) for p in given]
+        op = getattr(e, "op", None)
+        positive = (op in _SMALL and all(parts)) or (op is BinaryOp.BIT_AND and any(parts))
+        return self._made_of("?", key, positive, given)
 
     def _either(self, a: Poly | None, b: Poly | None) -> Poly | None:
         if a is None or b is None or a == b:
@@ -459,9 +469,13 @@ class Reach:
             inner = self.atoms[m[0]] if len(m) == 1 and c == 1 else None
             if inner is not None and inner.kind == "/" and inner.a and inner.b and _is_small(inner.b, n):
                 a, n = inner.a, multiply(inner.b, n)  # i // 4 // 8 is i // 32
-        return self._made_of("/", _pair(a, n), True, [a, n], a, n)
+        return self._made_of("/", _pair(a, n), False, [a, n], a, n)
 
 
+_SMALL = (
+    BinaryOp.BIT_XOR, BinaryOp.BIT_OR, BinaryOp.SHR, BinaryOp.ABS_DIFF, UnaryOp.POPCOUNT, UnaryOp.CLZ, UnaryOp.CTZ,
+)  # fmt: skip
+"""What of numbers far from wrapping is another one."""
 _OPPOSITE = {
     BinaryOp.LT: BinaryOp.GE, BinaryOp.GE: BinaryOp.LT, BinaryOp.GT: BinaryOp.LE, BinaryOp.LE: BinaryOp.GT,
     BinaryOp.EQ: BinaryOp.NE, BinaryOp.NE: BinaryOp.EQ,
