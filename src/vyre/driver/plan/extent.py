@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
+from ...foundation.integers import ceil_div
 from .reach import LARGE, WORD, Fact, Poly, Reach, Write, add
 
 Sum = dict[tuple[object, ...], int]
@@ -260,11 +261,11 @@ class Extent:
         left, w, place, size = below - low, rest.get(("w", axis), 0), rest.get(("l", axis), 0), self.reach.size[axis]
         if w < 0 or self._wraps(w // size, left):
             return None
-        found = [self._below(dict(d.over), d.by * max(0, -(-left // d.top)), axis) for d in moving]
+        found = [self._below(dict(d.over), d.by * max(0, ceil_div(left, d.top)), axis) for d in moving]
         if w and w == place * size:
-            found.append(max(0, -(-left // place)))
+            found.append(max(0, ceil_div(left, place)))
         elif w:
-            found.append(max(0, -(-left // w)) * size)
+            found.append(max(0, ceil_div(left, w)) * size)
         return min((n for n in found if n is not None), default=None)
 
     def _wraps(self, step: int, below: int) -> bool:
