@@ -59,6 +59,12 @@ def spin(n: u32, out: Out[u32]) -> None:
 @vyre.kernel(workgroup=64)
 def racy(x: In[u32], out: Out[u32]) -> None:
     out[0] = gid.x
+
+
+@vyre.kernel(workgroup=(8, 8))
+def above(x: In[u32], out: Out[u32]) -> None:
+    if x[gid.x ^ 1] > gid.y:
+        out[0] = 1
 """
 SAXPY = KERNELS.split("@vyre.kernel(workgroup=64)\ndef count")[0]
 SAXPY_STORE = 1 + next(k for k, line in enumerate(SAXPY.splitlines()) if line.strip().startswith("out["))

@@ -1,18 +1,20 @@
 """What does a kernel call mean? Arguments by parameter, the shapes of its outputs, its grid and its config.
 
-All of it follows from names, dtypes, shapes, contiguity and options, and is worked out once per combination of those.
-What differs between two such calls (addresses, values) is looked at in `call`.
+All of it follows from names, dtypes, shapes, contiguity, options and the numbers that say how much runs, and is worked
+out once per combination of those. What differs between two such calls (addresses, other values) is looked at in `call`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from sys import byteorder
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..driver.contract.values import DEFAULT_CONFIG, U32_MAX, DispatchConfig
+from ..driver.plan.reach import reach_of
 from ..driver.policy.decision import Decision
 from ..driver.policy.geometry import grid_from
 from ..errors import ArgumentTypeError, ArgumentValueError, DeviceOutOfMemory, shown
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]
 Extent = tuple[int, ...] | int | None
+Numbers = tuple[tuple[int, str, Callable[[Any], bytes]], ...]
 
 
 def name_arguments(kernel: Kernel, positional: int, named: tuple[str, ...]) -> tuple[str, ...]:
@@ -121,6 +124,13 @@ class Options:
                 )
             self.sizes[name] = (count,)
 
+    def deciding_numbers(self, kernel: Kernel, form: ArgumentLayout, program: Program) -> Numbers:
+        """The parameters on which it depends how much runs, if the caller does not say it."""
+        if (self.grid, self.extent, self.config.grid_override) != (None, None, None):
+            return ()
+        params = [p for p in kernel.params if p.role == "scalar" and p.name in reach_of(program).numbers]
+        return tuple((form.at[p.name], p.name, number_writer(p.name, p.element)) for p in params if p.element)
+
     @property
     def gives_grid(self) -> bool:
         """Whether the caller says how much runs."""
@@ -166,14 +176,23 @@ class CallPlan:
     input of it, if that is not the array itself; `outputs` are in slot order too, and `targets` are those for which the
     caller brings an array. `request` is the caller's config and `config` has the grid as well; calls that differ in
     size alone share it, and so the driver's warm path. `grid` says where the grid comes from, unless that is left to
-    the driver. `code` tells apart what is compiled. `idle` means that the grid has no workgroup: outputs are zero and
+    the driver, and `numbers` are the parameters on whose values it depends: where, which, and what makes their bytes.
+    `code` tells apart what is compiled. `idle` means that the grid has no workgroup: outputs are zero and
     nothing runs.
     """
 
-    __slots__ = ("code", "config", "counts", "grid", "idle", "inputs", "outputs", "program", "request", "targets")
+    __slots__ = (
+        "code", "config", "counts", "grid", "idle", "inputs", "numbers", "outputs", "program", "request", "targets",
+    )  # fmt: skip
 
     def __init__(
-        self, kernel: Kernel, form: ArgumentLayout, program: Program, arrays: Mapping[str, Array], options: Options
+        self,
+        kernel: Kernel,
+        form: ArgumentLayout,
+        program: Program,
+        arrays: Mapping[str, Array],
+        options: Options,
+        values: Sequence[Any],
     ) -> None:
         self.program = program
         self.request = options.config
@@ -195,11 +214,12 @@ class CallPlan:
         )
         self.targets = tuple((o.at, o) for o in self.outputs if o.at is not None)
         self.counts = {p.name: math.prod(shapes[p.name]) for p in kernel.params if p.role == "out" and not p.count}
-        workgroup = options.config.workgroup_override or program.workgroup_size
-        read = {p.name: arrays[p.name].shape for p in kernel.params if p.role == "in"}
-        results = {p.name: shapes[p.name] for p in kernel.params if p.role == "out"}
-        results |= {p.name: arrays[p.name].shape for p in kernel.params if p.role == "inout"}
-        grid, why = choose_grid(kernel.__name__, program, read, results, options, workgroup)
+        given = {p.name: arrays[p.name].size for p in kernel.params if p.role in ("in", "inout")}
+        results = frozenset(p.name for p in kernel.params if p.role in ("out", "inout"))
+        lengths = given | {p.name: math.prod(shapes[p.name]) for p in kernel.params if p.role == "out"}
+        self.numbers = options.deciding_numbers(kernel, form, program)
+        numbers = {name: int.from_bytes(write(values[at]), byteorder) for at, name, write in self.numbers}
+        grid, why = choose_grid(kernel.__name__, program, lengths, results, numbers, options)
         self.grid: Decision | None = None
         if grid is not None:
             self.grid = grid_from(grid, given=why if options.gives_grid else None, covers=why)

@@ -90,15 +90,33 @@ class Call:
             signature += (value.dtype, value.shape, flags.c_contiguous and (flags.writeable or p.role == "in"))
         key = tuple(signature) if options is NO_OPTIONS else (*signature, options.key)
         plan = kernel._plans.get(key)
-        if plan is None:
-            arrays = {p.name: check_array(p, values[at]) for at, p in form.buffers if values[at] is not None}
-            plan = kept(kernel._plans, key, CallPlan(kernel, form, program, arrays, options))
+        if plan is None or plan.numbers:
+            plan = self._find_plan(key, plan, form, program, options)
         self.plan = plan
         if len(plan.targets) > 1:
             self._check_targets_apart()
         self.inputs: list[Any] = []  # in a plain loop: a comprehension costs a warm call 0.1 us more
         for at, make in plan.inputs:
             self.inputs.append(values[at] if make is None else make(values[at]))
+
+    def _find_plan(
+        self, key: tuple[object, ...], known: CallPlan | None, form: ArgumentLayout, program: Program, options: Options
+    ) -> CallPlan:
+        """The plan for these arrays, if need be for these numbers. A known one tells which of them matter."""
+        plans, values = self.kernel._plans, self.values
+        matter = options.deciding_numbers(self.kernel, form, program) if known is None else known.numbers
+        exact = (*key, *(write(values[at]) for at, _, write in matter))
+        plan = plans.get(exact)
+        if plan is None:
+            plan = kept(plans, exact, self._make_plan(form, program, options))
+        if known is None:
+            plans[key] = plan
+        return plan
+
+    def _make_plan(self, form: ArgumentLayout, program: Program, options: Options) -> CallPlan:
+        values = self.values
+        arrays = {p.name: check_array(p, values[at]) for at, p in form.buffers if values[at] is not None}
+        return CallPlan(self.kernel, form, program, arrays, options, values)
 
     def _move(self, form: ArgumentLayout, program: Program, options: Options) -> None:
         """An argument lives on a device: this becomes a call of that kind. Others pay nothing for the choice."""

@@ -1,19 +1,18 @@
-"""How much runs: the grid of a kernel call, from its options or from its arrays and the way the kernel indexes them.
+"""How much runs: the grid of a kernel call, from its options, or from what its invocations write.
 
-An invocation that stores nothing inside an array might as well not run. So results decide where the kernel writes them
-at its own id, and what it reads decides where it writes elsewhere; a call of which neither is known, and whose arrays
-differ, is refused.
+A call runs every invocation that can write something. Where neither the index of a write nor an `if` around it says
+which these are, the arrays that it reads by id do; a call of which nothing is known is refused.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from ..driver.contract.values import Dims
-from ..driver.plan.grid import axes_of, check_grid, grid_for_domain, visits_everything
-from ..driver.plan.reach import Access, Reach, reach_of
+from ..driver.plan.extent import FAR, Extent
+from ..driver.plan.grid import check_grid, grid_for_domain, visits_everything
+from ..driver.plan.reach import Write, reach_of
 from ..errors import ArgumentValueError
 
 if TYPE_CHECKING:
@@ -21,13 +20,21 @@ if TYPE_CHECKING:
     from .bind import Options
 
 Shape = tuple[int, ...]
-Shapes = Mapping[str, Shape]
 
 
 def choose_grid(
-    kernel: str, program: Program, read: Shapes, results: Shapes, options: Options, workgroup: Dims
+    kernel: str,
+    program: Program,
+    arrays: Mapping[str, int],
+    results: frozenset[str],
+    numbers: Mapping[str, int],
+    options: Options,
 ) -> tuple[Dims | None, str]:
-    """The grid that the caller or the arrays ask for, and which of them; None leaves one dimension to the driver."""
+    """The grid that the caller asks for, or the kernel with arrays of these lengths and these numbers, and why.
+
+    None leaves one dimension to the driver.
+    """
+    workgroup = options.config.workgroup_override or program.workgroup_size
     if options.config.grid_override is not None:
         return options.config.grid_override, "config.grid_override of the call"
     if options.grid is not None:
@@ -35,16 +42,18 @@ def choose_grid(
         return check_grid((x, y, z), workgroup), "grid= of the call"
     if options.extent is not None:
         return _covering(options.extent, workgroup, "domain= of the call")
-    seen, thick = axes_of(program), 3 if workgroup[2] > 1 else 2 if workgroup[1] > 1 else 1
-    if seen > 1 or thick > 1:
-        rank, why = (
-            (thick, f"has a {thick}-D workgroup") if thick >= seen else (seen, f"reads the {'xyz'[seen - 1]} axis")
-        )
-        everything = {**results, **read} if visits_everything(program) else results
-        name, domain = _plane(f"{kernel} {why}", rank, results, everything)
-        _check_plane(f"{kernel} {why}", _Use(program, read, results), domain)
-        return _covering(domain, workgroup, f"the shape of {name}")
-    return _line(kernel, program, _Use(program, read, results), workgroup)
+    reach = reach_of(program)
+    lengths = {b.name: b.count for b in program.buffers} | dict(arrays)
+    if not reach.reads_ids and workgroup[1:] == (1, 1):
+        return None, ""
+    domain, why = _Call(kernel, Extent(reach, lengths, numbers)).domain()
+    grid, why = _covering(domain, workgroup, why)
+    if len(domain) == 1 and workgroup[1:] == (1, 1) and results:
+        everything = visits_everything(program) or any(b.is_workgroup for b in program.buffers)
+        longest = max(lengths[name] for name in (arrays if everything else results))
+        if grid == grid_for_domain((max(longest, 1),), workgroup):
+            return None, ""  # the driver takes the largest result, or the largest array
+    return grid, why
 
 
 def _covering(domain: Shape, workgroup: Dims, source: str) -> tuple[Dims, str]:
@@ -53,130 +62,86 @@ def _covering(domain: Shape, workgroup: Dims, source: str) -> tuple[Dims, str]:
     return grid, f"covers {many}, {source}, in workgroups of {each}"
 
 
-class _Use:
-    """The arrays of a call beside what the program does with them."""
+class _Call:
+    """The writes of a call, each with the invocations that get there."""
 
-    def __init__(self, program: Program, read: Shapes, results: Shapes) -> None:
-        self.reach: Reach = reach_of(program)
-        self.read, self.results = read, results
-        self.lengths = {b.name: b.count for b in program.buffers}
-        self.lengths |= {name: math.prod(shape) for name, shape in {**read, **results}.items()}
-        self.reads = [a for a in self.reach.accesses if a.buffer in read]
-        self.writes = [a for a in self.reach.accesses if a.buffer in results and a.writes]
+    def __init__(self, kernel: str, extent: Extent) -> None:
+        self.kernel, self.extent, self.reach = kernel, extent, extent.reach
 
-    def need(self, access: Access, axis: int = 0, most: bool = True) -> int | None:
-        if access.at is None:
-            return None
-        return self.reach.need(access.at, self.lengths[access.buffer], self.lengths, axis, most)
+    def domain(self) -> tuple[Shape, str]:
+        """So many invocations along each axis, and why."""
+        domain = [1, 1, 1]
+        why: dict[str, None] = {}
+        for axis in sorted(self.reach.axes | {0}):
+            found = [self._ids(w, axis) for w in self.reach.writes]
+            domain[axis], source = max(found, key=lambda f: f[0], default=(0, "write nothing"))
+            why[source] = None
+        return tuple(domain[: 1 + max(self.reach.axes, default=0)]), f"the invocations that {' and '.join(why)}"
 
-    def spreads(self, access: Access, *axes: int) -> bool:
-        return access.at is not None and self.reach.spreads(access.at, frozenset(axes))
+    def _ids(self, w: Write, axis: int) -> tuple[int, str]:
+        """So many ids along an axis get to a write, or matter to it, and what they do."""
+        extent = self.extent
+        found, why = extent.confined(w, axis), f"write {w.buffer}" if w.buffer else "trap"
+        if found is not None and self._is_its_own(w, axis):
+            return found, why
+        reads, axes, is_settled = self.reach.sources(w)
+        if found is None and axis not in axes and is_settled and not w.is_atomic:
+            return 1, why  # each of them writes the same
+        if found is None:
+            found, source = self._read_ids(w, axis, reads)
+            why = f"read {source} by id"
+        steps = [extent.step(p, axis) for p in (w.at or {}, *(f.small for f in w.facts))]
+        steps += [extent.read_step(r, axis) for r in reads or ()]
+        step = min((s for s in steps if s is not None), default=found)
+        if found > step:
+            raise ArgumentValueError(
+                f"{self._name(w)} from a loop over an array that begins at gid.{'xyz'[axis]} and goes in steps of "
+                f"{step}, and {found} invocations would go over it more than once",
+                fix=f"pass {self._example(axis, step)}, so that they meet every element once",
+            )
+        return found, why
 
-    def goes_along(self, access: Access) -> frozenset[int]:
-        """The axes along which it reads other elements; none where memory or a loop says which."""
-        if access.at is None or self.reach.repeats(access.at):
-            return frozenset()
-        return self.reach.axes(access.at)
-
-    def read_counts(self, most: bool) -> dict[str, int]:
-        """Invocations that each input asks for. A neighbour on the left counts only if nothing else does."""
-        found: dict[str, int] = {}
-        left: dict[str, int] = {}
-        for a in self.reads:
-            if (n := self.need(a, most=most)) is not None and a.at is not None:
-                counts = left if n > self.lengths[a.buffer] and a.at.get((), 0) < 0 else found
-                counts[a.buffer] = max(n, counts.get(a.buffer, 0))
-        return left | found
-
-
-def _line(kernel: str, program: Program, use: _Use, workgroup: Dims) -> tuple[Dims | None, str]:
-    arrays = {**use.read, **use.results}
-    if len(arrays) > 1 and len({use.lengths[name] for name in arrays}) == 1:
-        return None, ""  # they agree
-    everything = visits_everything(program) or any(b.is_workgroup for b in program.buffers)
-    covered = max((use.lengths[name] for name in (arrays if everything else use.results)), default=0)
-    asked = [(a, use.need(a, most=not everything)) for a in use.writes]
-    counts: dict[str, int] = {}
-    for a, n in asked:
-        counts[a.buffer] = max(n or 0, counts.get(a.buffer, 0))
-    if everything:
-        counts = use.read_counts(most=False) or counts
-    elif use.reach.traps or any(n is None for _, n in asked):
-        counts |= use.read_counts(most=True)
-    longest = max(counts, key=lambda name: counts[name], default="")
-    runs = max(covered, counts.get(longest, 0))
-    lost = [a.buffer for a, n in asked if n is None and not use.spreads(a, 0)]
-    if lost and not everything:
-        for a in use.reads:
-            if use.lengths[a.buffer] > runs and use.need(a) is None and use.goes_along(a):
-                size = use.lengths[a.buffer]
-                raise ArgumentValueError(
-                    f"{kernel} reads {a.buffer} of {size} elements at an index that it computes from its id and writes "
-                    f"{lost[0]} of {use.lengths[lost[0]]} at another: how many invocations there are is not clear",
-                    fix=f"pass domain={size} for one for each element of {a.buffer}, or domain={runs}",
-                )
-    if runs <= covered or not use.results:
-        return None, ""  # the driver takes the largest result, or the largest array
-    how = "writes" if longest in use.results else "reads"
-    source = f"what {longest} of {use.lengths[longest]} elements asks for where it {how} it"
-    return _covering((runs,), workgroup, source)
-
-
-def _plane(why: str, rank: int, results: Shapes, everything: Shapes) -> tuple[str, Shape]:
-    """The domain of a kernel with two or three axes: the shape that its results of so many axes have in common, and the
-    first of these. It has an invocation for every element of `everything`.
-    """
-    fix = f"pass {_example(rank)} or grid=(x, y, z)"
-    listed = ", ".join(f"{name} {shape}" for name, shape in results.items()) or "none"
-    found = {shape: name for name, shape in reversed(list(results.items())) if len(shape) == rank}
-    if not found:
-        raise ArgumentValueError(
-            f"{why} and no result has {rank} axes: {listed}", fix=f"{fix}, or a result of {rank} axes"
+    def _is_its_own(self, w: Write, axis: int) -> bool:
+        """Whether the id itself is where it writes, whatever loops it goes through."""
+        return (
+            self.extent.step(w.at or {}, axis) is None and self.extent.confined(w._replace(facts=()), axis) is not None
         )
-    if len(found) > 1:
-        raise ArgumentValueError(f"{why} and its results differ in shape: {listed}", fix=fix)
-    ((domain, source),) = found.items()
-    for name, shape in everything.items():
-        if math.prod(shape) > math.prod(domain):
-            raise ArgumentValueError(
-                f"{why} and {name} of shape {shape} has more elements than a result of shape {domain} has invocations",
-                fix=fix,
-            )
-    return source, domain[::-1]
 
+    def _read_ids(self, w: Write, axis: int, reads: tuple[int, ...] | None) -> tuple[int, str]:
+        """So many ids along an axis read something for a write, and of which array."""
+        extent, of = self.extent, self.reach.reads
+        counts: dict[str, int] = {}
+        left: dict[str, int] = {}
+        for r in reads or ():
+            if (n := extent.asked(r, axis)) is not None:
+                among = left if n > extent.lengths[of[r].buffer] and extent.is_left(r) else counts
+                among[of[r].buffer] = max(n, among.get(of[r].buffer, 0))
+        counts = left | counts
+        source = max(counts, key=lambda name: counts[name], default="")
+        unknown = [r for r in reads or () if extent.asked(r, axis) is None and axis in self.reach.axes_of(of[r].at)]
+        if source:
+            unknown = [r for r in unknown if not extent.is_explained(*of[r], axis, counts[source])]
+        if unknown or not source or not extent.is_explained(w.buffer, w.at or {}, axis, FAR):
+            self._refuse(w, axis, of[unknown[0]].buffer if unknown else "")
+        return counts[source], source
 
-def _example(rank: int) -> str:
-    return f"domain=({', '.join(('width', 'height', 'depth')[:rank])})"
+    def _refuse(self, w: Write, axis: int, unknown: str) -> NoReturn:
+        at = f"gid.{'xyz'[axis]}"
+        said = f", nor does the index of {unknown}, which it reads" if unknown else ""
+        some = f", such as {self._example(axis, self.extent.lengths[unknown])}" if unknown else ""
+        raise ArgumentValueError(
+            f"{self._name(w)}, and no index and no if around it says how far {at} goes{said}",
+            fix=f"pass {self._example(axis, None)}{some}, or write inside `if {at} < n` of a length or number",
+        )
 
+    def _name(self, w: Write) -> str:
+        return f"{self.kernel} writes {w.buffer}" if w.buffer else f"{self.kernel} traps"
 
-def _check_plane(why: str, use: _Use, domain: Shape) -> None:
-    """Refuse a domain of the results' shape where they are written across it, or anywhere and inputs are larger."""
-    lost = ""
-    for a in use.writes:
-        result, shape = a.buffer, use.results[a.buffer]
-        if a.at is not None and shape[::-1] == domain and domain[0] != domain[1] and use.reach.is_across(a.at):
-            given, turned = (", ".join(map(str, d)) for d in (domain, (domain[1], domain[0], *domain[2:])))
-            raise ArgumentValueError(
-                f"{why} and writes {result} of shape {shape} with gid.y along its last axis, where "
-                f"gid.x goes without domain=",
-                fix=f"pass domain=({turned}), or write [gid.y * width + gid.x]; domain=({given}) runs it as it is",
-            )
-        if not use.spreads(a, *range(len(domain))):
-            lost = lost or result
-    if not lost:
-        return
-    for a in use.reads:
-        axes, shape = use.goes_along(a), use.read[a.buffer]
-        if len(shape) == len(domain):
-            larger = any(shape[::-1][axis] > domain[axis] for axis in axes)
-        else:
-            need = use.need(a, min(axes)) if len(axes) == 1 else None
-            covers = domain[min(axes)] if need is not None else math.prod(domain)
-            larger = bool(axes) and (use.lengths[a.buffer] if need is None else need) > covers
-        if larger:
-            meant = f"domain={shape[::-1]}" if len(shape) == len(domain) else _example(len(domain))
-            raise ArgumentValueError(
-                f"{why}, writes {lost} of shape {use.results[lost]} at a computed index and reads {a.buffer} of shape "
-                f"{shape} by its id: how many invocations there are is not clear",
-                fix=f"pass {meant} for one for each element of {a.buffer}, or domain={domain}",
-            )
+    def _example(self, axis: int, ids: int | None) -> str:
+        rank = 1 + max(self.reach.axes, default=0)
+        if rank == 1:
+            return f"domain={ids or '(number of invocations)'}"
+        names: list[str] = ["width", "height", "depth"][:rank]
+        if ids is not None:
+            names[axis] = str(ids)
+        return f"domain=({', '.join(names)})"

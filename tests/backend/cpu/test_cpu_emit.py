@@ -366,6 +366,17 @@ def test_guards_of_whole_tiles_leave_no_mask():
     assert "masked" in text
 
 
+def test_a_guard_inside_one_that_cannot_be_told_for_a_tile_stays():
+    @vyre.kernel(workgroup=16)
+    def inner(x: In[u32], out: Out[u32]):
+        place = gid.x * 8 | gid.x // 16
+        if place < len(x):  # noqa: SIM102 - one inside the other
+            if gid.x < len(out):
+                out[gid.x] = x[place]
+
+    agree(case_of(inner.program, [np.arange(40, dtype=np.uint32)], (3, 1, 1), out=48))
+
+
 # ---- barriers, subgroups --------------------------------------------------------------------------------------------
 
 

@@ -85,7 +85,7 @@ def test_without_a_backend_the_others_are_told(capsys, monkeypatch):
     "words, text",
     [
         (["saxpy.py"], "saxpy needs alpha, x, y. Fix: add --input alpha=1"),
-        (["kernels.py"], "has 6 kernels"),
+        (["kernels.py"], "has 7 kernels"),
         (["nope.py", *GIVEN], "there is no file nope.py"),
         (["no/such", *GIVEN], "there is no file no/such"),
         (["saxpy.py", "-i", "alpha=1", "-i", "x=zeros:3", "-i", "y=zeros:4"], "Fix: pass --sizes out=N"),

@@ -107,6 +107,11 @@ def four(out: Out[u32, 4]):
     out[gid.x] = gid.x
 
 
+@vyre.kernel
+def last_id(x: In[f32], out: Out[f32]):
+    out[0] = x[gid.x % len(x)] + f32(gid.x)
+
+
 def blurred(image: np.ndarray) -> np.ndarray:
     padded = np.pad(image, 1, mode="edge")
     total = np.zeros_like(image)
@@ -358,7 +363,7 @@ W = np.arange(4, dtype=np.uint32)
         (lambda: saxpy(1.0, F, F[:3]), ValueError, "differ", 'sizes={"out": n}'),
         (lambda: saxpy(1.0, F, F.reshape(2, 2)), ValueError, "differ", 'sizes={"out": n}'),
         (lambda: scale(F, F), ValueError, "4 elements", "pass 3 elements"),
-        (lambda: blur(F, 2, 2), ValueError, "2-D workgroup", "domain=(width, height)"),
+        (lambda: last_id(F), ValueError, "how far gid.x goes", "pass domain=(number of invocations)"),
         (lambda: echo(u32)(1), ValueError, "how long out is", 'sizes={"out": n}'),
         (lambda: copy_words(W, out=[0]), TypeError, "list", "NumPy array of uint32"),
         (lambda: copy_words(W, out=np.zeros(8, np.uint32)[::2]), ValueError, "contiguous", "ascontiguousarray"),

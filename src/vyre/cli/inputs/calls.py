@@ -130,8 +130,8 @@ def oracle_id() -> str:
 
 _AS_OPTIONS = (
     (re.compile(r'sizes=\{"(\w+)": (?:n|\.\.\.)\}'), r"--sizes \1=N"),
-    (re.compile(r"\bdomain=\(width, height\)"), "--domain WIDTHxHEIGHT"),
-    (re.compile(r"\bgrid=\(x, y, z\)"), "--grid XxYxZ"),
+    (re.compile(r"\bdomain=\(number of invocations\)"), "--domain N"),
+    (re.compile(r"\bdomain=\(?(\w+(?:, \w+)*)\)?"), lambda m: f"--domain {m[1].upper().replace(', ', 'x')}"),
     (re.compile(r"\bpass (\w+)=\.\.\."), r"pass --input \1=NUMBER"),
 )
 """What a call advises, and how a command line spells it."""

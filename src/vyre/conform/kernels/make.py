@@ -59,6 +59,8 @@ class _Maker(Statements):
         arrays, scalars = self.declared(dims, alike, way)
         i, guard = self.linear(dims, grid, workgroup, scalars)
         body = self.body(lanes, workgroup, i, guard)
+        if way == "inferred" and guard is None and not all(map(self.is_by_id, self.outs)):
+            way = "domain"  # which of the places are inside the array is not for the model to say
         if way == "inferred" and rank == 1:  # one workgroup at least, also for nothing
             grid = (max(1, grid[0]),)
         x, y, z = (*grid, 1, 1)[:3]
@@ -182,6 +184,11 @@ class _Maker(Statements):
             case 3:
                 return [E("-", "u32", (self.num_at(rng.randint(0, 300)), i))]
         return [i]
+
+    def is_by_id(self, out: Owned) -> bool:
+        """Whether it is written at the number of the lane, from the front or the back."""
+        (place, *more) = out.places
+        return not more and (place == self.ids[0] or (place.op == "-" and place.args[0].op == "-"))
 
     # -- the body
 

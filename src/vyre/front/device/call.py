@@ -60,9 +60,15 @@ class DevicePlan(CallPlan):
     __slots__ = ("sized", "slots")
 
     def __init__(
-        self, kernel: Kernel, form: ArgumentLayout, program: Program, arrays: Mapping[str, Any], options: Options
+        self,
+        kernel: Kernel,
+        form: ArgumentLayout,
+        program: Program,
+        arrays: Mapping[str, Any],
+        options: Options,
+        values: Sequence[Any],
     ) -> None:
-        super().__init__(kernel, form, program, arrays, options)
+        super().__init__(kernel, form, program, arrays, options, values)
         makers = {b.name: make for b, (_, make) in zip(program.host_inputs, self.inputs, strict=True)}
         outputs = {o.name: k for k, o in enumerate(self.outputs)}
         slots = []
@@ -120,14 +126,18 @@ class DeviceCall(Call):
             )
         key = tuple(signature) if options is NO_OPTIONS else (*signature, options.key)
         plan = kernel._plans.get(key)
-        if plan is None:
-            arrays = {p.name: _checked(p, values[at]) for at, p in form.buffers if values[at] is not None}
-            plan = kept(kernel._plans, key, DevicePlan(kernel, form, program, arrays, options))
+        if plan is None or plan.numbers:
+            plan = self._find_plan(key, plan, form, program, options)
         assert isinstance(plan, DevicePlan)
         self.plan = plan
         self._keep_apart(form)
         if numbers is not None and all(map(operator.is_, values, self.given)):
             self._make_ready(numbers)
+
+    def _make_plan(self, form: ArgumentLayout, program: Program, options: Options) -> DevicePlan:
+        values = self.values
+        arrays = {p.name: _checked(p, values[at]) for at, p in form.buffers if values[at] is not None}
+        return DevicePlan(self.kernel, form, program, arrays, options, values)
 
     def _make_ready(self, numbers: tuple[object, ...]) -> None:
         """If all memory of the call is there, the next call over the same arrays has nothing to look at."""

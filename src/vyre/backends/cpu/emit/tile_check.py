@@ -30,14 +30,15 @@ def held_conditions(kernel: Kernel) -> tuple[dict[int, bool], TileCheck | None]:
     needs: dict[Ins, None] = {}
     guards = _guards(kernel.body)
     elsewhere = Counter(id(item.condition) for item in walk(kernel.body) if isinstance(item, If))
-    elsewhere.subtract(id(condition) for condition, _ in guards)
-    for condition, truth in guards:
-        if elsewhere[id(condition)]:
-            continue  # a branch that stays asks it too, and lanes may disagree there
-        found = _proof(ranges, condition, truth)
+    elsewhere.subtract(id(condition) for condition, _, _ in guards)
+    for condition, truth, encloses in guards:
+        # a branch that stays may ask it too, and lanes may disagree there
+        found = None if elsewhere[id(condition)] else _proof(ranges, condition, truth)
         if found is not None:
             held[id(condition)] = truth
             needs.update(dict.fromkeys(found))
+        elif encloses:
+            break  # this branch stays, with all that is inside
     if not needs:
         return held, kernel.check
     return held, ranges.check((*needs, kernel.check.ok) if kernel.check else needs)
@@ -67,14 +68,14 @@ def unused(kernel: Kernel, held: Mapping[int, bool]) -> frozenset[int]:
     return frozenset(found)
 
 
-def _guards(body: Body) -> list[tuple[Ins, bool]]:
-    """Conditions that must be true, or false, for the kernel to change memory."""
-    found: list[tuple[Ins, bool]] = []
+def _guards(body: Body) -> list[tuple[Ins, bool, bool]]:
+    """Conditions that must be true, or false, for the kernel to change memory, and whether they enclose the next."""
+    found: list[tuple[Ins, bool, bool]] = []
     while True:
         active = []
         for item in body:
             if isinstance(item, If) and not item.orelse and [i.op for i in item.then] == ["return"]:
-                found.append((item.condition, False))
+                found.append((item.condition, False, False))
             elif any(map(_changes, walk([item]))):
                 active.append(item)
         only = active[0] if len(active) == 1 else None
@@ -83,7 +84,7 @@ def _guards(body: Body) -> list[tuple[Ins, bool]]:
         then, orelse = ([i for i in walk(inner) if _changes(i)] for inner in bodies(only))
         if then and orelse:
             return found
-        found.append((only.condition, bool(then)))
+        found.append((only.condition, bool(then), True))
         body = only.then if then else only.orelse
 
 
