@@ -224,7 +224,7 @@ def main(words: Sequence[str] | None = None) -> int:
         if as_json:
             _print_failure(_Unexpected("interrupted", fix="run it again"), "KeyboardInterrupt")
         return _report("interrupted", INTERRUPTED)
-    except BrokenPipeError:  # whoever read our output has seen enough
+    except BrokenPipeError:  # the reader of our output has seen enough
         silence()
         return PIPE_CLOSED
     except SystemExit:  # the shell's completion ends by it
@@ -280,12 +280,12 @@ def _print_failure(error: VyreError, name: str) -> None:
     try:
         print_json(ErrorDocument(error=failure))
         sys.stdout.flush()
-    except OSError:  # nobody reads it, or there is no place for it; stderr still says what happened
+    except OSError:  # its reader is gone, or the disk is full; stderr still says what happened
         silence()
 
 
 class _Unexpected(VyreError):
-    """An exception that nobody meant to raise."""
+    """An exception that no code raises on purpose."""
 
     code = ErrorCode.Unknown
 

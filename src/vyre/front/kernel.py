@@ -290,7 +290,7 @@ def _param_of(buffer: BufferDecl) -> Param:
         count, rest = divmod(part[1] - part[0], buffer.element.size or 1)
         if rest or role != "out":
             raise ArgumentValueError(
-                f"{buffer.name} gives back a part of itself that is no array of {buffer.element.name}",
+                f"{buffer.name} gives back a part of itself that is not an array of {buffer.element.name}",
                 fix="dispatch the program by slots: vyre.compile(program).dispatch([...])",
             )
     if buffer.name in RESERVED:

@@ -17,9 +17,9 @@ from ..foundation.ir.visit import Steps, run_nested
 from .kernel_ir import PURE, Body, If, Ins, Kernel, Local, Loop, Statement, bodies, walk
 
 MEETS = frozenset(("barrier", "subgroup"))
-"""What all lanes of a workgroup come to."""
+"""Instructions that all lanes of a workgroup reach together."""
 _ANYWHERE = (PURE | {"get"}) - {"div", "rem"}
-"""What may be done although nobody needs it. A divisor may be known not to be zero where the branch is taken."""
+"""Instructions that may run without need. Division is not one: only the branch may know that a divisor is not zero."""
 
 
 class _Reached(NamedTuple):

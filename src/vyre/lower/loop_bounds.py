@@ -50,7 +50,7 @@ def turns_of(kernel: Kernel) -> Turns:
 def most_turns(
     turns: Turns, lengths: Sequence[int], word: Word | None = None, grid: Sequence[int] | None = None
 ) -> int | None:
-    """Turns of all loops of an invocation, at most; None: nobody can say.
+    """Turns of all loops of an invocation, at most; None: unknown.
 
     `lengths` are those of the buffers by slot, `grid` the workgroups along each axis.
     """
@@ -154,7 +154,7 @@ class _Steps:
             self.steps.append(step)
         return found
 
-    # -- stop - start, where both grow with something that nobody knows
+    # -- stop - start, where both grow with the same unknown
 
     def differences(self, start: int, stop: int) -> list[list[Any]]:
         """What the trips never exceed unless there are none: `(stop - start) mod 2^32`, for each of what a minimum is

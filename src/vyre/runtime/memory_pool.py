@@ -96,7 +96,7 @@ class MemoryPool:
             try:
                 ended = ticket.done()
             except VyreError:
-                continue  # nobody knows what still happens to this memory
+                continue  # the device may still write to this memory
             if not ended:
                 self.give_after(ticket, pieces)
                 continue

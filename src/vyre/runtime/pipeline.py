@@ -85,7 +85,7 @@ class _Planned:
         return self.round is not None and self.round() is not None
 
     def take(self, session: Session) -> _Repeat | None:
-        """The device's faster way, if there is one by now and nobody uses it."""
+        """The device's faster way, if there is one by now and no other thread uses it."""
         try:
             return self.repeats.pop()
         except IndexError:
@@ -398,10 +398,10 @@ class WorkPending(PendingDispatch):
         try:
             return ticket.done()
         except VyreError:
-            return True  # it has failed, which is told to whoever asks for the result
+            return True  # it has failed; a caller that asks for the result is told
 
     def settle(self) -> None:
-        """Wait for the result and keep it, or the failure: whoever holds the handle is told. Never on a lost device."""
+        """Wait for the result and keep it, or the failure, for the handle's holder. Never on a lost device."""
         with suppress(Exception):
             while not self._work.session.lost:
                 with suppress(TimeoutError):

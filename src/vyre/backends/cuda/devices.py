@@ -33,7 +33,7 @@ _UNREADABLE = frozenset((200, 209, 218, 222, 300))
 _LOST = frozenset((
     4, 46, 101, 201, 214, 220, 226, 400, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 810, 999,
 ))  # fmt: skip
-"""A kernel faulted, the hardware did, or the context is no longer there: no call succeeds from now on."""
+"""A kernel faulted, the hardware did, or the context is gone: no call succeeds from now on."""
 CAPTURING = 900
 _CAPTURE = range(CAPTURING, 909)
 """Another library captures a graph, which most calls may not be part of."""
@@ -51,7 +51,7 @@ _LIBRARIES = (
 
 
 def library() -> Any:
-    """The binding, imported by the first who needs it."""
+    """The binding, imported by the first call."""
     from cuda.bindings import driver  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
     return driver

@@ -108,7 +108,7 @@ class ReferenceBackend(VyreBackend):
         with self._lock:
             pending = tuple(self._pending)
         for future in pending:
-            future.exception()  # the failure belongs to whoever holds the handle
+            future.exception()  # the holder of the handle gets the failure
 
     def shutdown(self) -> None:
         if self._process != os.getpid():

@@ -66,7 +66,7 @@ def record_of(adapter: Any) -> Record:
     info = adapter.info
     key = json.dumps([__version__, binding_gaps.version(), sorted((k, str(v)) for k, v in info.items())])
     name = record_name("wgpu", key)
-    with _asking:  # who comes meanwhile finds it remembered
+    with _asking:  # a thread that waits here finds the answer remembered
         if (known := _recalled(name, key)) is not None:
             return known
         try:

@@ -79,7 +79,7 @@ def show(
     for variable in document["unknown_variables"]:
         close = get_close_matches(variable, [row["variable"] for row in document["settings"]], 1)
         hint = f"; did you mean {close[0]}?" if close else ""
-        print(f"{variable} is set and is no setting{hint}", file=sys.stderr)
+        print(f"{variable} is set and is not a setting{hint}", file=sys.stderr)
 
 
 def collect() -> Document:

@@ -35,7 +35,7 @@ MAX_PROGRAM_BYTES = 64 << 20
 WIRE_MAGIC = b"VYRE"
 ENVELOPE = b"vyre_ir "
 MODULE_PREFIX = "vyre_file_"
-"""Modules of kernel files, so that `random.py` hides nobody's module; not `__main__`, whose scripts would run."""
+"""Modules of kernel files, so that `random.py` hides no other module; not `__main__`, whose scripts would run."""
 _GENERATOR = re.compile(r"(random|zeros|ones|arange):(.*)", re.DOTALL)
 _NPY, _ZIP = b"\x93NUMPY", b"PK\x03\x04"
 _BEGIN = re.compile(r"^\s*program\b", re.MULTILINE)
@@ -63,7 +63,7 @@ def load(spec: str) -> Loaded:
     if path.suffix == ".py":
         return Loaded(_choose(path, _kernels(path), name), str(path), "python")
     if name is not None:
-        raise ArgumentValueError(f"{path} is no Python file and holds one program", fix=f"write {path} alone")
+        raise ArgumentValueError(f"{path} is not a Python file and holds one program", fix=f"write {path} alone")
     from ...front.kernel import Kernel
 
     program, form = _read_program(path)
@@ -250,7 +250,7 @@ def whole(text: str, where: str) -> int:
         except (ValueError, OverflowError):
             number = -1
     if number < 0:
-        raise ArgumentValueError(f"{where}: {text!r} is no whole number of 0 or more", fix="write one, such as 1000")
+        raise ArgumentValueError(f"{where}: {text!r} is not a whole number of 0 or more", fix="write one, such as 1000")
     return number
 
 
@@ -282,7 +282,7 @@ def number(option: str, name: str, text: str) -> int | float | bool:
             return read()
         except ValueError:
             continue
-    raise ArgumentValueError(f"{option} {name}={text} is no number", fix=f"write a number: {option} {name}=2")
+    raise ArgumentValueError(f"{option} {name}={text} is not a number", fix=f"write a number: {option} {name}=2")
 
 
 # ---- inputs ---------------------------------------------------------------------------------------------------------
@@ -411,7 +411,7 @@ def _from_file(name: str, text: str, element: DataType, *, scalar: bool) -> Arra
     path, dtype = Path(text), ARRAY_DTYPES[element.name]
     if exists(path) and not isfile(path):
         raise ArgumentValueError(
-            f"--input {name}={text} is no plain file", fix="name a file, or copy it into one first"
+            f"--input {name}={text} is not a plain file", fix="name a file, or copy it into one first"
         )
     if not isfile(path):
         near = difflib.get_close_matches(path.name, _siblings(path), 1, 0.75)
@@ -437,7 +437,7 @@ def _from_file(name: str, text: str, element: DataType, *, scalar: bool) -> Arra
             )
         if nbytes % dtype.itemsize:
             raise ArgumentValueError(
-                f"{text} has {nbytes} bytes, which is no whole number of {element.name}",
+                f"{text} has {nbytes} bytes, which is not a whole number of {element.name}",
                 fix=f"pass a multiple of {dtype.itemsize} bytes, or a .npy file",
             )
         return np.fromfile(path, dtype)
@@ -462,7 +462,7 @@ def _load_npy(path: Path) -> Array:
     except Exception as e:  # a header is parsed as Python, and fails in as many ways
         said = textwrap.shorten(str(e), 200)
         raise ArgumentValueError(
-            f"{path} is no array file: {said}", fix=f"write it with np.save({path.name!r}, array)"
+            f"{path} is not an array file: {said}", fix=f"write it with np.save({path.name!r}, array)"
         ) from e
 
 

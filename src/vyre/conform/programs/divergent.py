@@ -206,7 +206,7 @@ class _Lanes:
         return self.expr(t, depth)
 
     def varying(self, t: DataType) -> Expr:
-        """A value that no one knows before the program runs."""
+        """A value that is unknown before the program runs."""
         return Cast(t, Load("few", self.own & 3)) if can_cast(u32, t) else self.leaf(t)
 
     def leaf(self, t: DataType) -> Expr:
@@ -340,7 +340,7 @@ class _Lanes:
         return [Store(out.name, Select(self.condition(), self.own, wild), self.expr(out.element))]
 
     def count_up(self, depth: int) -> list[Node]:
-        """An order-free atomic that nobody looks at."""
+        """An order-free atomic with an unused result."""
         self.made += 1
         at = self.rng.choice((self.own % 3, lit(0), self.index(self.bins), self.own, Load("few", lit(0))))
         return [Let(f"old{self.made}", Atomic(self.bin_op, "bins", at, self.expr(self.bins.element)))]

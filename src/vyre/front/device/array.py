@@ -139,7 +139,7 @@ class DeviceBuffer:
         )
 
     def free(self) -> None:
-        """Let go of the memory now; a second call does nothing. Who was lent it keeps it."""
+        """Let go of the memory now; a second call does nothing. A library that was lent it keeps it."""
         self._home = self._memory = None
         self._number = next(_numbers)
 
@@ -238,7 +238,7 @@ class DeviceBuffer:
         if memory is not None:
             address = memory.span[0]
             memory.lend_to(-1)
-            exchange.release_to(_DEFAULT)  # who knows no streams, or takes no notice of ours, uses that one
+            exchange.release_to(_DEFAULT)  # a consumer that knows no streams, or ignores ours, uses that one
         return {
             "shape": self.shape,
             "typestr": self.dtype.str,
@@ -268,7 +268,7 @@ def _consumer_stream(exchange: DeviceExchange, stream: int | None) -> int | None
         return _DEFAULT
     if type(stream) is not int or stream == 0 or stream < -1:
         raise ArgumentValueError(
-            f"stream={shown(stream)} is no stream",
+            f"stream={shown(stream)} is not a stream",
             fix="pass the number of a stream, 1 for the default one, or -1 for none",
         )
     return stream

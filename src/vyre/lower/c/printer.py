@@ -56,7 +56,7 @@ class Printer(ABC):
 
     @abstractmethod
     def define(self, item: Ins, args: Sequence[str], name: str | None) -> Iterable[str]:
-        """Lines that do a load, atomic or subgroup operation and name what it gives; no name: nobody looks."""
+        """Lines that do a load, atomic or subgroup operation and name its value; no name: the value is not used."""
 
     @abstractmethod
     def act(self, item: Ins, args: Sequence[str]) -> Iterable[str]:

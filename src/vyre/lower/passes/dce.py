@@ -28,7 +28,7 @@ def dce(kernel: Kernel) -> None:
                 sets.setdefault(item.attr, []).append(item)  # type: ignore[union-attr, arg-type]
             for inner in bodies(item):
                 held.append((inner, item))
-    values: set[Ins] = set()  # whose value somebody uses
+    values: set[Ins] = set()  # whose value is used
 
     def need(item: Statement) -> None:
         if item not in needed:

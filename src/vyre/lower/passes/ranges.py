@@ -316,7 +316,7 @@ class Ranges:
         return ANY
 
     def _top(self, local: Local) -> int:
-        """What a local never exceeds, whoever sets it: conditions here say nothing about when that was."""
+        """A bound of a local over all its `set`s: conditions here say nothing about which one ran last."""
         if self._tops is None:
             self._tops = {}
             for item in walk(self.kernel.body):

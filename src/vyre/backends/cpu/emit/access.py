@@ -405,7 +405,7 @@ _NEUTRAL = {AtomicOp.AND: (-1, -1), AtomicOp.MIN: (-1, 0x7FFFFFFF), AtomicOp.MAX
 
 
 def _one_for_all(e: LaneValues, ins: Ins, index: str, value: Val, test: bool) -> None:
-    """All lanes change one location and nobody looks: combine what they bring, and go there once."""
+    """All lanes change one location and none uses the old value: combine what they bring, and go there once."""
     (op, buffer), w = ins.attr, e.w
     signed, kind, flags = ins.dtype == "i32", ty("u32", e.width), ty("bool", e.width)
     reduce = _RMW.get(op) or ("s" if signed else "u") + op.name.lower()

@@ -307,7 +307,7 @@ class _Tiles:
         if self.checked:
             w.lines[most] = "  %most = phi i64 " + ", ".join(f"[ {m}, %{b} ]" for b, _, m in arrivals)
         e.start("done")
-        if self.past:  # before anybody is told that the work is done
+        if self.past:  # before the caller is told that the work is done
             w.call("void", FENCE)
         w.line("ret void")
         head = "define internal void @tiles(ptr %shared, ptr %worker) #0 {"

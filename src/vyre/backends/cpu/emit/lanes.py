@@ -258,7 +258,7 @@ class Lanes(LaneFlow):
         return (1, parts if loops else 1) if gain > 0 else (width, parts)
 
     def _exports(self, body: Body) -> tuple[list[Local], list[Ins]]:
-        """Locals and values of a stretch that all lanes share and somebody else uses."""
+        """Locals and values of a stretch that all lanes share and another stretch uses."""
         changed = assigned(body)
         locals_ = [local for local in _touched(body) if local in changed and local in self.phases.shared_locals]
         return locals_, [i for i in body if isinstance(i, Ins) and id(i) in self.phases.exported]

@@ -56,7 +56,7 @@ def without(body: Body, held: Mapping[int, bool]) -> Body:
 
 
 def unused(kernel: Kernel, held: Mapping[int, bool]) -> frozenset[int]:
-    """Values that nobody needs once these conditions are known."""
+    """Values without a use once these conditions are known."""
     needed: set[int] = set()
     found: set[int] = set()
     for item in reversed(list(walk(kernel.body))):
@@ -88,7 +88,7 @@ def _guards(body: Body) -> list[tuple[Ins, bool]]:
 
 
 def _changes(item: object) -> bool:
-    """Whether somebody else could see that this was done."""
+    """Whether another lane or the host could see that this was done."""
     if not isinstance(item, Ins) or item.op not in ("store", "atomic", "trap", "return"):
         return False
     buffer = item.attr[1] if item.op == "atomic" else item.attr
@@ -96,7 +96,7 @@ def _changes(item: object) -> bool:
 
 
 def _proof(ranges: Ranges, condition: Ins, truth: bool) -> list[Ins] | None:
-    """What a tile must meet so that the condition has this truth for every lane; None where no one can say."""
+    """What a tile must meet so that the condition has this truth for every lane; None where that is unknown."""
     needs: list[Ins] = []
     unvisited = [(condition, truth)]
     while unvisited:

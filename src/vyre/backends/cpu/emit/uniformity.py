@@ -183,8 +183,8 @@ class Variance:
         return changed
 
     def _own(self, loop: Loop, before: Counter[Local]) -> None:
-        """Locals that are set just before a loop and else used in it only: what lanes that have left it would hold
-        nobody sees, so that an iteration may change them for all."""
+        """Locals that are set just before a loop and else used in it only: no lane reads its own after it has left, so
+        that an iteration may change them for all."""
         for local, count in _uses([loop]).items():
             if before.get(local, 0) and count + before[local] == self._uses[local]:
                 self.owned[local] = self.regions[id(loop.body)]

@@ -1,4 +1,4 @@
-"""Where do results lie? Small ones in fresh bytes, large ones in pages that come back when nobody looks at them.
+"""Where do results lie? Small ones in fresh bytes, large ones in pages that come back with the last view of them.
 
 A page that was used is warm: the first touch of a fresh one costs more than most kernels do with it.
 """

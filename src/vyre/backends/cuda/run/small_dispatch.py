@@ -78,7 +78,7 @@ class CudaRound(Round):
         self.outputs = [target.view[offsets[k] - first :][: slot.nbytes] for k, slot in enumerate(slots) if slot.read]
         self._launch = device.graphs.own(device, commands)
         self._mark, self._stream = device.mark(device.stream), address(device.stream)
-        self._sent = Sent(device, self._mark)  # the same each time, since nobody repeats it before it has ended
+        self._sent = Sent(device, self._mark)  # the same each time, since no thread repeats it before it has ended
         self._marked = True
 
     def go(self) -> Ticket:
@@ -98,7 +98,7 @@ class CudaRound(Round):
             if not device.closed:
                 device.hold(device.mark(device.stream), gives)
             elif getattr(self, "_marked", True) and (not hasattr(self, "_mark") or self._mark.ended()):
-                for give in gives:  # else nobody knows when the device lets go of it
+                for give in gives:  # else it is unknown when the device lets go of them
                     give()
 
 

@@ -81,7 +81,7 @@ class Loaded:
 
 
 def _built(device: OpenCLDevice, built: Built) -> Any:
-    """Build without the binding's own cache and warnings: ours is keyed by more, and a log is no failure."""
+    """Build without the binding's own cache and warnings: ours is keyed by more, and a log does not mean failure."""
     cl, context, target = device.cl, device.context, device.target
     make = cl._cl._Program
     program: Any = None

@@ -240,7 +240,7 @@ class _Compiler:
             case ir.Barrier():
                 return _barrier
             case _:
-                return lambda frame: None  # the mark of an indirect dispatch: whoever chose the grid has read it
+                return lambda frame: None  # the mark of an indirect dispatch, read when the grid was chosen
 
     def loop(self, node: ir.Loop) -> Statement:
         names, depth = self.names, len(self.names.scopes)
@@ -367,8 +367,8 @@ def _if(code: Code, dtype: DataType, then: Body, orelse: Body) -> Statement:
 
 
 class _Laps:
-    """The lanes still in a loop. The first ones to leave keep their values in `frame`, where the loop began; whoever
-    leaves later brings them there."""
+    """The lanes still in a loop. The first ones to leave keep their values in `frame`, where the loop began; lanes
+    that leave later bring theirs there."""
 
     __slots__ = ("assigned", "current", "final", "frame")
 

@@ -149,7 +149,7 @@ class Names:
 
 
 def compile_expr(root: ir.Expr, names: Names, *, unused: bool = False) -> tuple[Code, DataType]:
-    """Steps that leave the value of `root`, and its type. `unused`: nobody reads that value."""
+    """Steps that leave the value of `root`, and its type. `unused`: no statement reads that value."""
     code: list[Step] = []
     types: list[DataType] = []
     unvisited: list[tuple[ir.Expr, bool]] = [(root, False)]

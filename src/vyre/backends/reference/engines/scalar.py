@@ -244,7 +244,7 @@ class _Run:
                 return True
 
     def stop(self, lane: _Invocation, kind: Kind) -> None:
-        """The lane waits or is done; let go whoever waited for just this."""
+        """The lane waits or is done; let go the lanes that waited for just this."""
         group, subgroup = lane.group, lane.subgroup
         if kind is Kind.END:
             self.end(lane)

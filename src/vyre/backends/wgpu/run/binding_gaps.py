@@ -1,7 +1,7 @@
 """Corners of wgpu-py that have no public way in, each in one function, so that another version is one file of work.
 
-The library's own way to wait is a thread that blocks inside the driver and holds the queue meanwhile: nobody could
-submit, and nobody could give up. So that thread is stopped, and whoever waits polls.
+The library's own way to wait is a thread that blocks inside the driver and holds the queue meanwhile: no other thread
+could submit, and no waiting one could give up. So that thread is stopped, and a thread that waits polls.
 """
 
 from __future__ import annotations
