@@ -1,6 +1,6 @@
 """Program -> kernel form, one to one: every operator of the table in legal, total steps.
 
-No optimisation here except what the form itself asks for: a `let` without a `set` is a value, a loop whose body is
+No optimisation here except what the form itself asks for: a `let` never assigned is a value, a loop whose body is
 one `if` over a local is left as soon as that local is false.
 """
 
