@@ -153,7 +153,7 @@ def others_on_stderr() -> Iterator[None]:
 
 
 def plain_streams() -> None:
-    """Let no character stop a text: what the terminal cannot show is replaced. A closed stream takes everything."""
+    """Let no character stop a text: one that the terminal cannot show is replaced. A closed stream takes everything."""
     closed: Any = None
     if sys.stdout is closed:  # `vyre ... >&-`
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the process ends

@@ -79,8 +79,8 @@ def open_backend(name: str) -> GuardedBackend:
 def choose(program: Program | None = None) -> Selection:
     """Select a backend. A registry of nothing but oracles gives one of those.
 
-    An oracle is never chosen in place of a backend that is there: it would be a thousand times slower without a word.
-    Where no other one is installed it is what a kernel can run on at all.
+    An oracle is never chosen in place of a backend that is there: it would silently be a thousand times slower.
+    Where no other one is installed, a kernel runs on it.
     """
     from ..driver.selection import registry
 

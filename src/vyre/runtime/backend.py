@@ -1,6 +1,6 @@
 """A backend on a device with memory of its own: everything but the target's library and its language.
 
-A concrete backend says how to open its device and how to build a program for it. What lives on the device (the queue,
+A concrete backend says how to open its device and how to build a program for it. The state on the device (the queue,
 pooled and resident memory, loaded code) is one session; recovery ends a session and begins another.
 """
 
@@ -250,7 +250,7 @@ class OffloadBackend(CompiledBackend):
 
     def let_go(self) -> None:
         if self._session is not None:
-            _left.append(self._session)  # whose release is up to the process that it belongs to
+            _left.append(self._session)  # which only its own process may release
             self._session = None
 
 

@@ -263,7 +263,7 @@ class Device(ABC):
         """
 
     def ready(self, code: Code, memories: Sequence[Memory], lengths: Sequence[int], grid: Dims) -> Callable[[], Ticket]:
-        """A launch from base 0 that can be repeated, from any thread: whatever can be done before is done here."""
+        """A launch from base 0 that can be repeated, from any thread: all preparation is done here."""
 
         def go() -> Ticket:
             batch = self.batch()
@@ -301,7 +301,7 @@ class Device(ABC):
         self.batch().submit().wait(None)
 
     def counts(self) -> dict[str, int]:
-        """What a target wants to be known of its work, by name."""
+        """Figures that a target reports of its work, by name."""
         return {}
 
     @abstractmethod

@@ -58,7 +58,7 @@ class _Planned:
     def __init__(self, shape: Shape, plan: DispatchPlan) -> None:
         self.shape, self.plan = shape, plan
         self.recording = shape.recording
-        """What was decided, or what has come of it by now."""
+        """The decision, or its outcome by now."""
         self.first = int(shape.recording.numbers.get("first_recorded_run", 0))
         self.runs = 0 if shape.recording.choice == WHEN_REPEATED else _NEVER
         """So far; below zero where the device has no faster way."""
@@ -319,7 +319,7 @@ class OffloadPipeline(NativePipeline[_Planned]):
         try:
             for view, index in repeat.inputs:
                 view[:] = plain(inputs[index])
-            ended = False  # whatever happens from here on may leave it running
+            ended = False  # an error from here on may leave it running
             settle(self.session, repeat.round.go())
             ended = True
             if repeat.traps is not None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .pipeline import OffloadPipeline
 
 _SHARE = 9, 10
-"""How much of a device's memory may be resident; the rest is for what is not."""
+"""How much of a device's memory may be resident; the rest is for other buffers."""
 _MAX_REPEATS = 64
 """Lists of steps that are kept ready."""
 _MAX_COMMANDS = 1024

@@ -64,7 +64,7 @@ class Place(int):
 
 
 class CudaDevice(Device):
-    """Streams, memory and loaded code on one device. What is launched here keeps its order without being waited for."""
+    """Streams, memory and loaded code on one device. Launches run in order without a wait between them."""
 
     polls = True
     keeps_order = True
@@ -135,7 +135,7 @@ class CudaDevice(Device):
         try:
             return self._allocated(nbytes)
         except DeviceOutOfMemory:
-            self.wait(self.mark(self.stream), _LEFT_S)  # what was released is free when the work before has ended
+            self.wait(self.mark(self.stream), _LEFT_S)  # released memory is free when the work before has ended
             self.context.ok(self.cu.cuMemPoolTrimTo(self._pool, 0), "allocating memory")
         return self._allocated(nbytes)
 
@@ -149,7 +149,7 @@ class CudaDevice(Device):
 
     def release(self, memory: Memory) -> None:
         """It is freed with its last reference, behind what was launched by then: a thread may still record work over
-        it, and a kernel that writes where nothing is ends all work of the process."""
+        it, and a kernel that writes to freed memory ends all work of the process."""
 
     def free(self, address: int) -> None:
         if self.context.lost or self.gone:
@@ -299,7 +299,7 @@ class CudaDevice(Device):
         self._retired.append(module)
 
     def _unload(self) -> None:
-        """Unload it, if nothing runs: the driver would wait for whatever does."""
+        """Unload it, if nothing runs: the driver would wait for running work."""
         if self._retired and not self.is_busy():
             while self._retired:
                 self.cu.cuModuleUnload(self._retired.pop())
@@ -461,7 +461,7 @@ _devices: weakref.WeakSet[CudaDevice] = weakref.WeakSet()
 
 @atexit.register
 def _leave() -> None:
-    """A process that ends does not wait for its devices; what the driver does at exit may."""
+    """A process that ends does not wait for its devices; the driver's exit functions may."""
     with suppress(VyreError):
         left = [context.unended for context in contexts() if not context.lost and context.unended is not None]
         working = [device for device in list(_devices) if not device.context.lost and device.is_busy()]
@@ -482,7 +482,7 @@ def _clear_away(
 ) -> None:
     """The last reference to the device is gone. Work that still runs is left alone: the driver would wait for it.
 
-    Where the collector finds it together with what uses it, the finalizers of that come after this.
+    Where the collector finds it together with its users, their finalizers run after this.
     """
     with suppress(VyreError):
         if context.lost or not all(mark.ended() for mark in last):

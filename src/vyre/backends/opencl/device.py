@@ -1,6 +1,6 @@
-"""A device behind OpenCL: a queue in order, and others for readings and for work that no thread waits for.
+"""A device behind OpenCL: a queue in order, and others for readings and for work that no thread awaits.
 
-Nothing of the binding's errors leaves this package: `OpenCLDevice.failed` makes them ours.
+The binding's errors do not leave this package: `OpenCLDevice.failed` turns them into ours.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .run.commands import Launched, Loaded, OpenCLBatch
 SPIN_S = 0.005
 """How long a wait looks again and again before it begins to sleep; most launches are over by then."""
 SPIN_ON_PROCESSOR_S = 0.0002
-"""The same where the device is the processor, which has better things to do."""
+"""The same where the device is the processor, which the work itself needs."""
 _SLEEP_S = 0.0005
 BESIDE = 4
 """Queues for work that no thread waits for right away."""

@@ -41,7 +41,7 @@ from .run import binding_gaps
 from .run.commands import USAGE, Kernel, Layout, Piece, Sender, Sent, Uniform, WgpuBatch, rows
 
 FEATURES = ("immediates", "timestamp-query")
-"""What is asked of a device that has it."""
+"""Features that are requested where the device has them."""
 BINDING_BYTES = "max-storage-buffer-binding-size"
 BUFFER_BYTES = "max-buffer-size"
 PIECE_BYTES = 1 << 26

@@ -211,7 +211,7 @@ def _measure_one(asked: Request, names: Sequence[str], rounds: int, step: Callab
         step(f"{asked.kernel.__name__} on {name}")
         try:
             first[name] = asked.run(asked.kernel.on(name))
-        except BackendError as e:  # any other is about the arguments, which are wrong for everybody
+        except BackendError as e:  # any other is about the arguments, which are wrong for every backend
             failed[name] = str(e)
     times: dict[str, list[int]] = {name: [] for name in first}
     for k in range(rounds if first else 0):

@@ -87,7 +87,7 @@ def collect() -> Document:
     from ...driver.settings.knobs import files as read_files
     from ...front.config import config as settings
 
-    found = read_files()  # before the others look, which would log what is told here
+    found = read_files()  # first: later reads would log what is told here
     rows = [_row(setting) for setting in settings.show()]
     files = [
         FileRow(whose="project", path=found.project, used=found.project is not None),

@@ -47,7 +47,7 @@ class Document(TypedDict):
     version: str
     verdict: str  # the worst of all
     working: list[str]  # backends whose bytes were those of the reference
-    preferred: str | None  # whom a plain call asks first; None too where one backend was named
+    preferred: str | None  # the backend a plain call asks first; None too where one was named
     findings: list[Finding]
 
 
@@ -241,7 +241,7 @@ def _started(*words: str, stderr: IO[str] | int) -> subprocess.Popen[str]:
 
 def _end(process: subprocess.Popen[str]) -> None:
     process.kill()
-    with suppress(subprocess.TimeoutExpired):  # one that hangs in the kernel of the system stays
+    with suppress(subprocess.TimeoutExpired):  # a process that hangs in the system's kernel stays
         process.wait(KILLED_S)
 
 

@@ -75,7 +75,7 @@ def settings() -> list[Check]:
 
 
 def cache_folder() -> list[Check]:
-    """Whether what was learned and compiled can be kept; without it all works, and every process starts anew."""
+    """Whether probes and compiled code can be kept; without it all works, and every process starts anew."""
     from ...driver.settings.folders import cache_dir
 
     folder = cache_dir()

@@ -102,7 +102,7 @@ def request(
     timeout: float | None = None,
     backend: str | None = None,
 ) -> Request:
-    """What the options of a command ask for; wrong ones are said here, the arguments' types by the call."""
+    """The request that the options of a command make. Wrong options raise here, wrong argument types in the call."""
     from ...driver.contract.values import DispatchConfig
 
     kernel = loaded.kernel if backend is None else loaded.kernel.on(backend)
@@ -134,7 +134,7 @@ _AS_OPTIONS = (
     (re.compile(r"\bgrid=\(x, y, z\)"), "--grid XxYxZ"),
     (re.compile(r"\bpass (\w+)=\.\.\."), r"pass --input \1=NUMBER"),
 )
-"""What a call advises, and how a command line spells it."""
+"""Advice of a call, and how a command line spells it."""
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """What a command line names, as values: the kernel of a file, the arrays of `--input`, the shapes of options.
 
-A file is Python with kernels in it, or a program in its text or wire form. Whatever cannot be read is said with the
-option or the line that is meant; nothing here prints.
+A file is Python with kernels in it, or a program in its text or wire form. Errors name the option or the line
+that cannot be read; nothing here prints.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def _run_file(path: Path) -> ModuleType:
             spec.loader.exec_module(module)
     except (VyreError, KeyboardInterrupt):
         raise
-    except BaseException as e:  # SystemExit, and whatever else a file may think of
+    except BaseException as e:  # SystemExit, or any other exception of a file
         raise _failed_import(path, e) from e
     finally:
         sys.dont_write_bytecode = writes
@@ -297,7 +297,7 @@ class Input(NamedTuple):
 
 
 def inputs_of(kernel: Kernel, given: Sequence[str]) -> dict[str, Input]:
-    """The arguments that `--input` gives, by parameter. Those that are missing the call itself names."""
+    """The arguments that `--input` gives, by parameter. The call itself names those that are missing."""
     params = {p.name: p for p in kernel.params}
     found: dict[str, Input] = {}
     for name, text in pairs("--input", given).items():

@@ -332,7 +332,7 @@ class _Lanes:
         return Store(out.name, self.own, self.expr(out.element))
 
     def own_store(self, depth: int) -> list[Node]:
-        """In place, or nowhere: what is out of bounds is dropped."""
+        """In place, or nowhere: a store out of bounds is dropped."""
         out = self.rng.choice(self.outputs)
         if self.rng.random() < 0.6:
             return [self.store(out)]
@@ -346,7 +346,7 @@ class _Lanes:
         return [Let(f"old{self.made}", Atomic(self.bin_op, "bins", at, self.expr(self.bins.element)))]
 
     def cell(self, depth: int) -> list[Node]:
-        """Any atomic on a location of this lane; what was there is used."""
+        """Any atomic on a location of this lane; the old value is used."""
         rng = self.rng
         b, at = rng.choice(((self.cells, self.own), (self.counts, self.local)))
         op = rng.choice(tuple(AtomicOp)) if b is self.cells else rng.choice((*ORDER_FREE, AtomicOp.EXCHANGE))

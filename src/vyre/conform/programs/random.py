@@ -244,7 +244,7 @@ class _Maker(ProgramExpressions):
         return Store(out.decl.name, self.slot(out), value)
 
     def carried_lets(self) -> list[Node]:
-        """Names that every segment may use: what they stand for does not change."""
+        """Names that every segment may use: their values do not change."""
         out: list[Node] = []
         self.lasting = True
         if self.rng.random() < 0.5:

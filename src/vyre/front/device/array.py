@@ -167,7 +167,7 @@ class DeviceBuffer:
     # -- other libraries
 
     def _shared(self) -> DeviceExchange:
-        """What shares the memory, where that is possible."""
+        """The exchange that shares the memory, where that is possible."""
         exchange = self._at().exchange
         if exchange is None:
             raise self._not_shared("has no addresses that other libraries know")
@@ -351,7 +351,7 @@ def adopt(
             fix=f"pass {name}.detach(), or a plain array of its library",
         ) from e
     if stream is not None and stream not in (waited or ()):
-        exchange.wait_for(stream)  # once for all arrays of a library, which would do it for each
+        exchange.wait_for(stream)  # once for all arrays of a library, which would wait for each
         if waited is not None:
             waited.add(stream)
     dtype = None if found is None else dlpack.dtype_of(*found.type)
@@ -450,8 +450,8 @@ def _copied(
 def to_device(x: Any, device: str) -> DeviceBuffer:
     """An array on a device ("id" or "id:device") with the elements of x.
 
-    Memory of the host is copied. An array that is there already is not: the result shares its memory, and has what is
-    written to either.
+    Memory of the host is copied. An array that is there already is not: the result shares its memory, so that a
+    write to either shows in both.
     """
     if not isinstance(device, str):
         raise ArgumentTypeError(f"device is a {type(device).__name__}", fix='name a device: vyre.to_device(x, "id:0")')

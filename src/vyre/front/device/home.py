@@ -293,7 +293,7 @@ class Memory:
 
 
 def settle(memory: Memory, waited: set[int] | None = None) -> None:
-    """Memory that came from another library is used after what that library has done with it by now."""
+    """Order our use of another library's memory after the work that library has queued by now."""
     exchange = None if memory.source is None else memory.home.exchange
     if exchange is not None:
         memory.stream = stream = exchange.stream_of(memory.source)

@@ -1,6 +1,6 @@
 """One launch: the memory that machine code sees, on how many threads it runs, and how it ends.
 
-Which word of it is what, `abi.py` says.
+`abi.py` says which word of it is what.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Launch:
         return self.workers[k]
 
     def run(self, code: LoadedCode, pool: Workers, plan: Schedule, until: float | None) -> None:
-        """Run to the end, or raise. What raises before the end leaves this launch to workers that may still run it."""
+        """Run to the end, or raise. An error before the end leaves this launch to workers that may still run it."""
         words = self.shared
         words[NEXT] = words[STOP] = words[TRAP] = 0
         for k in range(plan.workers):

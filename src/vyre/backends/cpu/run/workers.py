@@ -27,7 +27,7 @@ def thread_count() -> int:
 
 
 class Task:
-    """Work on a thread of the pool. What it raises is raised again by `result`."""
+    """Work on a thread of the pool. `result` raises what the work raised."""
 
     __slots__ = ("_ended", "_work", "error")
 

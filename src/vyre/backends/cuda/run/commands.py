@@ -106,7 +106,7 @@ class Loaded:
         return each * device.found.multiprocessors
 
     def last(self, grid: Dims) -> tuple[int, ...]:
-        """What a kernel must know whose blocks are not workgroups."""
+        """The extra argument of a kernel whose blocks are not workgroups."""
         return (grid[0] * self._lanes - 1,) if self.takes_last else ()
 
     def __del__(self) -> None:

@@ -1,6 +1,6 @@
 """Memory of a device shared with the other libraries of the process that use it: torch, cupy, jax.
 
-All of them use the primary context, so addresses and streams mean the same to everybody. Streams 1 and 2 are the
+All of them use the primary context, so addresses and streams mean the same to each. Streams 1 and 2 are the
 driver's names for the default stream, and for that of the thread.
 """
 

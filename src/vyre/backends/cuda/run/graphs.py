@@ -123,7 +123,7 @@ class _Graph:
                     self._told[k] = node.told
 
     def __del__(self) -> None:
-        """What is on its way still ends."""
+        """Launches that are on their way still end."""
         if sys.is_finalizing() or self._context.lost:
             return
         for destroy, handle in ((self._cu.cuGraphExecDestroy, self.handle), (self._cu.cuGraphDestroy, self._plan)):

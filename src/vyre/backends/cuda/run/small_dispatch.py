@@ -1,8 +1,8 @@
 """A small dispatch over host memory that is repeated: one graph, of its launches and two that copy.
 
 All buffers lie in one piece of memory: those that only come from the host, those that come and go back, and those that
-only go back. So one copy brings the first two and one fetches the last two, whatever the number of buffers. What begins
-as zeros is among those that come, where the pinned memory that they come from stays zero.
+only go back. So one copy brings the first two and one fetches the last two, whatever the number of buffers. Buffers
+that begin as zeros are among those that come: the pinned memory that they come from stays zero.
 
 Kernels copy, which reach pinned memory themselves: the device's own engines for copies begin later than a kernel ends.
 """

@@ -124,7 +124,7 @@ class Stop:
 
 
 class OpenCLBatch(Batch):
-    """Commands are enqueued as they come: the queue keeps their order, and other threads' do not matter."""
+    """Commands are enqueued as they come: the queue keeps their order, whatever other threads enqueue."""
 
     def __init__(self, device: OpenCLDevice, timed: bool, queue: int, seconds: float | None) -> None:
         """`queue` is the number of one; all but the first are for work that is ahead."""
@@ -262,7 +262,7 @@ class Sent(Launched):
                 device.wait(events[-1], None)
             except BaseException:  # of a signal, say
                 with suppress(device.cl.Error):
-                    device.readings.finish()  # what the caller gave is not written later
+                    device.readings.finish()  # the caller's memory is not written later
                 raise
         return results
 

@@ -1,8 +1,8 @@
 """The NumPy engine: all invocations of many workgroups in lockstep, one array operation per operator and statement.
 
 Statements are compiled once per program. A `Frame` holds exactly the lanes that are active: a branch that only some
-lanes take, or a loop that some lanes have left, runs in a frame with their locals gathered, and what it assigned is
-scattered back afterwards. So a value that no lane needs is never computed, and a loop costs what its remaining lanes
+lanes take, or a loop that some lanes have left, runs in a frame with their locals gathered, and assigned ones
+are scattered back afterwards. So a value that no lane needs is never computed, and a loop costs what its remaining lanes
 cost. Lockstep is one of the schedules that a program may not tell apart; in it a barrier has nothing left to do.
 
 Recursion follows the nesting of statements, which validation bounds.
@@ -256,7 +256,7 @@ class _Compiler:
                 pieces = _while_pieces(node.body, name)
         mark = len(names.types)
         bodies: list[tuple[Body, int]] = []
-        for piece in pieces:  # what one declares, the next ones see
+        for piece in pieces:  # a name that one declares is visible in the next ones
             names.scopes.append({})
             known = len(names.types)
             bodies.append((self.sequence(piece), known))
@@ -296,7 +296,7 @@ def _run_body(statements: tuple[Statement, ...], frame: Frame) -> None:
 
 
 def _barrier(frame: Frame) -> None:
-    """In lockstep everybody is here already."""
+    """In lockstep all lanes are here already."""
     frame.run.tick(frame.n)
 
 

@@ -209,7 +209,7 @@ class _Run:
     def advance(self, lane: _Invocation) -> bool:
         """Run until the lane must wait or is done or, where lanes take turns, for one step.
 
-        True when it is the lane's turn that ended and not the lane that stopped.
+        True when the lane's turn ended, False when the lane stopped.
         """
         code, single, registers, pc = self.tape.steps, self.single, lane.registers, lane.pc
         while True:

@@ -192,7 +192,7 @@ class WgpuBatch(Batch):
             self._later.append(step)
 
     def _catch_up(self, ticket: Sent, previous: Sent | None, steps: list[Callable[[], None]]) -> None:
-        """Do what was kept, once the work before has ended."""
+        """Do the steps that were kept, once the work before has ended."""
         try:
             if previous is not None:
                 with suppress(VyreError):  # the holder of that ticket is told
