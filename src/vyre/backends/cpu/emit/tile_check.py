@@ -4,9 +4,10 @@ Where conditions around everything that a kernel does, like `if gid.x < n`, hold
 the body has no branch and no masks. Only conditions outside of which nothing is stored count. A tile in which one of
 them does not hold is run by the other version, and away from the edges that has nothing to do.
 
-A caller's thread may change the memory that a kernel reads. A result may then be any number, but an index that was found to
-be in bounds must be the one that is used. So a loaded value that decides where or whether memory is accessed is frozen:
-the compiler may not read it again. And the fast version is given the values that the check before a tile has read.
+A caller's thread may change the memory that a kernel reads. A result may then be any number, but an index that was
+found to be in bounds must be the one that is used. So a loaded value that decides where or whether memory is accessed
+is frozen: the compiler may not read it again. And the fast version is given the values that the check before a tile has
+read.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ A block is `parts` vectors of `width` lanes, side by side. Width 1 in one part i
 same and nothing parts.
 
 Regions say which lanes are there: lanes that run a body as one are in one region, and a branch or loop on which they
-may disagree opens a new one inside. A local needs one register only if all its values agree and all its changes happen in
-the innermost region that holds every use: elsewhere some lanes keep their old value.
+may disagree opens a new one inside. A local needs one register only if all its values agree and all its changes happen
+in the innermost region that holds every use: elsewhere some lanes keep their old value.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Statements are compiled once per program. A `Frame` holds exactly the lanes that are active: a branch that only some
 lanes take, or a loop that some lanes have left, runs in a frame with their locals gathered, and assigned ones
-are scattered back afterwards. So a value that no lane needs is never computed, and a loop costs what its remaining lanes
-cost. Lockstep is one of the schedules that a program may not tell apart; in it a barrier has nothing left to do.
+are scattered back afterwards. So a value that no lane needs is never computed, and a loop costs what its remaining
+lanes cost. Lockstep is one of the schedules that a program may not tell apart; in it a barrier has nothing left to do.
 
 Recursion follows the nesting of statements, which validation bounds.
 """
