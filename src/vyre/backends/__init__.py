@@ -1,1 +1,1 @@
-"""Backends, one folder each. Nobody imports one: it is reached by its registered id."""
+"""Backends, one folder each. A program reaches one by its registered id, not by an import."""

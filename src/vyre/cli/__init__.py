@@ -12,7 +12,7 @@ def main() -> int:
     gc.set_threshold(100_000)  # nearly all that a start makes stays: looking through it is 10 ms of 140
     try:
         from .app import main as run
-    except KeyboardInterrupt:  # imports take a moment, and a traceback of them helps nobody
+    except KeyboardInterrupt:  # imports take a moment, and a traceback of them is of no use
         return 130
     code = run()
     gc.freeze()  # nor need it be looked through at the exit: 18 ms

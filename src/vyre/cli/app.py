@@ -210,7 +210,7 @@ def _complete(ctx: typer.Context, install: bool) -> None:
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command line `words` (`sys.argv` without the program); the exit code."""
     words = list(sys.argv[1:] if words is None else words)
-    ours = words[: words.index("--")] if "--" in words else words  # what the parser cannot read counts too
+    ours = words[: words.index("--")] if "--" in words else words  # words that the parser cannot read count too
     debug, as_json = "--debug" in ours, "--json" in ours
     words = _in_place([word for word in ours if word != "--debug"]) + words[len(ours) :]
     if words[:1] == ["help"]:  # `vyre help run` means `vyre run --help`
@@ -224,7 +224,7 @@ def main(words: Sequence[str] | None = None) -> int:
         if as_json:
             _print_failure(_Unexpected("interrupted", fix="run it again"), "KeyboardInterrupt")
         return _report("interrupted", INTERRUPTED)
-    except BrokenPipeError:  # whoever read our output has seen enough
+    except BrokenPipeError:  # the reader of our output has seen enough
         silence()
         return PIPE_CLOSED
     except SystemExit:  # the shell's completion ends by it
@@ -280,12 +280,12 @@ def _print_failure(error: VyreError, name: str) -> None:
     try:
         print_json(ErrorDocument(error=failure))
         sys.stdout.flush()
-    except OSError:  # nobody reads it, or there is no place for it; stderr still says what happened
+    except OSError:  # its reader is gone, or the disk is full; stderr still says what happened
         silence()
 
 
 class _Unexpected(VyreError):
-    """An exception that nobody meant to raise."""
+    """An exception that no code raises on purpose."""
 
     code = ErrorCode.Unknown
 
@@ -299,7 +299,7 @@ def _as_vyre_error(error: BaseException) -> VyreError:
         text = wrong.format_message().rstrip(".")
         return ArgumentValueError(text[:1].lower() + text[1:], fix=f"see `{path} --help`")
     if isinstance(error, OSError) and error.filename is None and error.errno == errno.ENOSPC:
-        silence()  # what is still to be written must not fail again at exit
+        silence()  # buffered output must not fail again at exit
         return VyreError(f"the results cannot be written: {error.strerror}", fix="free some space, or write elsewhere")
     text = " ".join(str(error).split())
     return _Unexpected(f"{type(error).__name__}: {text}", fix="run again with --debug and report it")

@@ -23,7 +23,7 @@ SCHEMA = 1
 PATIENCE_S = 1.0
 """Work that takes longer shows its progress."""
 
-_WIDE = 1000  # columns of what is no terminal: a line that goes to a file or to grep is not broken
+_WIDE = 1000  # columns without a terminal: a line that goes to a file or to grep is not broken
 _NAME = 27  # letters of the longest setting; a longer word is a path or a hash, which may be broken
 
 
@@ -65,7 +65,7 @@ def _plain(value: Any) -> Any:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str] = ()) -> None:
-    """Results in columns; `styles` is one of rich's per row. Where nobody looks, lines are not broken to fit.
+    """Results in columns; `styles` is one of rich's per row. Without a terminal, lines are not broken to fit.
 
     On a terminal that is too narrow for the words of all columns, the cells of a row follow each other.
     """
@@ -79,7 +79,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], styles: S
             return
         table = Table(box=None, pad_edge=False)
         for k, (column, least) in enumerate(zip(columns, widths, strict=True)):
-            name = all(len(row[k]) <= least for row in rows)  # stays whole; a path that is cut off helps nobody
+            name = all(len(row[k]) <= least for row in rows)  # stays whole; a path is folded, never cut off
             table.add_column(column, overflow="fold", no_wrap=name)
         for row, style in zip_longest(rows, styles[: len(rows)], fillvalue=""):
             table.add_row(*row, style=style or None)
@@ -142,7 +142,7 @@ def progress(what: str, total: int | None = None) -> Iterator[Callable[..., None
 
 @contextmanager
 def others_on_stderr() -> Iterator[None]:
-    """What kernel files, plugins, libraries and their processes print meanwhile is no result of ours."""
+    """Send what kernel files, plugins, libraries and their processes print meanwhile to stderr: it is not a result."""
     with redirect_stdout(sys.stderr), ExitStack() as undo:
         with suppress(OSError):  # where one of the two is closed
             kept = os.dup(1)
@@ -153,7 +153,7 @@ def others_on_stderr() -> Iterator[None]:
 
 
 def plain_streams() -> None:
-    """Let no character stop a text: what the terminal cannot show is replaced. A closed stream takes everything."""
+    """Let no character stop a text: one that the terminal cannot show is replaced. A closed stream takes everything."""
     closed: Any = None
     if sys.stdout is closed:  # `vyre ... >&-`
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
@@ -166,6 +166,6 @@ def plain_streams() -> None:
 
 
 def silence(stream: TextIO | None = None) -> None:
-    """Nobody reads it any more, which is stdout: what is still in its buffer must not fail at exit."""
+    """Discard what is still in the buffer of `stream` (stdout): its reader is gone, and a flush would fail at exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, (stream or sys.stdout).fileno())

@@ -42,7 +42,7 @@ def as_array(name: str, value: Any, element: DataType) -> Array:
 
 
 def view(name: str, value: Any, wanted: str = "uint32") -> Array:
-    """An array of what speaks the buffer protocol, `__array_interface__`, DLPack on the host, or `__array__`.
+    """An array of an object that offers the buffer protocol, `__array_interface__`, DLPack on the host, or `__array__`.
 
     It lies over the same memory wherever the object offers that: `__array__` may give a copy instead.
     """
@@ -106,7 +106,7 @@ def _unreadable(name: str, cause: Exception) -> ArgumentTypeError:
 
 
 def check_dtype(name: str, dtype: np.dtype[Any], element: DataType, fix: str = "", *, array: str = "") -> None:
-    """Exactly the declared type, in either byte order: what a caller means by other elements only a caller can say."""
+    """Exactly the declared type, in either byte order: only the caller knows what other elements mean."""
     if dtype.newbyteorder("=") != ARRAY_DTYPES[element.name]:
         raise ArgumentTypeError(
             f"{name} holds {dtype} and the kernel declares {element.name}",
@@ -225,7 +225,7 @@ _QUICK: dict[str, tuple[type, Callable[[Any], bytes]]] = {
 
 
 def number_writer(name: str, element: DataType) -> Callable[[Any], bytes]:
-    """What makes the bytes of every value of a parameter that is a number."""
+    """A function that makes the bytes of a value, for a parameter that is a number."""
     if element.name not in _QUICK:
         return lambda value: number_bytes(name, value, element)
     kind, pack = _QUICK[element.name]

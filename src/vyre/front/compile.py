@@ -1,7 +1,7 @@
 """Which backend runs a program, and the pipeline it runs through.
 
 The front keeps one open backend per name. It is opened by the first call that needs it and forgotten when the set of
-registered backends changes, or when somebody shuts it down or recovers it. One whose device is lost is recovered by the
+registered backends changes, or when a caller shuts it down or recovers it. One whose device is lost is recovered by the
 next call, where it can be.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _lock = threading.Lock()
 _open_backends: dict[str, tuple[GuardedBackend, int]] = {}
-"""By name, each with the epoch of its pipelines when it was opened; another epoch means that its state is no more."""
+"""By name, each with the epoch of its pipelines when it was opened; another epoch means that its state is gone."""
 _opened_at = -1
 """The generation of the registry that `_open_backends` belongs to."""
 
@@ -79,8 +79,8 @@ def open_backend(name: str) -> GuardedBackend:
 def choose(program: Program | None = None) -> Selection:
     """Select a backend. A registry of nothing but oracles gives one of those.
 
-    An oracle is never chosen in place of a backend that is there: it would be a thousand times slower without a word.
-    Where no other one is installed it is what a kernel can run on at all.
+    An oracle is never chosen in place of a backend that is there: it would silently be a thousand times slower.
+    Where no other one is installed, a kernel runs on it.
     """
     from ..driver.selection import registry
 
@@ -136,7 +136,7 @@ def _keep(name: str, backend: GuardedBackend, at: int) -> GuardedBackend:
 
 
 def _kept(name: str) -> GuardedBackend | None:
-    """The open backend of that name. Those of another registry are let go, not shut down: somebody may be using them.
+    """The open backend of that name. Those of another registry are let go, not shut down: a thread may be using them.
 
     The caller has the lock.
     """

@@ -58,7 +58,7 @@ class Kernel:
         self.__module__ = function.__module__
         self.__wrapped__ = function
         if all(p.default is not NO_DEFAULT for p in self.params if p.role == "const"):
-            self._specialized({})  # what is wrong with a kernel is said where it is written
+            self._specialized({})  # errors of a kernel are raised where it is written
         self._only_program = None if self._consts else self._specialized({})
 
     def _start(self, source: KernelSource | _ProgramSource) -> None:
@@ -186,7 +186,7 @@ class Kernel:
             raise
 
     def __getitem__(self, launch: object) -> NoReturn:
-        """Refused: `kernel[blocks, threads](...)` is how others launch."""
+        """Refused: `kernel[blocks, threads](...)` is how other packages launch."""
         names = ", ".join(p.name for p in self.params if p.role not in ("out", "const"))
         blocks, threads = launch if isinstance(launch, tuple) and len(launch) == 2 else (launch, None)
         sizes = f"grid={shown(blocks)}" if isinstance(blocks, int | tuple) else "grid=(number of workgroups)"
@@ -244,7 +244,7 @@ class Kernel:
         return _arrived, (source, programs, names, self.backend)
 
     def _is_at_its_name(self) -> bool:
-        """Whether another process finds it by importing its module; what was typed at a prompt is in no module."""
+        """Whether another process finds it by importing its module; a kernel typed at a prompt is in no module."""
         found: Any = sys.modules.get(self.__module__)
         if self.__module__ == "__main__" and not hasattr(found, "__file__"):
             return False
@@ -290,7 +290,7 @@ def _param_of(buffer: BufferDecl) -> Param:
         count, rest = divmod(part[1] - part[0], buffer.element.size or 1)
         if rest or role != "out":
             raise ArgumentValueError(
-                f"{buffer.name} gives back a part of itself that is no array of {buffer.element.name}",
+                f"{buffer.name} gives back a part of itself that is not an array of {buffer.element.name}",
                 fix="dispatch the program by slots: vyre.compile(program).dispatch([...])",
             )
     if buffer.name in RESERVED:
@@ -324,7 +324,7 @@ def _arrived(
 
 @cache
 def _call_type() -> type[Call]:
-    """What runs a call; it comes with NumPy, and an import statement would cost every call 0.7 us."""
+    """The function that runs a call; it comes with NumPy, and an import statement would cost every call 0.7 us."""
     from .call import Call
 
     return Call

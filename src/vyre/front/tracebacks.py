@@ -1,7 +1,7 @@
 """Tracebacks of a caller's mistakes end at the caller's line.
 
-What is wrong with a kernel or an argument is said by the message; the functions of this package that found it are of
-use to its authors, who set `VYRE_DEBUG=1`. Errors of devices and drivers keep all of their frames.
+The message says what is wrong with a kernel or an argument; the functions of this package that found it are of use
+to its authors, who set `VYRE_DEBUG=1`. Errors of devices and drivers keep all of their frames.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ MISTAKES = (KernelError, ArgumentTypeError, ArgumentValueError)
 
 
 def end_at_the_caller(error: BaseException) -> None:
-    """Leave only frames of others in the traceback of an error that is about to leave the package by a bare `raise`.
+    """Drop this package's frames from the traceback of an error that is about to leave it by a bare `raise`.
 
-    Frames of others inside ours stay, such as the `__array__` of an argument; so do the causes of the error.
+    Outside frames called by ours stay, such as the `__array__` of an argument; so do the causes of the error.
     """
     from ..driver.settings.knobs import DEBUG
 

@@ -2,7 +2,7 @@
 
 Some compilers get conditional barriers wrong, and a lane that has stopped does not know whether the others enter a
 branch. So a branch that holds a barrier is cut at it: each stretch between barriers has the condition for itself, and
-everybody comes to the barrier. Loops that hold a barrier stay loops, with no turns where they would not be reached. A
+every lane comes to the barrier. Loops that hold a barrier stay loops, with no turns where they would not be reached. A
 return with a barrier behind it, which is one of the whole workgroup, becomes a local that all stretches behind it test.
 
 Values keep their identity; they may now be used outside the body that they are made in.
@@ -17,9 +17,9 @@ from ..foundation.ir.visit import Steps, run_nested
 from .kernel_ir import PURE, Body, If, Ins, Kernel, Local, Loop, Statement, bodies, walk
 
 MEETS = frozenset(("barrier", "subgroup"))
-"""What all lanes of a workgroup come to."""
+"""Instructions that all lanes of a workgroup reach together."""
 _ANYWHERE = (PURE | {"get"}) - {"div", "rem"}
-"""What may be done although nobody needs it. A divisor may be known not to be zero where the branch is taken."""
+"""Instructions that may run without need. Division is not one: only the branch may know that a divisor is not zero."""
 
 
 class _Reached(NamedTuple):

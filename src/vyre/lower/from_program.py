@@ -1,6 +1,6 @@
 """Program -> kernel form, one to one: every operator of the table in legal, total steps.
 
-No optimisation here except what the form itself asks for: a `let` that nobody changes is a value, a loop whose body is
+No optimisation here except what the form itself asks for: a `let` never assigned is a value, a loop whose body is
 one `if` over a local is left as soon as that local is false.
 """
 
@@ -166,7 +166,7 @@ class _Builder:
                     self.traps.append(tag)
                 self.emit("trap", "", at, attr=tag)
             case ir.IndirectDispatch():
-                pass  # whoever chooses the grid has read it
+                pass  # read where the grid is chosen
             case ir.AllReduce(group=0) | ir.Broadcast(group=0, root=0):
                 pass  # one rank: nothing to combine
             case _:

@@ -50,7 +50,7 @@ def turns_of(kernel: Kernel) -> Turns:
 def most_turns(
     turns: Turns, lengths: Sequence[int], word: Word | None = None, grid: Sequence[int] | None = None
 ) -> int | None:
-    """Turns of all loops of an invocation, at most; None: nobody can say.
+    """Turns of all loops of an invocation, at most; None: unknown.
 
     `lengths` are those of the buffers by slot, `grid` the workgroups along each axis.
     """
@@ -154,11 +154,10 @@ class _Steps:
             self.steps.append(step)
         return found
 
-    # -- stop - start, where both grow with something that nobody knows
+    # -- stop - start, where both grow with the same unknown
 
     def differences(self, start: int, stop: int) -> list[list[Any]]:
-        """What the trips never exceed unless there are none: `(stop - start) mod 2^32`, for each of what a minimum is
-        taken of."""
+        """Bounds of the trips, if there are any: `(stop - start) mod 2^32`, one for each operand of a minimum."""
         if self.steps[start][0] == "const":
             return []
         least, found = [stop], []
@@ -198,7 +197,7 @@ class _Steps:
 
 
 def _below(at: Ins) -> tuple[Ins | Local, ...]:
-    """What the interval of a value follows from; nothing where it cannot."""
+    """The operands from which the interval of a value follows; empty where it does not."""
     if at.op == "get":
         return (at.attr,)
     if at.op == "index":

@@ -1,7 +1,7 @@
 """Which values are the same in every lane of a workgroup? Emitters keep those in one register.
 
 A local is uniform while every `set` gives it a uniform value and stands where the lanes that are still running go
-together. Everything counts as uniform at first; what differs makes its users differ, each of them once.
+together. Everything counts as uniform at first; a value that differs makes its users differ, each of them once.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A backend on a device with memory of its own: everything but the target's library and its language.
 
-A concrete backend says how to open its device and how to build a program for it. What lives on the device (the queue,
+A concrete backend says how to open its device and how to build a program for it. The state on the device (the queue,
 pooled and resident memory, loaded code) is one session; recovery ends a session and begins another.
 """
 
@@ -33,7 +33,7 @@ from .pipeline import OffloadPipeline, WorkPending
 from .resident import Residents, run_steps
 
 MAX_ROUNDS = 64
-"""That a device keeps; who loses one may get another."""
+"""Rounds that a device keeps; a dispatch that loses its own may get another."""
 
 
 class Session:
@@ -61,7 +61,7 @@ class Session:
         return self.device.lost()
 
     def keep(self, planned: Any) -> None:
-        """A dispatch has got a `Round`; who got his long ago loses it."""
+        """A dispatch has got a `Round`; the one that got its own longest ago loses it."""
         with self._lock:
             alive = [ref for ref in self._repeated if ref() is not None]
             alive.append(weakref.ref(planned))
@@ -72,7 +72,7 @@ class Session:
 
     def close(self) -> None:
         with suppress(VyreError):  # of a device that is gone
-            self.device.close()  # first: nobody may use memory that is released
+            self.device.close()  # first: no thread may use memory that is released
         with suppress(VyreError):
             self.residents.close()
             self.pool.clear()  # pipelines from before may keep this alive for a while
@@ -214,7 +214,7 @@ class OffloadBackend(CompiledBackend):
     # -- for pipelines
 
     def session(self) -> Session:
-        """The device, opened by the first who needs it."""
+        """The device, opened by the first call that needs it."""
         session = self._session
         if session is None or not self.open:
             with self._lock:
@@ -229,7 +229,7 @@ class OffloadBackend(CompiledBackend):
         if self._session is session:
             if session.left is not None and session.lost:
                 raise DeviceLost(
-                    "work that nobody waits for any longer still runs on the device",
+                    "work that no caller waits for any longer still runs on the device",
                     fix="wait until it ends, or call try_recover() on the backend and compile again",
                     backend=self.id,
                 )
@@ -242,7 +242,7 @@ class OffloadBackend(CompiledBackend):
         )
 
     def watch(self, pending: WorkPending) -> WorkPending:
-        """A dispatch was started; whoever flushes waits for it."""
+        """A dispatch was started; `flush` waits for it."""
         with self._lock:
             self._pending.add(pending)
         self._started.add()
@@ -250,7 +250,7 @@ class OffloadBackend(CompiledBackend):
 
     def let_go(self) -> None:
         if self._session is not None:
-            _left.append(self._session)  # whose release is up to the process that it belongs to
+            _left.append(self._session)  # which only its own process may release
             self._session = None
 
 

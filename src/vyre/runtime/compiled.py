@@ -50,7 +50,7 @@ class CompiledBackend(VyreBackend):
 
     version = __version__
     not_in_a_child: ClassVar[str]
-    """What of the backend a forked process does not have."""
+    """What a forked process lacks of the backend, for the message."""
     after_fork: ClassVar[str]
     """What to do there instead."""
 
@@ -76,7 +76,7 @@ class CompiledBackend(VyreBackend):
         threading.Thread(target=run, name=f"vyre-{self.id}", daemon=True).start()
 
     def let_go(self) -> None:
-        """This process was forked: whatever threads and devices belong to are its parent's."""
+        """This process was forked: threads and devices are its parent's."""
 
     # -- dispatch
 

@@ -161,7 +161,7 @@ class Round(ABC):
     """A small dispatch over host memory that can be repeated, each time when the one before has ended.
 
     `inputs` are the slots that are filled, in memory of the host that is written before `go`, and `outputs` those that
-    are read, which hold the results when the ticket is done. Who drops it need not wait.
+    are read, which hold the results when the ticket is done. The caller may drop it without waiting.
     """
 
     inputs: Sequence[memoryview]
@@ -219,15 +219,15 @@ class Device(ABC):
     polls: bool = False
     """Whether code that polls can be stopped: it looks at a word that `Ticket.stop` sets, or at a clock."""
     memory_bytes: int = 0
-    """All memory of the device; 0 where nobody knows."""
+    """All memory of the device; 0 where unknown."""
     most_bytes: int = 0
-    """What one piece of memory may have; 0 where nobody knows."""
+    """The most that one piece of memory may have; 0 where unknown."""
     writes_words: bool = False
     """Whether a write must begin at a multiple of 4, and may also change the bytes that fill its last word."""
 
     keeps_order: bool = False
-    """Whether nobody needs to wait for a launch that was `ready`: what any thread submits after it comes after it,
-    unless its batch is ahead."""
+    """Whether no thread needs to wait for a launch that was `ready`: work that any thread submits after it runs after
+    it, unless its batch is ahead."""
     launch_costs: LaunchCosts = LaunchCosts()
     """Of a launch over resident memory, by `ready`; recorded and repeated as one by `ready` and `sequence`."""
     round_costs: LaunchCosts = LaunchCosts()
@@ -263,7 +263,7 @@ class Device(ABC):
         """
 
     def ready(self, code: Code, memories: Sequence[Memory], lengths: Sequence[int], grid: Dims) -> Callable[[], Ticket]:
-        """A launch from base 0 that can be repeated, from any thread: whatever can be done before is done here."""
+        """A launch from base 0 that can be repeated, from any thread: all preparation is done here."""
 
         def go() -> Ticket:
             batch = self.batch()
@@ -301,7 +301,7 @@ class Device(ABC):
         self.batch().submit().wait(None)
 
     def counts(self) -> dict[str, int]:
-        """What a target wants to be known of its work, by name."""
+        """Figures that a target reports of its work, by name."""
         return {}
 
     @abstractmethod

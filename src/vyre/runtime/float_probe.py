@@ -1,7 +1,7 @@
 """Does a machine compute the canonical f32, and how? A kernel to ask it with, its right answers, and what was learned.
 
 The kernel takes edge values through single steps and through compositions that a compiler may be tempted to simplify;
-what it must give is known as one digest per step.
+its right results are known as one digest per step.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def run_probe(device: Device, built: Built) -> bytes:
 
 
 def run_once(device: Device, built: Built, inputs: Sequence[bytes], nbytes: int, groups: int) -> bytes:
-    """The output, in so many bytes, of a program over words whose last buffer that is."""
+    """The last buffer of a program over words, which is its output of so many bytes."""
     code, batch = device.load(built), device.batch()
     sizes = [round_up(n, 16) for n in (*map(len, inputs), nbytes)]
     memories = [device.allocate(size) for size in sizes]
@@ -141,7 +141,7 @@ def run_once(device: Device, built: Built, inputs: Sequence[bytes], nbytes: int,
 
 
 def why_wrong(run: Callable[[D, Built], bytes], device: D, built: Built) -> str | None:
-    """Why what the probe gives is not canonical. A device that is lost or full gives no answer: that is raised."""
+    """Why the probe's output is not canonical. A device that is lost or full gives no answer: that is raised."""
     try:
         wrong = differing(run(device, built))
     except (DeviceLost, DeviceOutOfMemory):

@@ -14,7 +14,7 @@ from ..foundation.integers import round_up
 from .device import Device, Memory, Ticket
 
 LEAST_BYTES = 256
-"""No piece is smaller; also what a buffer without elements is bound to."""
+"""No piece is smaller; a buffer without elements is bound to one of these."""
 KEPT_BYTES = 1 << 30
 """Idle memory that a pool keeps at most, and never more than a quarter of the device's."""
 
@@ -68,7 +68,7 @@ class MemoryPool:
         except DeviceOutOfMemory:
             if not self.clear():
                 raise
-        return Piece(self._device.allocate(size), size)  # what lay idle may have been in the way
+        return Piece(self._device.allocate(size), size)  # idle pieces may have taken the room
 
     def give(self, piece: Piece) -> None:
         """Take it back."""
@@ -96,7 +96,7 @@ class MemoryPool:
             try:
                 ended = ticket.done()
             except VyreError:
-                continue  # nobody knows what still happens to this memory
+                continue  # the device may still write to this memory
             if not ended:
                 self.give_after(ticket, pieces)
                 continue

@@ -1,6 +1,6 @@
 """Code of a compiled backend: what its dispatches share, wherever they run.
 
-The driver plans a dispatch, and `bind` makes of the plan whatever can be made before the call. A dispatch that comes
+The driver plans a dispatch, and `bind` prepares all of it that can be prepared before the call. A dispatch that comes
 without a plan, straight to the pipeline, is planned here and remembered for a while.
 """
 
@@ -143,7 +143,7 @@ class NativePipeline(CompiledPipeline, Generic[P]):
                 self.repeats.forget(r)  # another thread freed it just now
 
     def forget_resident(self, handle: ResidentHandle) -> None:
-        """Memory was freed; what was ready may hold it."""
+        """Memory was freed; forget the dispatches kept ready over it."""
         self.repeats.forget(handle)
 
     def close(self) -> None:

@@ -58,7 +58,7 @@ class _Planned:
     def __init__(self, shape: Shape, plan: DispatchPlan) -> None:
         self.shape, self.plan = shape, plan
         self.recording = shape.recording
-        """What was decided, or what has come of it by now."""
+        """The decision, or its outcome by now."""
         self.first = int(shape.recording.numbers.get("first_recorded_run", 0))
         self.runs = 0 if shape.recording.choice == WHEN_REPEATED else _NEVER
         """So far; below zero where the device has no faster way."""
@@ -85,7 +85,7 @@ class _Planned:
         return self.round is not None and self.round() is not None
 
     def take(self, session: Session) -> _Repeat | None:
-        """The device's faster way, if there is one by now and nobody uses it."""
+        """The device's faster way, if there is one by now and no other thread uses it."""
         try:
             return self.repeats.pop()
         except IndexError:
@@ -319,7 +319,7 @@ class OffloadPipeline(NativePipeline[_Planned]):
         try:
             for view, index in repeat.inputs:
                 view[:] = plain(inputs[index])
-            ended = False  # whatever happens from here on may leave it running
+            ended = False  # an error from here on may leave it running
             settle(self.session, repeat.round.go())
             ended = True
             if repeat.traps is not None:
@@ -398,10 +398,10 @@ class WorkPending(PendingDispatch):
         try:
             return ticket.done()
         except VyreError:
-            return True  # it has failed, which is told to whoever asks for the result
+            return True  # it has failed; a caller that asks for the result is told
 
     def settle(self) -> None:
-        """Wait for the result and keep it, or the failure: whoever holds the handle is told. Never on a lost device."""
+        """Wait for the result and keep it, or the failure, for the handle's holder. Never on a lost device."""
         with suppress(Exception):
             while not self._work.session.lost:
                 with suppress(TimeoutError):

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .pipeline import OffloadPipeline
 
 _SHARE = 9, 10
-"""How much of a device's memory may be resident; the rest is for what is not."""
+"""How much of a device's memory may be resident; the rest is for other buffers."""
 _MAX_REPEATS = 64
 """Lists of steps that are kept ready."""
 _MAX_COMMANDS = 1024
@@ -374,7 +374,7 @@ def _runs(device: Device, commands: Sequence[list[Command]], turns: int) -> Runs
 
 
 def _run_again(session: Session, runs: Runs, reads: Sequence[tuple[Memory, int, int]]) -> OutputBuffers:
-    """Work that was kept, and its readings. Without any, nobody waits where the device keeps order."""
+    """Run work that was kept, then its readings. Without any, the caller does not wait where the device keeps order."""
     for go, times in runs:
         for k in range(1, times + 1):
             ticket = go()

@@ -45,7 +45,7 @@ M = TypeVar("M")
 
 
 class Watching(Protocol):
-    """What remembers handles, and lets go of one that was freed."""
+    """An object that remembers handles, and lets go of one that was freed."""
 
     def forget_resident(self, handle: ResidentHandle) -> None: ...
 

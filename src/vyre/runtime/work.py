@@ -35,7 +35,7 @@ PART_S = 0.02
 """How long a part of a launch should take where there is a deadline."""
 FIRST_PART_GROUPS = 64
 _MARGIN_S = 0.01
-"""Code that reads a clock is given so much more, so that whatever ends in time has run to its end."""
+"""Code that reads a clock is given so much more, so that work that ends in time has run to its end."""
 _LAUNCHES = 256
 """After so many launches, what was recorded is submitted."""
 _ZERO: Dims = (0, 0, 0)
@@ -222,7 +222,7 @@ class Work:
         if self._ended:
             self.session.pool.give_all(pieces)
         elif pieces:
-            with suppress(VyreError):  # then it is not known what still happens to this memory
+            with suppress(VyreError):  # after one, the device may still write to this memory
                 ticket = self.ticket or self.batch.submit()  # what was recorded before something went wrong
                 self.session.pool.give_after(ticket, pieces)
 
@@ -332,7 +332,7 @@ class Work:
         return ticket
 
     def _new_batch(self) -> Batch:
-        """Also when the time is over: what was submitted just now has to be waited for, or stopped."""
+        """Also when the time is over: the work submitted just now has to be waited for, or stopped."""
         seconds = None if self._until is None else max(self._until - time.monotonic(), 0) + _MARGIN_S
         return self.session.device.batch(timed=self._timed, ahead=self._ahead, seconds=seconds)
 
@@ -345,8 +345,8 @@ class Work:
 
 
 def settle(session: Session, ticket: Ticket, until: float | None = None) -> None:
-    """Wait for work, until its deadline if it has one. What does not end by then is stopped, or else left behind; a
-    signal leaves it behind too."""
+    """Wait for work, until its deadline if it has one. Work that does not end by then is stopped, or else left
+    behind; a signal leaves it behind too."""
     try:
         if until is None:
             ticket.wait(None)

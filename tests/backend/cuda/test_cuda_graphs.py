@@ -305,7 +305,7 @@ def test_work_that_was_left_behind_is_told_before_what_was_kept_runs(backend, mo
             return False
 
     session.left = Unended()
-    with pytest.raises(DeviceLost, match="nobody waits for any longer"):
+    with pytest.raises(DeviceLost, match="no caller waits for any longer"):
         pipe.native.dispatch_resident([x], pipe.route(None).config)
     session.left = None
     assert np.array_equal(got(backend, x), arange() + 2)

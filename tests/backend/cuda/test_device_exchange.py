@@ -322,7 +322,7 @@ def test_streams_by_number_and_none():
         del_me = d.__dlpack__(stream=stream)
         del del_me
     for stream in (0, -2):
-        with pytest.raises(ArgumentValueError, match="is no stream"):
+        with pytest.raises(ArgumentValueError, match="is not a stream"):
             d.__dlpack__(stream=stream)
     d.free()
     assert np.array_equal(vyre.to_device(X, "cuda").numpy(), X)

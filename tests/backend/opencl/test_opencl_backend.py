@@ -129,7 +129,7 @@ with registry.isolated(REGISTRATION):
         ({"gone.icd": "libgone.so.1\n"}, "no OpenCL driver can be loaded (gone.icd names libgone.so.1): reinstall"),
         ({"odd.icd": ""}, "no OpenCL driver can be loaded (odd.icd names nothing): reinstall"),
         ({"data.icd": "{folder}/data.icd\n"}, "no OpenCL driver can be loaded (data.icd names {folder}/data.icd)"),
-        ({"rubbish.icd": "\x01\x02\x00"}, "no OpenCL driver can be loaded (rubbish.icd names what is no text): reinst"),
+        ({"rubbish.icd": "\x01\x02\x00"}, "no OpenCL driver can be loaded (rubbish.icd names what is not text): rein"),
     ],
     ids=["none", "gone", "empty", "no library", "rubbish"],
 )

@@ -123,10 +123,10 @@ def test_where_only_oracles_are_nobody_is_measured(capsys):
     "words, text",
     [
         (["--rounds", "0"], "--rounds 0 measures nothing"),
-        (["--size", "many"], "--size many: 'many' is no whole number of 0 or more"),
+        (["--size", "many"], "--size many: 'many' is not a whole number of 0 or more"),
         (["--input", "x=zeros:3"], "--input needs a FILE"),
         (["--domain", "3"], "--domain needs a FILE"),
-        (["--backends", ","], "--backends names nobody"),
+        (["--backends", ","], "--backends names no backend"),
         (["nope.py"], "there is no file nope.py"),
         (["saxpy.py"], "saxpy needs alpha, x, y"),
         (["saxpy.py", "-i", "alpha=1", "-i", "x=zeros:3", "-i", "y=zeros:4"], "Fix: pass --sizes out=N"),

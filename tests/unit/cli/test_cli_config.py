@@ -131,8 +131,8 @@ def test_a_file_that_is_not_obeyed_is_said_once_with_a_fix(folder):
 def test_a_variable_that_no_setting_has_is_noted(folder):
     done = run(folder, "show", VYRE_BAKEND="cpu", VYRE_XYZZY="1")
     assert done.returncode == 0
-    assert "VYRE_BAKEND is set and is no setting; did you mean VYRE_BACKEND?\n" in done.stderr
-    assert "VYRE_XYZZY is set and is no setting\n" in done.stderr
+    assert "VYRE_BAKEND is set and is not a setting; did you mean VYRE_BACKEND?\n" in done.stderr
+    assert "VYRE_XYZZY is set and is not a setting\n" in done.stderr
     assert "BAKEND" not in done.stdout
     document = json.loads(run(folder, "show", "--json", VYRE_BAKEND="cpu").stdout)
     assert document["unknown_variables"] == ["VYRE_BAKEND"]

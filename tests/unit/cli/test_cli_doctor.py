@@ -154,8 +154,8 @@ def test_settings_are_those_of_backends_too_and_a_misspelt_one_is_said(tmp_path)
     done = command("doctor", "reference", cwd=tmp_path, VYRE_STRIKT="1", VYRE_QQQQQQQQ="1")
     assert (code, done.returncode) == (0, 0)
     said = " ".join(done.stdout.split())
-    assert "VYRE_STRIKT is set and is no setting Fix: did you mean VYRE_STRICT?" in said
-    assert "VYRE_QQQQQQQQ is set and is no setting Fix: unset it; `vyre config show` lists" in said
+    assert "VYRE_STRIKT is set and is not a setting Fix: did you mean VYRE_STRICT?" in said
+    assert "VYRE_QQQQQQQQ is set and is not a setting Fix: unset it; `vyre config show` lists" in said
     _, findings, code = examined(tmp_path, "reference", VYRE_CPU_THREADS="0")
     assert (code, findings["general", "settings"]["verdict"]) == (1, "fail")
 

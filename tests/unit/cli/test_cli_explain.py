@@ -89,7 +89,7 @@ def test_without_a_backend_the_others_are_told(capsys, monkeypatch):
         (["nope.py", *GIVEN], "there is no file nope.py"),
         (["no/such", *GIVEN], "there is no file no/such"),
         (["saxpy.py", "-i", "alpha=1", "-i", "x=zeros:3", "-i", "y=zeros:4"], "Fix: pass --sizes out=N"),
-        (["V012", "-i", "x=zeros:3"], "--input is for a run and V012 is no file"),
+        (["V012", "-i", "x=zeros:3"], "--input is for a run and V012 is not a file"),
     ],
 )
 def test_wrong_words_are_refused(words, text, capsys):

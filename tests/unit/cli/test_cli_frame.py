@@ -146,8 +146,8 @@ def test_completion_is_shown_in_a_shell_and_refused_elsewhere(tmp_path):
         (["caps", "--nope", "cpu"], ". Fix: see `vyre caps --help`"),
         (["caps"], "missing argument 'ID[:DEVICE]'. Fix: see `vyre caps --help`"),
         (["doctor", "--timeout", "soon"], "Fix: see `vyre doctor --help`"),
-        (["doctor", "--timeout", "0"], "--timeout 0 is no time to wait. Fix: give a number of seconds above 0"),
-        (["doctor", "--timeout", "nan"], "--timeout nan is no time to wait"),
+        (["doctor", "--timeout", "0"], "--timeout 0 is not a time to wait. Fix: give a number of seconds above 0"),
+        (["doctor", "--timeout", "nan"], "--timeout nan is not a time to wait"),
     ],
 )
 def test_wrong_usage_says_where_to_look(capsys, words, said):

@@ -79,7 +79,7 @@ class Harm:
 def test_a_hostile_array_file_is_refused_in_one_line(blob, capsys, files):
     (files / "x.npy").write_bytes(blob)
     said = refused(capsys, *RUN, "-i", "x=x.npy", "-i", "y=ones:4")
-    assert said.startswith("error: x.npy is no array file")
+    assert said.startswith("error: x.npy is not an array file")
     assert said.count("\n") == 1
     assert len(said) < 400
     assert not (files / "harm.txt").exists()
@@ -110,7 +110,7 @@ def test_what_is_there_and_is_no_plain_file_is_not_called_missing(name, capsys, 
     (files / "folder.npy").mkdir()
     os.mkfifo(files / "pipe.npy")
     said = refused(capsys, *RUN, "-i", f"x={name}", "-i", "y=ones:4")
-    assert said.startswith(f"error: --input x={name} is no plain file. Fix: ")
+    assert said.startswith(f"error: --input x={name} is not a plain file. Fix: ")
 
 
 def test_a_missing_file_of_a_number_advises_a_number(capsys):
@@ -219,7 +219,7 @@ def test_a_code_may_begin_with_zeros(capsys):
 
 
 def test_a_constant_that_is_no_number_names_its_option(capsys):
-    assert "--const n=x is no number. Fix: write a number: --const n=2" in refused(
+    assert "--const n=x is not a number. Fix: write a number: --const n=2" in refused(
         capsys, "ir", "saxpy.py", "--const", "n=x"
     )
 

@@ -276,11 +276,11 @@ GOOD = ("-i", "alpha=1", "-i", "x=ones:4", "-i", "y=ones:4", "-b", "reference")
         (["saxpy.py", "-i", "zzz=1"], "has no parameter zzz. Fix: use one of: alpha, x, y, out"),
         (["saxpy.py", "-i", "x=3"], "x is an array of f32 and 3 is a number"),
         (["saxpy.py", "-i", "alpha=random:3"], "alpha is one f32 and random:3 has 3 elements"),
-        (["saxpy.py", "-i", "x=random:many"], "--input x=random:many: 'many' is no whole number of 0 or more"),
-        (["saxpy.py", "-i", "x=random:1.5"], "'1.5' is no whole number of 0 or more"),
-        (["saxpy.py", "-i", "x=random:4x"], "--input x=random:4x: '' is no whole number of 0 or more"),
+        (["saxpy.py", "-i", "x=random:many"], "--input x=random:many: 'many' is not a whole number of 0 or more"),
+        (["saxpy.py", "-i", "x=random:1.5"], "'1.5' is not a whole number of 0 or more"),
+        (["saxpy.py", "-i", "x=random:4x"], "--input x=random:4x: '' is not a whole number of 0 or more"),
         (["saxpy.py", "-i", "x=zeros:4@1"], "has a seed and nothing random"),
-        (["saxpy.py", "-i", "x=random:4@x"], "--input x=random:4@x: 'x' is no whole number of 0 or more"),
+        (["saxpy.py", "-i", "x=random:4@x"], "--input x=random:4@x: 'x' is not a whole number of 0 or more"),
         (["saxpy.py", "-i", "x=random:1e15"], "1000000000000000 elements and a buffer has at most 4294967295"),
         (["saxpy.py", "-i", "x=nope.npy"], "--input x=nope.npy: there is no such file"),
         (["saxpy.py", "-i", "x=saxpy.p"], "did you mean saxpy.py?"),
@@ -289,12 +289,12 @@ GOOD = ("-i", "alpha=1", "-i", "x=ones:4", "-i", "y=ones:4", "-b", "reference")
         (["saxpy.py", *GOOD, "-o", "out=no/such/dir.npy"], "no file can be there"),
         (["saxpy.py", *GOOD, "-o", "out=."], "no file can be there"),
         (["saxpy.py", *GOOD, "--sizes", "sum=3"], "has no output sum to size"),
-        (["saxpy.py", *GOOD, "--domain", "-1"], "--domain -1: '-1' is no whole number of 0 or more"),
+        (["saxpy.py", *GOOD, "--domain", "-1"], "--domain -1: '-1' is not a whole number of 0 or more"),
         (["saxpy.py", *GOOD, "--timeout", "-1"], "timeout"),
         (["saxpy.py", "-i", "alpha=1", "-i", "x=ones:4", "-i", "y=ones:5", "-b", "cpu"], "Fix: pass --sizes out=N"),
         (["kernels.py:racy", "-i", "x=ones:4", "--sizes", "out=1", "-b", "cpu"], "Fix: pass --domain N, or write"),
         (["kernels.py:above", "-i", "x=ones:4", "-b", "cpu"], "Fix: pass --domain WIDTHxHEIGHT, such as --domain 4xH"),
-        (["kernels.py:count", "-i", "x=ones:4", "-i", "bins=zeros:4", "-i", "shift=x"], "shift=x is no number"),
+        (["kernels.py:count", "-i", "x=ones:4", "-i", "bins=zeros:4", "-i", "shift=x"], "shift=x is not a number"),
     ],
 )
 def test_wrong_words_are_refused_with_what_to_write(words, text, capsys):
@@ -313,11 +313,11 @@ def test_damaged_files_are_refused(capsys, files):
     (files / "x.bin").write_bytes(b"12345")
     (files / "binary").write_bytes(b"\xff\xfe\x00")
     words = ["run", "saxpy.py", "-i", "alpha=1", "-i", "y=ones:4"]
-    assert "x.npy is no array file" in refused(capsys, *words, "-i", "x=x.npy")
+    assert "x.npy is not an array file" in refused(capsys, *words, "-i", "x=x.npy")
     with open(files / "many.npy", "wb") as stream:
         np.savez(stream, x=np.zeros(4, F32))
     assert "many.npy is an archive of arrays" in refused(capsys, *words, "-i", "x=many.npy")
-    assert "x.bin has 5 bytes, which is no whole number of f32" in refused(capsys, *words, "-i", "x=x.bin")
+    assert "x.bin has 5 bytes, which is not a whole number of f32" in refused(capsys, *words, "-i", "x=x.bin")
     assert "neither text nor a program" in refused(capsys, "run", "binary")
     (files / "p.vyre").write_text("program {")
     assert "error: p.vyre: " in refused(capsys, "run", "p.vyre", code=1)

@@ -946,7 +946,7 @@ def test_lent_memory_is_used_again_after_its_user(elsewhere):
     assert elsewhere.notes == [("wait for all", {9, -1, 1})]
     d = vyre.to_device(X, "other")
     for stream in (0, -2, "1", True):
-        with pytest.raises(ArgumentValueError, match=r"is no stream\. Fix: pass the number of a stream, 1 for"):
+        with pytest.raises(ArgumentValueError, match=r"is not a stream\. Fix: pass the number of a stream, 1 for"):
             d.__dlpack__(stream=stream)
 
 

@@ -2,7 +2,7 @@
 
 A module exports `void vyre_run(ptr shared, ptr worker)`. `shared` are 64-bit words of a launch, `worker` those of one
 of its threads. The emitter writes these numbers into the code and `run/launch.py` fills the words in. Code is stored
-with them: whoever changes one changes `FORMAT` in `build.py` too.
+with them: a change of one needs a new `FORMAT` in `build.py` too.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ _machine = cache(new_machine)
 
 @cache
 def _tuning() -> Any:
-    """Vectors are the emitter's business: what it leaves scalar is meant to be."""
+    """Vectors are the emitter's business: code that it leaves scalar is meant to be so."""
     tuning = library().create_pipeline_tuning_options(speed_level=2)
     tuning.loop_vectorization = tuning.slp_vectorization = False
     return tuning

@@ -24,8 +24,8 @@ def infos() -> tuple[DeviceInfo, ...]:
 
 @cache
 def library() -> Any:
-    """LLVM behind its binding, imported by the first who needs it."""
-    import llvmlite.binding as llvm  # type: ignore[import-untyped]  # 80 ms that only those pay who compile
+    """LLVM behind its binding, imported by the first call."""
+    import llvmlite.binding as llvm  # type: ignore[import-untyped]  # 80 ms that only a process that compiles pays
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()

@@ -1,4 +1,4 @@
-"""A device behind NVIDIA's driver: a stream in order, others for readings and for work that nobody waits for, and code.
+"""A device behind NVIDIA's driver: a stream in order, others for readings and for work that no thread awaits, and code.
 
 Calls that are given a stream or an event belong to the context of that, whichever is current in the thread; the few
 others are made inside `Context.current`.
@@ -40,9 +40,9 @@ _GLANCE_S = 0.00002
 _LEFT_S = 5.0
 """How long a new device waits for work that was left behind on the one before."""
 BESIDE = 4
-"""Streams for work that nobody waits for right away."""
+"""Streams for work that no thread waits for right away."""
 POOLED_BYTES = 1 << 30
-"""Memory that the driver's pool keeps although nobody uses it."""
+"""Memory that the driver's pool keeps unused."""
 _NON_BLOCKING = 1
 _WORD_BYTES = 16
 MOST_DIRECT = 256
@@ -54,7 +54,7 @@ _give_way = getattr(os, "sched_yield", lambda: time.sleep(0))
 
 
 class Place(int):
-    """The address of memory, which is freed when nobody holds this any longer."""
+    """The address of memory, which is freed when the last reference to this is gone."""
 
     device: CudaDevice | None = None
 
@@ -64,7 +64,7 @@ class Place(int):
 
 
 class CudaDevice(Device):
-    """Streams, memory and loaded code on one device. What is launched here keeps its order without being waited for."""
+    """Streams, memory and loaded code on one device. Launches run in order without a wait between them."""
 
     polls = True
     keeps_order = True
@@ -83,8 +83,8 @@ class CudaDevice(Device):
         self.lock = threading.RLock()
         """Held while a command is enqueued, so that none comes after the memory that it needs was freed."""
         self.ending = threading.RLock()
-        """Held while work is stopped or its end is dealt with. Whoever enqueues may have to wait for room in the queue
-        until then, so this is another lock."""
+        """Held while work is stopped or its end is dealt with. A thread that enqueues may have to wait for room in the
+        queue until then, so this is another lock."""
         self.closed = False
         self._marks: dict[int, list[tuple[Any, Address]]] = {_TIMED: [], _UNTIMED: []}
         self._held: deque[tuple[Mark, Sequence[Callable[[], None]]]] = deque()
@@ -135,7 +135,7 @@ class CudaDevice(Device):
         try:
             return self._allocated(nbytes)
         except DeviceOutOfMemory:
-            self.wait(self.mark(self.stream), _LEFT_S)  # what was released is free when the work before has ended
+            self.wait(self.mark(self.stream), _LEFT_S)  # released memory is free when the work before has ended
             self.context.ok(self.cu.cuMemPoolTrimTo(self._pool, 0), "allocating memory")
         return self._allocated(nbytes)
 
@@ -148,12 +148,12 @@ class CudaDevice(Device):
         return found
 
     def release(self, memory: Memory) -> None:
-        """It is freed when nobody holds it, behind what was launched by then: a thread may still record work over it,
-        and a kernel that writes where nothing is ends all work of the process."""
+        """It is freed with its last reference, behind what was launched by then: a thread may still record work over
+        it, and a kernel that writes to freed memory ends all work of the process."""
 
     def free(self, address: int) -> None:
         if self.context.lost or self.gone:
-            return  # before the lock, which in a forked process nobody may ever release
+            return  # before the lock, which in a forked process no thread may ever release
         with self.lock:
             if address in self._live:
                 self._live.remove(address)
@@ -207,7 +207,7 @@ class CudaDevice(Device):
 
     @property
     def gone(self) -> bool:
-        """Whether nobody holds it any longer, and streams and memory are no more."""
+        """Whether its last reference is gone, and with it streams and memory."""
         return bool(self._gone)
 
     @property
@@ -253,7 +253,7 @@ class CudaDevice(Device):
         return self.closed or self.context.lost
 
     def close(self) -> None:
-        """Memory is freed behind the work that still runs; the rest goes when nobody holds the device any longer."""
+        """Memory is freed behind the work that still runs; the rest goes with the last reference to the device."""
         with self.graphs.lock, self.lock:  # in between, a graph would be launched over memory that was freed
             if self.closed:
                 return
@@ -293,13 +293,13 @@ class CudaDevice(Device):
             self._turn = (self._turn + 1) % BESIDE
             return self.beside[self._turn]
 
-    # -- code that nobody needs any longer
+    # -- code that no pipeline needs any longer
 
     def retire(self, module: Any) -> None:
         self._retired.append(module)
 
     def _unload(self) -> None:
-        """Unload it, if nothing runs: the driver would wait for whatever does."""
+        """Unload it, if nothing runs: the driver would wait for running work."""
         if self._retired and not self.is_busy():
             while self._retired:
                 self.cu.cuModuleUnload(self._retired.pop())
@@ -384,7 +384,7 @@ class CudaDevice(Device):
         Crew(data.nbytes).run(work)
 
     def is_pinned(self, address: int, nbytes: int) -> bool:
-        """Whether the device reaches this memory of the host, whoever pinned it."""
+        """Whether the device reaches this memory of the host, whichever library pinned it."""
         ask, kinds = self.cu.cuPointerGetAttribute, self.cu.CUpointer_attribute
         with self.context.current():
             code, kind = ask(kinds.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address)
@@ -397,8 +397,8 @@ class CudaDevice(Device):
         return not code and address + nbytes <= int(start) + int(size)
 
     def goes_direct(self, address: int, nbytes: int) -> bool:
-        """Whether a copy from or to this memory needs none of ours in between: it is pinned, or was lately. (Of memory
-        that is no longer, the driver makes a copy itself.)"""
+        """Whether a copy from or to this memory needs none of ours in between: it is pinned, or was lately. (Once
+        memory is unpinned, the driver makes a copy itself.)"""
         if nbytes < DIRECT_BYTES:
             return False
         key = address, nbytes
@@ -417,7 +417,7 @@ class CudaDevice(Device):
             came = self.mark(self.readings)
             try:
                 self.wait(came, None)
-            except BaseException:  # such as Ctrl-C: nobody may write to the caller's memory after this
+            except BaseException:  # such as Ctrl-C: the device may not write to the caller's memory after this
                 cu.cuEventSynchronize(came.event)
                 raise
             return
@@ -448,7 +448,7 @@ def _await_left(context: Context) -> None:
     while not left.ended():
         if time.monotonic() > end:
             raise DeviceLost(
-                "work that nobody waits for any longer still runs on the device",
+                "work that no caller waits for any longer still runs on the device",
                 fix="wait until it ends and try again, or restart the process",
                 device=context.index,
             )
@@ -461,7 +461,7 @@ _devices: weakref.WeakSet[CudaDevice] = weakref.WeakSet()
 
 @atexit.register
 def _leave() -> None:
-    """A process that ends does not wait for its devices; what the driver does at exit may."""
+    """A process that ends does not wait for its devices; the driver's exit functions may."""
     with suppress(VyreError):
         left = [context.unended for context in contexts() if not context.lost and context.unended is not None]
         working = [device for device in list(_devices) if not device.context.lost and device.is_busy()]
@@ -480,9 +480,9 @@ def _clear_away(
     live: set[int],
     gone: list[bool],
 ) -> None:
-    """Nobody holds the device any longer. What still runs is left alone: the driver would wait for it.
+    """The last reference to the device is gone. Work that still runs is left alone: the driver would wait for it.
 
-    Where the collector finds it together with what uses it, the finalizers of that come after this.
+    Where the collector finds it together with its users, their finalizers run after this.
     """
     with suppress(VyreError):
         if context.lost or not all(mark.ended() for mark in last):

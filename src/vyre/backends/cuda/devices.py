@@ -1,6 +1,6 @@
 """NVIDIA's driver behind its Python binding: which devices there are, contexts, and what its answers mean.
 
-Nothing of the driver's errors leaves this package: a result that is none becomes ours in `Context.ok`.
+The driver's errors do not leave this package: `Context.ok` turns a failed call into an error of ours.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _UNREADABLE = frozenset((200, 209, 218, 222, 300))
 _LOST = frozenset((
     4, 46, 101, 201, 214, 220, 226, 400, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 810, 999,
 ))  # fmt: skip
-"""A kernel faulted, the hardware did, or the context is no longer there: no call succeeds from now on."""
+"""A kernel faulted, the hardware did, or the context is gone: no call succeeds from now on."""
 CAPTURING = 900
 _CAPTURE = range(CAPTURING, 909)
 """Another library captures a graph, which most calls may not be part of."""
@@ -51,7 +51,7 @@ _LIBRARIES = (
 
 
 def library() -> Any:
-    """The binding, imported by the first who needs it."""
+    """The binding, imported by the first call."""
     from cuda.bindings import driver  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
     return driver
@@ -73,7 +73,7 @@ class Found:
     most_size: Dims
     most_groups: Dims
     multiprocessors: int = 0
-    """Whose blocks can wait for each other; 0 where they cannot."""
+    """Multiprocessors, if blocks can wait for each other; 0 where they cannot."""
 
 
 def unavailable() -> Unavailable | None:
@@ -211,7 +211,7 @@ class Context:
         self._retained = True
 
     def ok(self, result: Sequence[Any], doing: str) -> Any:
-        """What a call gave, if it succeeded."""
+        """The value of a call, if it succeeded."""
         if result[0]:
             raise self.failed(int(result[0]), doing)
         return result[1] if len(result) > 1 else None
@@ -258,7 +258,7 @@ class Context:
             self._cu.cuCtxPopCurrent()
 
     def give_up(self) -> None:
-        """Let go of a context that was lost, so that a new one can be made: that needs everybody to let go."""
+        """Let go of a context that was lost, so that a new one can be made: every library must let go of it."""
         cu = self._cu
         if self._retained:
             cu.cuDevicePrimaryCtxRelease(self._device)

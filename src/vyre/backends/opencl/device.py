@@ -1,6 +1,6 @@
-"""A device behind OpenCL: a queue in order, and others for readings and for work that no thread waits for.
+"""A device behind OpenCL: a queue in order, and others for readings and for work that no thread awaits.
 
-Nothing of the binding's errors leaves this package: `OpenCLDevice.failed` makes them ours.
+The binding's errors do not leave this package: `OpenCLDevice.failed` turns them into ours.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from .run.commands import Launched, Loaded, OpenCLBatch
 SPIN_S = 0.005
 """How long a wait looks again and again before it begins to sleep; most launches are over by then."""
 SPIN_ON_PROCESSOR_S = 0.0002
-"""The same where the device is the processor, which has better things to do."""
+"""The same where the device is the processor, which the work itself needs."""
 _SLEEP_S = 0.0005
 BESIDE = 4
-"""Queues for work that nobody waits for right away."""
+"""Queues for work that no thread waits for right away."""
 _SPARE_HELD = 64
 _FULL = frozenset((-4, -6))
 """No memory: of the device for an object, of the host."""
@@ -84,7 +84,7 @@ class OpenCLDevice(Device):
             return self.cl.Buffer(self.context, self.cl.mem_flags.READ_WRITE, nbytes)
 
     def release(self, memory: Memory) -> None:
-        """The driver does it, once neither work nor anybody here holds the memory.
+        """The driver does it, once neither work nor an object of ours holds the memory.
 
         Not before: a thread that still records a launch over memory that is gone would end the process.
         """
@@ -130,12 +130,12 @@ class OpenCLDevice(Device):
         return self._lost
 
     def close(self) -> None:
-        """What still runs keeps what it needs; the driver releases the rest when nobody holds it any longer."""
+        """Work that still runs keeps what it needs; the driver releases the rest with the last reference to it."""
         self._lost = True
         self.leave()
 
     def leave(self) -> None:
-        """Let nobody wait for work that still runs: releasing a queue or a copy would."""
+        """Let no thread wait for work that still runs: releasing a queue or a copy would."""
         if self.is_busy():
             _keep(self)
 
@@ -143,7 +143,7 @@ class OpenCLDevice(Device):
         return any(not self._has_ended(event) for event in list(self.latest.values()))
 
     def next_beside(self) -> int:
-        """The number of a queue for work that nobody waits for right away."""
+        """The number of a queue for work that no thread waits for right away."""
         with self.lock, self.errors("opening a queue"):
             turn = self._turn % BESIDE + 1
             if turn == len(self.queues):
@@ -279,7 +279,7 @@ def _leave_all() -> None:
 
 @in_child
 def _keep_all() -> None:
-    """In a forked process: whoever holds the library's locks is not here, so that asking or releasing may hang."""
+    """In a forked process: the thread that holds the library's locks is not here, so asking or releasing may hang."""
     for device in list(_devices):
         _keep(device)
         device.lock = threading.RLock()  # the thread that held it is not here

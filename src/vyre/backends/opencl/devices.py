@@ -32,7 +32,7 @@ class Found:
 
 @cache
 def library() -> Any:
-    """The binding, imported by the first who needs it.
+    """The binding, imported by the first call.
 
     It keeps the code of its calls in a folder of the user, and loads no kernel where it cannot make that folder.
     """
@@ -154,6 +154,6 @@ def _library_in(path: str) -> str:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             named = file.readline(4096).strip()
-            return (named if named.isprintable() else "what is no text") or "nothing"
+            return (named if named.isprintable() else "what is not text") or "nothing"
     except OSError:
         return "what cannot be read"

@@ -108,7 +108,7 @@ class ReferenceBackend(VyreBackend):
         with self._lock:
             pending = tuple(self._pending)
         for future in pending:
-            future.exception()  # the failure belongs to whoever holds the handle
+            future.exception()  # the holder of the handle gets the failure
 
     def shutdown(self) -> None:
         if self._process != os.getpid():
@@ -151,8 +151,8 @@ class ReferenceBackend(VyreBackend):
         """Does the order of invocations show? One run tells, with the race detector.
 
         Without a race, and where no invocation uses an old value that an atomic of another one decides, every order
-        gives what this one gave. Where such a value is used, more orders are tried. That they agree proves nothing,
-        as devices have orders of their own: it is a doubt.
+        gives what this one gave. Where such a value is used, more orders are tried. If those agree the answer
+        is a doubt, not a proof: devices have orders of their own.
 
         An order may take `max_steps` and as many invocations: those that take turns are in memory all at once.
         """
@@ -323,7 +323,7 @@ class ReferencePipeline(CompiledPipeline):
 
 
 def _check_arguments(program: object, inputs: object, config: object, out: object) -> None:
-    """Things of the right kind; what is in them is looked at by the plan."""
+    """Check the kinds of the arguments; the plan checks their contents."""
     if not isinstance(program, Program):
         raise ArgumentTypeError(
             f"program is a {type(program).__name__}", fix="pass a Program; that of a kernel is kernel.program"

@@ -2,7 +2,7 @@
 
 The library ends the process when work is submitted to a device that is gone, or when the memory of one is read. So
 every use of the queue goes through one lock and asks first. Where the device is the processor, `submit` waits inside
-the library for the work before it; there a thread of ours submits, so that nobody else waits.
+the library for the work before it; there a thread of ours submits, so that the caller does not wait.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from .run import binding_gaps
 from .run.commands import USAGE, Kernel, Layout, Piece, Sender, Sent, Uniform, WgpuBatch, rows
 
 FEATURES = ("immediates", "timestamp-query")
-"""What is asked of a device that has it."""
+"""Features that are requested where the device has them."""
 BINDING_BYTES = "max-storage-buffer-binding-size"
 BUFFER_BYTES = "max-buffer-size"
 PIECE_BYTES = 1 << 26
@@ -282,7 +282,7 @@ class WgpuDevice(Device):
             self._sender.send(lambda: work(previous))
 
     def poll(self, ended: Callable[[], bool]) -> bool:
-        """Whether something has ended. False also while somebody else has the queue."""
+        """Whether something has ended. False also while another thread has the queue."""
         if not self.queue.acquire(blocking=False):
             return False
         try:
@@ -356,7 +356,7 @@ class WgpuDevice(Device):
             self.queue.release()
 
     def _destroyed(self) -> None:
-        """Stands for the library's `destroy`, so that nobody is inside the library while that happens."""
+        """Stands for the library's `destroy`, so that no thread is inside the library meanwhile."""
         with self.queue:
             self._lost = True
             self._destroy()

@@ -66,7 +66,7 @@ def record_of(adapter: Any) -> Record:
     info = adapter.info
     key = json.dumps([__version__, binding_gaps.version(), sorted((k, str(v)) for k, v in info.items())])
     name = record_name("wgpu", key)
-    with _asking:  # who comes meanwhile finds it remembered
+    with _asking:  # a thread that waits here finds the answer remembered
         if (known := _recalled(name, key)) is not None:
             return known
         try:
@@ -101,7 +101,7 @@ def best() -> Any:
 
 _asking = threading.Lock()
 _known: dict[str, Record] = {}
-"""What was found by this process, which may have no place to remember it."""
+"""Records that this process found, since the disk may not keep them."""
 
 
 def _recalled(name: str, key: str) -> Record | None:
@@ -161,7 +161,7 @@ def _random_probe() -> tuple[Program, list[bytes]]:
 
 
 def run(device: WgpuDevice, program: Program, traits: Traits, inputs: Sequence[bytes], output_bytes: int) -> bytes:
-    """The output of a program whose last buffer that is, with an invocation for each word of an input."""
+    """The last buffer of a program, which is its output, with an invocation for each word of an input."""
     built = build(program, traits, device.limits, immediate_bytes=device.immediate_bytes)
     return run_once(device, built, inputs, output_bytes, ceil_div(len(inputs[0]), 4 * LANES))
 
@@ -200,7 +200,7 @@ var<workgroup> words: array<u32, 256>;
 
 
 def loop_limit(device: WgpuDevice) -> int | None:
-    """After how many turns of its loops an invocation is stopped without a word: some drivers do that."""
+    """After how many turns of its loops a driver stops an invocation without an error, if it does."""
     long = _words(device, _LOOPS, 4 * TURNS, 4 * 63)
     if (least := min(long[0:32:2])) < TURNS:
         return least

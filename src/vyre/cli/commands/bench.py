@@ -87,7 +87,7 @@ def bench(
     inputs: Inputs = None,
     backends: Annotated[
         str | None,
-        typer.Option("--backends", metavar="ID,ID", help="Who is measured; without it, all but the reference."),
+        typer.Option("--backends", metavar="ID,ID", help="Backends to measure; without it, all but the reference."),
     ] = None,
     rounds: Annotated[int, typer.Option("--rounds", metavar="N", help="Warm calls of each backend.")] = 21,
     size: Annotated[
@@ -154,7 +154,7 @@ def wanted_backends(listed: str | None) -> tuple[list[str], dict[str, str]]:
                 known = ", ".join(b.id for b in registered_backends_by_precedence())
                 raise BackendUnavailable(f"there is no backend {name}", fix=f"use some of: {known}", backend=name)
         if not names:
-            raise ArgumentValueError("--backends names nobody", fix="write --backends cpu,reference")
+            raise ArgumentValueError("--backends names no backend", fix="write --backends cpu,reference")
         return list(dict.fromkeys(names)), {}
     names, absent = [], {}
     for listing in registered_backends_by_precedence():
@@ -211,7 +211,7 @@ def _measure_one(asked: Request, names: Sequence[str], rounds: int, step: Callab
         step(f"{asked.kernel.__name__} on {name}")
         try:
             first[name] = asked.run(asked.kernel.on(name))
-        except BackendError as e:  # any other is about the arguments, which are wrong for everybody
+        except BackendError as e:  # any other is about the arguments, which are wrong for every backend
             failed[name] = str(e)
     times: dict[str, list[int]] = {name: [] for name in first}
     for k in range(rounds if first else 0):

@@ -66,7 +66,7 @@ ADVICE: dict[str, Advice] = {
     ),
     "EmptyMatrix": Advice("every case of a conformance run was filtered out", "widen the filter"),
     "IRTypeError": Advice(
-        "an IR node was built from something that is no IR value", "pass expressions, or numbers through lit(...)"
+        "an IR node was built from something that is not an IR value", "pass expressions, or numbers through lit(...)"
     ),
     "IRValueError": Advice("a literal, count or name that the IR cannot hold", "use a value within the type's range"),
     "InvalidProgram": Advice(
@@ -104,7 +104,7 @@ ADVICE: dict[str, Advice] = {
         "choose another backend: `vyre caps ID` says what each one does",
     ),
     "VyreError": Advice("the root of all errors; a raised one has a class below it", "read the fix in the message"),
-    "WireError": Advice("a file that was cut, changed or is no program", "write it again: vyre ir FILE --wire OUT"),
+    "WireError": Advice("a file that was cut, changed or is not a program", "write it again: vyre ir FILE --wire OUT"),
     "WireUnknownOp": Advice("a program of a newer version", "install the version that wrote it, or encode it again"),
     "WireVersionError": Advice(
         "a revision of the wire format that this version does not read", "write it again: program.to_wire(rev=6)"

@@ -79,7 +79,7 @@ def show(
     for variable in document["unknown_variables"]:
         close = get_close_matches(variable, [row["variable"] for row in document["settings"]], 1)
         hint = f"; did you mean {close[0]}?" if close else ""
-        print(f"{variable} is set and is no setting{hint}", file=sys.stderr)
+        print(f"{variable} is set and is not a setting{hint}", file=sys.stderr)
 
 
 def collect() -> Document:
@@ -87,7 +87,7 @@ def collect() -> Document:
     from ...driver.settings.knobs import files as read_files
     from ...front.config import config as settings
 
-    found = read_files()  # before the others look, which would log what is told here
+    found = read_files()  # first: later reads would log what is told here
     rows = [_row(setting) for setting in settings.show()]
     files = [
         FileRow(whose="project", path=found.project, used=found.project is not None),

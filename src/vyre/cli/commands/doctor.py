@@ -47,7 +47,7 @@ class Document(TypedDict):
     version: str
     verdict: str  # the worst of all
     working: list[str]  # backends whose bytes were those of the reference
-    preferred: str | None  # whom a plain call asks first; None too where one backend was named
+    preferred: str | None  # the backend a plain call asks first; None too where one was named
     findings: list[Finding]
 
 
@@ -66,7 +66,7 @@ def doctor(
     Exit code 0 when nothing is broken and at least one backend besides the reference computes the right bytes.
     """
     if not 0 < timeout <= MOST_S:
-        raise ArgumentValueError(f"--timeout {timeout:g} is no time to wait", fix="give a number of seconds above 0")
+        raise ArgumentValueError(f"--timeout {timeout:g} is not a time to wait", fix="give a number of seconds above 0")
     document, found_one = collect(backend, timeout)
     if as_json:
         print_json(document)
@@ -76,7 +76,7 @@ def doctor(
 
 
 def collect(backend: str | None, step_s: float) -> tuple[Document, bool]:
-    """The findings, and whether a backend works that is no oracle."""
+    """The findings, and whether a backend other than the oracle works."""
     from ...driver.selection import registry
 
     names = [each.id for each in registry.registered_backends_by_precedence()]
@@ -107,13 +107,13 @@ def collect(backend: str | None, step_s: float) -> tuple[Document, bool]:
         preferred=preferred,
         findings=findings,
     )
-    wanted = [_ORACLE] if backend else []  # who asks for the oracle itself is answered about it
+    wanted = [_ORACLE] if backend else []  # a user who asks for the oracle itself is answered about it
     return document, any(kind != _ORACLE or kind in wanted for kind in kinds.values())
 
 
 def _preferred(asked: subprocess.Popen[str], seconds: float) -> tuple[str | None, list[Finding]]:
-    """Whom a plain call asks first, and what is wrong if that is nobody. Another process says it, as that loads what
-    backends bring along; of one that crashes the examination of its backend tells more."""
+    """The backend that a plain call asks first, and what is wrong if there is none. Another process says it, as that
+    loads the backends' libraries; if it crashes, the examination of that backend tells more."""
     try:
         answer = json.loads(asked.communicate(timeout=seconds)[0])
         found = answer["preferred"]
@@ -241,7 +241,7 @@ def _started(*words: str, stderr: IO[str] | int) -> subprocess.Popen[str]:
 
 def _end(process: subprocess.Popen[str]) -> None:
     process.kill()
-    with suppress(subprocess.TimeoutExpired):  # one that hangs in the kernel of the system stays
+    with suppress(subprocess.TimeoutExpired):  # a process that hangs in the system's kernel stays
         process.wait(KILLED_S)
 
 

@@ -81,7 +81,7 @@ def explain(
         for option, value in options.items():
             if value is not None:
                 raise ArgumentValueError(
-                    f"{option} is for a run and {what} is no file", fix=f"name a file, or drop {option}"
+                    f"{option} is for a run and {what} is not a file", fix=f"name a file, or drop {option}"
                 )
         codes = Codes(codes=meanings(what))
         print_json(plain(codes)) if as_json else show_codes(codes)

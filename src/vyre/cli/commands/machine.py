@@ -67,7 +67,7 @@ def settings() -> list[Check]:
         if knob is None:
             near = get_close_matches(variable, knobs, 1)
             fix = f"did you mean {near[0]}?" if near else "unset it; `vyre config show` lists those that there are"
-            strange.append(Check(variable, "warn", "is set and is no setting", fix))
+            strange.append(Check(variable, "warn", "is set and is not a setting", fix))
         else:
             knobs[variable] = knob
     names = [f"{s.knob.name} from {s.origin}" for k in knobs.values() if (s := k.setting()).origin != known.DEFAULT]
@@ -75,7 +75,7 @@ def settings() -> list[Check]:
 
 
 def cache_folder() -> list[Check]:
-    """Whether what was learned and compiled can be kept; without it all works, and every process starts anew."""
+    """Whether probes and compiled code can be kept; without it all works, and every process starts anew."""
     from ...driver.settings.folders import cache_dir
 
     folder = cache_dir()
@@ -144,7 +144,7 @@ def processes() -> list[Check]:
 
 
 def plugins() -> list[Check]:
-    """Ids that nobody can use, found without loading anything."""
+    """Ids that no call can use, found without loading anything."""
     from ...driver.selection import registry
 
     listed = registry.registered_backends()

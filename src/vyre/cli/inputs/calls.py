@@ -102,7 +102,7 @@ def request(
     timeout: float | None = None,
     backend: str | None = None,
 ) -> Request:
-    """What the options of a command ask for; wrong ones are said here, the arguments' types by the call."""
+    """The request that the options of a command make. Wrong options raise here, wrong argument types in the call."""
     from ...driver.contract.values import DispatchConfig
 
     kernel = loaded.kernel if backend is None else loaded.kernel.on(backend)
@@ -134,7 +134,7 @@ _AS_OPTIONS = (
     (re.compile(r"\bdomain=\(?(\w+(?:, \w+)*)\)?"), lambda m: f"--domain {m[1].upper().replace(', ', 'x')}"),
     (re.compile(r"\bpass (\w+)=\.\.\."), r"pass --input \1=NUMBER"),
 )
-"""What a call advises, and how a command line spells it."""
+"""Advice of a call, and how a command line spells it."""
 
 
 @contextmanager
@@ -313,7 +313,7 @@ def first_difference(names: Sequence[str], a: Sequence[Array], b: Sequence[Array
 
 
 def output_files(of: Request, given: Sequence[str] | None) -> dict[str, str]:
-    """The files of `--output` by result. Said before anything runs: a name that is no result, a missing directory."""
+    """The files of `--output` by result. Refused before anything runs: an unknown result, a missing directory."""
     found = pairs("--output", given or ())
     names, taken = of.result_names, set()
     for name, file in found.items():
@@ -350,7 +350,7 @@ def write_array(file: str, array: Array) -> None:
 
 
 def write_whole(file: str, save: Callable[[Any], None]) -> None:
-    """Write a file so that nobody ever sees a part of it. A device or a pipe is written to, never replaced."""
+    """Write a file so that no reader ever sees a part of it. A device or a pipe is written to, never replaced."""
     try:
         if os.path.exists(file) and not os.path.isfile(file):
             with open(file, "wb") as stream:

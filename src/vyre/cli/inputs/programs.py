@@ -1,7 +1,7 @@
 """What a command line names, as values: the kernel of a file, the arrays of `--input`, the shapes of options.
 
-A file is Python with kernels in it, or a program in its text or wire form. Whatever cannot be read is said with the
-option or the line that is meant; nothing here prints.
+A file is Python with kernels in it, or a program in its text or wire form. Errors name the option or the line
+that cannot be read; nothing here prints.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_PROGRAM_BYTES = 64 << 20
 WIRE_MAGIC = b"VYRE"
 ENVELOPE = b"vyre_ir "
 MODULE_PREFIX = "vyre_file_"
-"""Modules of kernel files, so that `random.py` hides nobody's module; not `__main__`, whose scripts would run."""
+"""Modules of kernel files, so that `random.py` hides no other module; not `__main__`, whose scripts would run."""
 _GENERATOR = re.compile(r"(random|zeros|ones|arange):(.*)", re.DOTALL)
 _NPY, _ZIP = b"\x93NUMPY", b"PK\x03\x04"
 _BEGIN = re.compile(r"^\s*program\b", re.MULTILINE)
@@ -63,7 +63,7 @@ def load(spec: str) -> Loaded:
     if path.suffix == ".py":
         return Loaded(_choose(path, _kernels(path), name), str(path), "python")
     if name is not None:
-        raise ArgumentValueError(f"{path} is no Python file and holds one program", fix=f"write {path} alone")
+        raise ArgumentValueError(f"{path} is not a Python file and holds one program", fix=f"write {path} alone")
     from ...front.kernel import Kernel
 
     program, form = _read_program(path)
@@ -169,7 +169,7 @@ def _run_file(path: Path) -> ModuleType:
             spec.loader.exec_module(module)
     except (VyreError, KeyboardInterrupt):
         raise
-    except BaseException as e:  # SystemExit, and whatever else a file may think of
+    except BaseException as e:  # SystemExit, or any other exception of a file
         raise _failed_import(path, e) from e
     finally:
         sys.dont_write_bytecode = writes
@@ -250,7 +250,7 @@ def whole(text: str, where: str) -> int:
         except (ValueError, OverflowError):
             number = -1
     if number < 0:
-        raise ArgumentValueError(f"{where}: {text!r} is no whole number of 0 or more", fix="write one, such as 1000")
+        raise ArgumentValueError(f"{where}: {text!r} is not a whole number of 0 or more", fix="write one, such as 1000")
     return number
 
 
@@ -282,7 +282,7 @@ def number(option: str, name: str, text: str) -> int | float | bool:
             return read()
         except ValueError:
             continue
-    raise ArgumentValueError(f"{option} {name}={text} is no number", fix=f"write a number: {option} {name}=2")
+    raise ArgumentValueError(f"{option} {name}={text} is not a number", fix=f"write a number: {option} {name}=2")
 
 
 # ---- inputs ---------------------------------------------------------------------------------------------------------
@@ -297,7 +297,7 @@ class Input(NamedTuple):
 
 
 def inputs_of(kernel: Kernel, given: Sequence[str]) -> dict[str, Input]:
-    """The arguments that `--input` gives, by parameter. Those that are missing the call itself names."""
+    """The arguments that `--input` gives, by parameter. The call itself names those that are missing."""
     params = {p.name: p for p in kernel.params}
     found: dict[str, Input] = {}
     for name, text in pairs("--input", given).items():
@@ -411,7 +411,7 @@ def _from_file(name: str, text: str, element: DataType, *, scalar: bool) -> Arra
     path, dtype = Path(text), ARRAY_DTYPES[element.name]
     if exists(path) and not isfile(path):
         raise ArgumentValueError(
-            f"--input {name}={text} is no plain file", fix="name a file, or copy it into one first"
+            f"--input {name}={text} is not a plain file", fix="name a file, or copy it into one first"
         )
     if not isfile(path):
         near = difflib.get_close_matches(path.name, _siblings(path), 1, 0.75)
@@ -437,7 +437,7 @@ def _from_file(name: str, text: str, element: DataType, *, scalar: bool) -> Arra
             )
         if nbytes % dtype.itemsize:
             raise ArgumentValueError(
-                f"{text} has {nbytes} bytes, which is no whole number of {element.name}",
+                f"{text} has {nbytes} bytes, which is not a whole number of {element.name}",
                 fix=f"pass a multiple of {dtype.itemsize} bytes, or a .npy file",
             )
         return np.fromfile(path, dtype)
@@ -462,7 +462,7 @@ def _load_npy(path: Path) -> Array:
     except Exception as e:  # a header is parsed as Python, and fails in as many ways
         said = textwrap.shorten(str(e), 200)
         raise ArgumentValueError(
-            f"{path} is no array file: {said}", fix=f"write it with np.save({path.name!r}, array)"
+            f"{path} is not an array file: {said}", fix=f"write it with np.save({path.name!r}, array)"
         ) from e
 
 

@@ -254,7 +254,7 @@ class Expressions:
         return self.converted(t, depth - 1)
 
     def identity(self, t: str, depth: int) -> E:
-        """What a compiler that knows school algebra would shorten."""
+        """An expression that a compiler that knows school algebra would shorten."""
         x = self.leaf(t) if self.chance(0.7) else self.expr(t, depth - 1)
         y = self.leaf(t)
         zero, minus, one, two = (self.num(t, v) for v in (0.0, -0.0, 1.0, 2.0))

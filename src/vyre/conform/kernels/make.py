@@ -246,7 +246,7 @@ class _Maker(Statements):
         return tuple(made)
 
     def last(self, t: str) -> E:
-        """What shows as many locals as it can."""
+        """An expression that shows as many locals as it can."""
         names = self.variables(t)
         if names and t not in NARROW and t != "bool" and self.chance(0.6):
             a, b = E("var", t, data=names[-1]), self.expr(t, 3)

@@ -148,7 +148,7 @@ class Model:
         word = function.removeprefix("subgroup_")
         sign = {"add": "+", "mul": "*", "and": "&", "or": "|", "xor": "^"}.get(word, word)
         step = OPERATORS[s.args[0].t][sign]
-        v: list[Any] = own[0] + [None] * (SUBGROUP - len(members))  # a lane that is missing changes nothing
+        v: list[Any] = own[0] + [None] * (SUBGROUP - len(members))  # a missing lane does not change the result
         for distance in (16, 8, 4, 2, 1):
             pairs = [(v[k], v[k ^ distance]) for k in range(SUBGROUP)]
             v = [b if a is None else a if b is None else step(a, b) for a, b in pairs]
@@ -386,7 +386,7 @@ class Model:
 
 
 def _parts(body: tuple[S, ...]) -> list[tuple[S, ...]]:
-    """What lies between the barriers of the whole grid."""
+    """Statements between the barriers of the whole grid."""
     at = [k for k, s in enumerate(body) if s.op == "grid_sync"]
     starts, ends = [0, *(k + 1 for k in at)], [*at, len(body)]
     return [body[start:end] for start, end in zip(starts, ends, strict=True)]

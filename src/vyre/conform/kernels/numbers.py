@@ -100,7 +100,7 @@ def _fma(a: float, b: float, c: float) -> float:
 
 
 def _special_quotient(a: float, b: float) -> float | None:
-    """a / b where that is no fraction."""
+    """a / b where that is not a fraction."""
     if math.isnan(a) or math.isnan(b) or (a == 0 and b == 0) or (math.isinf(a) and math.isinf(b)):
         return math.nan
     sign = math.copysign(1.0, a) * math.copysign(1.0, b)

@@ -1,7 +1,7 @@
 """A kernel that differs, made smaller for as long as it still differs.
 
-Statements are dropped, blocks take the place of what they stand in, expressions that of what they are part of. A
-candidate in which the order of invocations would show is none: the model runs both ways.
+Statements are dropped, blocks replace the statements around them, and expressions those they are part of. A
+candidate in which the order of invocations shows is dropped: the model runs both ways.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Owned:
 
 @dataclass
 class Bins:
-    """A buffer that everyone changes by one order-free operation."""
+    """A buffer that all lanes change by one order-free operation."""
 
     name: str
     t: str
@@ -366,7 +366,7 @@ class Statements(Expressions):
         return S("subgroup", (self.local(t), f"subgroup_{self.pick(*words)}"), (value,))
 
     def exchanged(self, lanes: int, local: E) -> list[S]:
-        """Everyone writes an element, waits, and reads those of others; or all change a few by one atomic."""
+        """Each lane writes an element, waits, and reads those of others; or all change a few by one atomic."""
         rng = self.rng
         self.made = self.made + 1
         name = f"tile{self.made}"

@@ -206,7 +206,7 @@ class _Lanes:
         return self.expr(t, depth)
 
     def varying(self, t: DataType) -> Expr:
-        """A value that no one knows before the program runs."""
+        """A value that is unknown before the program runs."""
         return Cast(t, Load("few", self.own & 3)) if can_cast(u32, t) else self.leaf(t)
 
     def leaf(self, t: DataType) -> Expr:
@@ -332,7 +332,7 @@ class _Lanes:
         return Store(out.name, self.own, self.expr(out.element))
 
     def own_store(self, depth: int) -> list[Node]:
-        """In place, or nowhere: what is out of bounds is dropped."""
+        """In place, or nowhere: a store out of bounds is dropped."""
         out = self.rng.choice(self.outputs)
         if self.rng.random() < 0.6:
             return [self.store(out)]
@@ -340,13 +340,13 @@ class _Lanes:
         return [Store(out.name, Select(self.condition(), self.own, wild), self.expr(out.element))]
 
     def count_up(self, depth: int) -> list[Node]:
-        """An order-free atomic that nobody looks at."""
+        """An order-free atomic with an unused result."""
         self.made += 1
         at = self.rng.choice((self.own % 3, lit(0), self.index(self.bins), self.own, Load("few", lit(0))))
         return [Let(f"old{self.made}", Atomic(self.bin_op, "bins", at, self.expr(self.bins.element)))]
 
     def cell(self, depth: int) -> list[Node]:
-        """Any atomic on a location of this lane; what was there is used."""
+        """Any atomic on a location of this lane; the old value is used."""
         rng = self.rng
         b, at = rng.choice(((self.cells, self.own), (self.counts, self.local)))
         op = rng.choice(tuple(AtomicOp)) if b is self.cells else rng.choice((*ORDER_FREE, AtomicOp.EXCHANGE))

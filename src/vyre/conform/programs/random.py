@@ -2,7 +2,7 @@
 
 Plain Python over one `random.Random`, so that a long run needs a seed and nothing else. Determinism is built in: an
 invocation plainly writes only slots it owns, reads of shared memory are separated from writes by barriers, atomics on
-one buffer are one order-free operation whose result nobody uses, and barriers and subgroup operations stand in uniform
+one buffer are one order-free operation whose result is unused, and barriers and subgroup operations stand in uniform
 flow before any early return. Between grid-wide barriers the same holds for memory that the whole grid shares.
 """
 
@@ -244,7 +244,7 @@ class _Maker(ProgramExpressions):
         return Store(out.decl.name, self.slot(out), value)
 
     def carried_lets(self) -> list[Node]:
-        """Names that every segment may use: what they stand for does not change."""
+        """Names that every segment may use: their values do not change."""
         out: list[Node] = []
         self.lasting = True
         if self.rng.random() < 0.5:
@@ -331,7 +331,7 @@ class _Maker(ProgramExpressions):
         return [self.store(self.rng.choice(self.outputs))]
 
     def atomic(self, depth: int) -> list[Node]:
-        """For its effect: the old value is bound to a name that nobody reads."""
+        """For its effect: the old value is bound to a name that is never read."""
         here = self.bins + [(s.decl, s.phase) for s in self.shared if isinstance(s.phase, AtomicOp)]
         decl, op = self.rng.choice(here)
         ordering = self.rng.choice(ATOMIC_ORDERINGS)
@@ -352,7 +352,7 @@ class _Maker(ProgramExpressions):
     def block(self, depth: int) -> list[Node]:
         self.fresh += 1
         body = self.body(depth, uniform=True)
-        ends = bool(body) and isinstance(body[-1], Return)  # a block is no place to hide a return before statements
+        ends = bool(body) and isinstance(body[-1], Return)  # a block may not hide a return before statements
         return [Region(f"block{self.fresh}", body) if ends or self.rng.random() < 0.5 else Block(body)]
 
     def loop(self, depth: int) -> list[Node]:

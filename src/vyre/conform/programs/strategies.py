@@ -1,7 +1,7 @@
 """Hypothesis strategies: programs of every shape, and valid programs with inputs.
 
-`arbitrary_programs` is for whatever must carry a program without understanding it (wire form, text form, printing,
-validation); `valid_programs` is for whatever runs one.
+`arbitrary_programs` is for code that must carry a program without understanding it (wire form, text form, printing,
+validation); `valid_programs` is for code that runs one.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ class DeviceBuffer:
         )
 
     def free(self) -> None:
-        """Let go of the memory now; a second call does nothing. Who was lent it keeps it."""
+        """Let go of the memory now; a second call does nothing. A library that was lent it keeps it."""
         self._home = self._memory = None
         self._number = next(_numbers)
 
@@ -167,7 +167,7 @@ class DeviceBuffer:
     # -- other libraries
 
     def _shared(self) -> DeviceExchange:
-        """What shares the memory, where that is possible."""
+        """The exchange that shares the memory, where that is possible."""
         exchange = self._at().exchange
         if exchange is None:
             raise self._not_shared("has no addresses that other libraries know")
@@ -238,7 +238,7 @@ class DeviceBuffer:
         if memory is not None:
             address = memory.span[0]
             memory.lend_to(-1)
-            exchange.release_to(_DEFAULT)  # who knows no streams, or takes no notice of ours, uses that one
+            exchange.release_to(_DEFAULT)  # a consumer that knows no streams, or ignores ours, uses that one
         return {
             "shape": self.shape,
             "typestr": self.dtype.str,
@@ -268,7 +268,7 @@ def _consumer_stream(exchange: DeviceExchange, stream: int | None) -> int | None
         return _DEFAULT
     if type(stream) is not int or stream == 0 or stream < -1:
         raise ArgumentValueError(
-            f"stream={shown(stream)} is no stream",
+            f"stream={shown(stream)} is not a stream",
             fix="pass the number of a stream, 1 for the default one, or -1 for none",
         )
     return stream
@@ -351,7 +351,7 @@ def adopt(
             fix=f"pass {name}.detach(), or a plain array of its library",
         ) from e
     if stream is not None and stream not in (waited or ()):
-        exchange.wait_for(stream)  # once for all arrays of a library, which would do it for each
+        exchange.wait_for(stream)  # once for all arrays of a library, which would wait for each
         if waited is not None:
             waited.add(stream)
     dtype = None if found is None else dlpack.dtype_of(*found.type)
@@ -450,8 +450,8 @@ def _copied(
 def to_device(x: Any, device: str) -> DeviceBuffer:
     """An array on a device ("id" or "id:device") with the elements of x.
 
-    Memory of the host is copied. An array that is there already is not: the result shares its memory, and has what is
-    written to either.
+    Memory of the host is copied. An array that is there already is not: the result shares its memory, so that a
+    write to either shows in both.
     """
     if not isinstance(device, str):
         raise ArgumentTypeError(f"device is a {type(device).__name__}", fix='name a device: vyre.to_device(x, "id:0")')

@@ -1,6 +1,6 @@
 """DLPack's structures: what a capsule of another library holds, and capsules of our own.
 
-A capsule that nobody consumes keeps its memory until it is dropped, so whoever holds it holds the memory. One of ours
+A capsule that is not consumed keeps its memory until it is dropped, so its holder holds the memory. One of ours
 keeps what it was made with until its consumer calls the deleter, or until it is dropped unused.
 """
 
@@ -153,7 +153,7 @@ def _delete(address: int | None) -> None:
 
 
 def _drop(capsule: int | None) -> None:
-    """A capsule is dropped; whoever consumed it has given it another name."""
+    """A capsule is dropped; a consumer has renamed it."""
     for name in (_PLAIN, _VERSIONED):
         if _is_valid(capsule, name):
             _delete(_pointer(capsule, name))
@@ -176,7 +176,7 @@ def lend(
     versioned: bool,
     read_only: bool = False,
 ) -> Any:
-    """A capsule over memory in C order. `done` is called when nobody uses it any longer, from any thread.
+    """A capsule over memory in C order. `done` is called after its last use, from any thread.
 
     Only one with a version says that its memory is read-only.
     """
@@ -202,6 +202,6 @@ def lend(
 
 @atexit.register
 def _forget() -> None:
-    """Nobody may call back into an interpreter that is gone."""
+    """No library may call back into an interpreter that is gone."""
     for managed, *_ in _lent.values():
         managed.deleter = None

@@ -1,6 +1,6 @@
 """Where does memory of device arrays live, and when is it freed?
 
-Memory belongs to one open backend, its home. It is freed when nobody holds it: neither an array, nor a library that
+Memory belongs to one open backend, its home. It is freed once neither an array holds it, nor a library that
 was given it. Small memory of results is kept for the next result of its size, since a launch over memory that it has
 seen before costs far less.
 """
@@ -51,7 +51,7 @@ class Home:
         self._seen: deque[bytes] = deque(maxlen=MOST_CONSTANTS)
         self._constants: dict[bytes, ResidentHandle] = {}
         self.changes = 0
-        """Another number: some constant that was kept is no more."""
+        """Changes when a constant that was kept is gone."""
 
     @property
     def exchange(self) -> DeviceExchange | None:
@@ -91,7 +91,7 @@ class Home:
         return life.phase is Phase.OPEN and handle.life == life.number
 
     def drop(self, handle: ResidentHandle, lent: set[int] | None, keep: Any) -> None:
-        """Nobody holds it any longer. Freed at once, unless the backend is at work, in this very thread perhaps."""
+        """The last reference is gone. Freed at once, unless the backend is at work, perhaps in this very thread."""
         self._dropped.append((handle, lent, keep))
         if not self.backend.life.inflight:
             self.sweep()
@@ -181,7 +181,7 @@ class Home:
             known = self._known(table, key)
             if known is not None:
                 return known, made
-            table.pop(key, None)  # of memory that is no more
+            table.pop(key, None)  # of memory that is gone
             gone = keep(table, key, made, most)
         return made, next((oldest for _, oldest in gone if self.is_live(oldest)), None)
 
@@ -234,7 +234,7 @@ def home_of_device(name: str, device: tuple[int, int]) -> Home:
                 continue
             if exchange is not None and exchange.device == device:
                 for other in [k for k in _owners if k[0] != key[0]]:
-                    _owners.pop(other, None)  # of a registry that is no more
+                    _owners.pop(other, None)  # of a registry that is gone
                 _owners[key] = home = home_of(owner)
                 return home
     raise ArgumentTypeError(
@@ -245,10 +245,10 @@ def home_of_device(name: str, device: tuple[int, int]) -> Home:
 
 
 class Memory:
-    """Resident memory. It goes when nobody holds this, if it is `owned`.
+    """Resident memory. It is freed with the last reference to this, if it is `owned`.
 
     `keep` holds memory of another library, and `source` is the array that it came from; `stream` is the one in which
-    that library used it last, as far as anybody knows.
+    that library used it last, as far as known.
     """
 
     __slots__ = ("__weakref__", "_span", "handle", "home", "keep", "lent", "owned", "source", "stream")
@@ -280,8 +280,8 @@ class Memory:
         return self._span
 
     def lend_to(self, stream: int) -> None:
-        """Another library uses it in a stream from now on (-1: nobody knows which): what is there when the memory is
-        dropped comes before its next use."""
+        """Another library uses it in a stream from now on (-1: it is unknown which): work that is there when the memory
+        is dropped comes before its next use."""
         self.lent = (self.lent or set()) | {stream}
 
     def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
@@ -293,7 +293,7 @@ class Memory:
 
 
 def settle(memory: Memory, waited: set[int] | None = None) -> None:
-    """Memory that came from another library is used after what that library has done with it by now."""
+    """Order our use of another library's memory after the work that library has queued by now."""
     exchange = None if memory.source is None else memory.home.exchange
     if exchange is not None:
         memory.stream = stream = exchange.stream_of(memory.source)

@@ -1,8 +1,8 @@
 """A kernel as C, for devices: one text for all of them, and a `Dialect` for what differs.
 
-Registers are C variables of the same type. What C leaves open (overflow of signed numbers, conversions out of range,
-the sign of zero in a minimum) goes through functions of `cfamily_library`. Shared memory is zeroed first. Subgroups go
-through shared memory where the dialect does not say how the machine does it.
+Registers are C variables of the same type. Cases that C leaves open (overflow of signed numbers, conversions out of
+range, the sign of zero in a minimum) go through functions of `cfamily_library`. Shared memory is zeroed first.
+Subgroups go through shared memory where the dialect does not say how the machine does it.
 
 A kernel that polls, or traps, has to end early. Without barriers its invocations just return. With barriers every lane
 must still come to each of them, so a lane that ends only notes that it has `stopped`, and leaves its loops. Barriers
@@ -91,8 +91,8 @@ class Dialect(ABC):
 
     @abstractmethod
     def atomic(self, op: AtomicOp, place: str, args: Sequence[str]) -> str:
-        """A call that changes a place; what was there. The arguments are a value and, to compare and exchange, what is
-        expected."""
+        """A call that changes a place and gives its old value. The arguments are a value and, to compare and exchange,
+        the expected one."""
 
     @abstractmethod
     def step(self, op: str, dtype: str, args: Sequence[str]) -> str:
@@ -426,7 +426,7 @@ class Emitter(Printer):
     # -- subgroups
 
     def subgroup(self, item: Ins, args: Sequence[str], name: str | None) -> list[str]:
-        """Everybody puts a word down, and takes what it needs once all are there."""
+        """Each lane stores a word, and reads the words it needs once all are there."""
         if self.dialect.subgroups is not None:
             return self.exchange(self.dialect.subgroups, item, args, name)
         t, lanes = item.args[0].dtype, self.kernel.lanes

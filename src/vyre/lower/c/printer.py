@@ -1,4 +1,4 @@
-"""A kernel as text in a language with braces. What differs between languages is left to a subclass.
+"""A kernel as text in a language with braces. A subclass adds the parts that differ between languages.
 
 A value that is used once, where it was made, is printed inside the expression that uses it, until that gets long. Every
 other one gets a name. A load gets one too, so that it stays before the stores that follow it. A value that is used
@@ -19,7 +19,7 @@ T = TypeVar("T", Buffer, Local)
 _ATOMS = frozenset(("const", "gid", "wid", "lid", "lane", "len", "index"))
 """Printed wherever they are used."""
 _NAMED = frozenset(("load", "atomic", "subgroup", "get"))
-"""Where they stand is when they happen."""
+"""They happen where they stand, so they are not moved."""
 _LONG = 72
 """Characters of an expression that gets a name although it is used once."""
 _DEEP = 6
@@ -56,7 +56,7 @@ class Printer(ABC):
 
     @abstractmethod
     def define(self, item: Ins, args: Sequence[str], name: str | None) -> Iterable[str]:
-        """Lines that do a load, atomic or subgroup operation and name what it gives; no name: nobody looks."""
+        """Lines that do a load, atomic or subgroup operation and name its value; no name: the value is not used."""
 
     @abstractmethod
     def act(self, item: Ins, args: Sequence[str]) -> Iterable[str]:
@@ -83,7 +83,7 @@ class Printer(ABC):
         return self.bare(self.truth(item.condition.dtype, self.texts[item.condition]))
 
     def assigned(self, item: Ins, text: str) -> str:
-        """What a local is set to."""
+        """The value that a local is set to, as an operand."""
         return self.bare(text)
 
     def before(self, item: If | Loop) -> Iterable[str]:

@@ -1,7 +1,7 @@
 """Accesses that need no test: in every dispatch, or in the tiles of workgroups for which a short check says so.
 
-The check looks at ranges of indices (`ranges`). Conditions around an access narrow them, and so does what is left after
-a return: behind `if i >= len(a): return` an index i is below the length of a, whatever the dispatch.
+The check looks at ranges of indices (`ranges`). Conditions around an access narrow them, and so does a return
+before it: behind `if i >= len(a): return` an index i is below the length of a, whatever the dispatch.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class _Cover:
             item.whole = self.whole(index)
 
     def whole(self, index: Ins) -> frozenset[Ins]:
-        """The steps of an index in bounds that do not wrap: their ranges grew from those of their operands. What a
-        condition or the code of the check bounds instead may have wrapped before."""
+        """The steps of an index in bounds that do not wrap: their ranges grew from those of their operands. A
+        step that a condition or the code of the check bounds instead may have wrapped before."""
         found: set[Ins] = set()
         unvisited = [index]
         while unvisited:

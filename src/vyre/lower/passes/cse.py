@@ -82,7 +82,7 @@ class _Cse:
         del self.added[scope:]
 
     def key(self, item: Ins) -> Any:
-        """What equal values have in common; None for what is never equal."""
+        """A key that equal values share; None for an instruction that never equals another."""
         op = item.op
         if op in PURE:
             args: Any = item.args

@@ -1,6 +1,6 @@
-"""What has no effect: values without users, locals without readers, branches and loops without effects.
+"""Drops code without effect: values without users, locals without readers, branches and loops without effects.
 
-A loop that only its flag ends may never end, and what stands behind it must not run then: it stays.
+A loop that only its flag ends may never end, and the code behind it must not run then: it stays.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def dce(kernel: Kernel) -> None:
                 sets.setdefault(item.attr, []).append(item)  # type: ignore[union-attr, arg-type]
             for inner in bodies(item):
                 held.append((inner, item))
-    values: set[Ins] = set()  # whose value somebody uses
+    values: set[Ins] = set()  # whose value is used
 
     def need(item: Statement) -> None:
         if item not in needed:

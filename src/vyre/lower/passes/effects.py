@@ -28,7 +28,7 @@ def changes(kernel: Kernel) -> dict[If | Loop, Changed]:
 
 
 def changed_by(item: Ins, writable: list[Buffer]) -> list[Local | Buffer]:
-    """What one instruction changes. Behind a barrier lies what other lanes wrote."""
+    """What one instruction changes. Behind a barrier a lane sees what other lanes wrote."""
     match item.op:
         case "set" | "store":
             return [item.attr]

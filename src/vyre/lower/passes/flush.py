@@ -97,7 +97,7 @@ class _Constants:
         return x in self.answers[values]
 
     def _all_that_may_be(self, values: frozenset[int] | None) -> set[Ins]:
-        """Every float that could be one of them: a local is what it is set to, and only what is so for a reason is."""
+        """Every float that could be one of them: a local could if a value set to it could, cycles of locals apart."""
         unvisited: list[Ins] = []
         gets: dict[Local, list[Ins]] = {}
         for x in self.floats:

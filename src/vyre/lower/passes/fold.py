@@ -1,4 +1,4 @@
-"""Constants and identities, bit for bit: what is known before the kernel runs is computed here.
+"""Constants and identities, bit for bit: values known before the kernel runs are computed here.
 
 Integer algebra is exact. Of floats only this much is: x * 1, x / 1, x - 0 and x + -0 are x for every canonical x, the
 sign of zero included; a NaN has no payload to lose. x + 0 is not x.
@@ -19,7 +19,7 @@ _IDEMPOTENT = frozenset(("flush", "quiet", "abs", "round_f16", "round_bf16", "fl
 
 
 def fold(kernel: Kernel) -> None:
-    """Compute what is constant, take the branches that are, drop what comes after a return."""
+    """Compute constants, take constant branches, drop statements after a return."""
     _Fold(kernel).run()
 
 
@@ -81,7 +81,7 @@ class _Fold:
         if not args:
             return self.id_of(item) if op in ("lid", "gid") else None
         if op == "native":
-            return None  # what it gives is the machine's to say
+            return None  # the machine decides its value
         consts = [a.op == "const" for a in args]
         if all(consts):
             found = function_of(item, self.kernel.soft_flush)(*[value_of(a.dtype, a.attr) for a in args])

@@ -21,7 +21,7 @@ def stored(kernel: Kernel) -> dict[str, Ins]:
 
     An invocation stores its share in one loop, from the first element to the last; a share of 1 needs none. Shares come
     from constants and lengths: behind a test of the global id against the length of another buffer, a share is 0 unless
-    that one is at least as long. Nobody may read such a buffer: what is there before the store is rubbish.
+    that one is at least as long. The kernel may not read such a buffer: before the store it holds rubbish.
     """
     written: dict[Buffer, None] = {}
     read: set[Buffer] = set()

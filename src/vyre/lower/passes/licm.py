@@ -1,7 +1,7 @@
-"""What a loop computes anew each time although nothing of it changes goes before the loop.
+"""Values that a loop computes anew each time although they do not change move before the loop.
 
 Every instruction is total and a guarded load of read-only memory never faults, so it does no harm where the loop does
-not run at all. Branches inside a loop keep what is theirs: it may be rarely needed.
+not run at all. Branches inside a loop keep their values, which may be rarely needed.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ from ..kernel_ir import Buffer, Kernel, walk
 
 
 def private(kernel: Kernel) -> None:
-    """Mark bound buffers whose every access is one and the same order-free atomic with a result nobody reads.
+    """Mark bound buffers whose every access is one and the same order-free atomic with an unused result.
 
-    How long they are is known at dispatch, so whoever runs the kernel decides.
+    Their length is known at dispatch, so the launch decides whether to copy them.
     """
     ops: dict[Buffer, set[AtomicOp | None]] = {}
     for item in walk(kernel.body):

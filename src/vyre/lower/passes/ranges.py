@@ -1,8 +1,8 @@
 """How small and how large can a u32 value be in a tile of workgroups? As numbers where they are known now, as code that
 the tile runs first where they are not.
 
-A range carries the conditions under which it holds; a condition that fails only means that accesses are tested. What is
-computed in u64 does not wrap while the conditions hold, because everything is compared with 2^32 before it could.
+A range carries the conditions under which it holds; a condition that fails only means that accesses are tested. Steps
+in u64 do not wrap while the conditions hold, because everything is compared with 2^32 before it could.
 """
 
 from __future__ import annotations
@@ -316,7 +316,7 @@ class Ranges:
         return ANY
 
     def _top(self, local: Local) -> int:
-        """What a local never exceeds, whoever sets it: conditions here say nothing about when that was."""
+        """A bound of a local over all its `set`s: conditions here say nothing about which one ran last."""
         if self._tops is None:
             self._tops = {}
             for item in walk(self.kernel.body):

@@ -6,8 +6,8 @@ address is computed from any index (that is arithmetic without promises), but us
 index below the length.
 
 A store to memory that is not in the cache reads the line first. Where a result is too large to stay there anyway, x86
-can write whole lines without reading them: a third less traffic for a kernel with one input. That pays where memory is
-what a kernel waits for, and only for neighbours one after the other, because a line that is written in part is slow.
+can write whole lines without reading them: a third less traffic for a kernel with one input. That pays where a
+kernel waits for memory, and only for neighbours one after the other, because a line that is written in part is slow.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def _masks(e: LaneValues, buffer: Buffer, index: Val, test: bool) -> list[str | 
 
 
 def _steady(e: LaneValues, ins: Ins) -> str:
-    """Memory that nothing changes, or at least nothing that must be right in spite of it."""
+    """Memory that the kernel does not change; a caller's thread may, without a promise about the result."""
     return "" if ins.attr.writable or ins in e.steering else ", !invariant.load !0"
 
 
@@ -265,7 +265,7 @@ def _store_one(e: LaneValues, ins: Ins, index: Val, value: Val, test: bool) -> N
 
 @contextmanager
 def _only_if(e: LaneValues, conditions: list[str]) -> Iterator[None]:
-    """A block for when all conditions hold; what becomes known in it is forgotten behind it."""
+    """A block for when all conditions hold; facts learned in it are forgotten behind it."""
     if not conditions:
         yield
         return
@@ -334,7 +334,7 @@ def _guarded_rmw(e: LaneValues, ins: Ins, args: list[str], test: bool, mask: str
 
 
 def _rmw(e: LaneValues, ins: Ins, args: list[str]) -> str:
-    """Read, change, write one location; what was there. Workgroups and workers have memory of their own."""
+    """Read, change, write one location; gives the old value. Workgroups and workers have memory of their own."""
     (op, buffer), w = ins.attr, e.w
     at = _at(e, buffer, e.far(args[0]))
     signed = ins.dtype == "i32"
@@ -401,11 +401,11 @@ def _lane_by_lane(e: LaneValues, ins: Ins, args: list[str], mask: str | None) ->
 
 
 _NEUTRAL = {AtomicOp.AND: (-1, -1), AtomicOp.MIN: (-1, 0x7FFFFFFF), AtomicOp.MAX: (0, -0x80000000)}
-"""What changes nothing, for u32 and i32; 0 for the others."""
+"""Identities of operations, for u32 and i32; 0 for the others."""
 
 
 def _one_for_all(e: LaneValues, ins: Ins, index: str, value: Val, test: bool) -> None:
-    """All lanes change one location and nobody looks: combine what they bring, and go there once."""
+    """All lanes change one location and none uses the old value: combine what they bring, and go there once."""
     (op, buffer), w = ins.attr, e.w
     signed, kind, flags = ins.dtype == "i32", ty("u32", e.width), ty("bool", e.width)
     reduce = _RMW.get(op) or ("s" if signed else "u") + op.name.lower()

@@ -1,9 +1,9 @@
 """Stretches of a body between barriers, and what lives across them.
 
 Barriers and subgroup operations are met by all lanes of a workgroup. A body that has them is run as stretches: each is
-a loop over the lanes, the control flow around the stretches runs once for all of them. What a later stretch needs of an
-earlier one is computed again where that is cheap (so that an address stays an address) and else kept in memory, one
-element for each lane. Values that all lanes share stay in registers.
+a loop over the lanes, the control flow around the stretches runs once for all of them. Values of an
+earlier stretch that a later one needs are computed again where that is cheap (so that an address stays an address) and
+else kept in memory, one element for each lane. Values that all lanes share stay in registers.
 """
 
 from __future__ import annotations

@@ -235,7 +235,7 @@ class LaneFlow(LaneValues):
     def _iterations_in_groups(self, loop: Loop, start: Val, stop: Val) -> Val:
         """Write a loop over as many iterations as go in groups, where that pays; the counter from which to go on.
 
-        All lanes share the counter, which is given in 64 bits. What is left is less than a group.
+        All lanes share the counter, which is given in 64 bits. Less than a group of iterations is left.
         """
         copies = self._copies(loop)
         if copies < 2:

@@ -86,7 +86,7 @@ def emit(kernel: Kernel, target: Target) -> Emitted:
             functions.append(text)
     step, size = fast.variance.step, kernel.workgroup[0]  # it may have chosen narrower blocks
     block, edge = (step, "safe") if flat and size % step else (0, "")
-    if block and size % width == 0:  # fewer vectors at a time make whole blocks of what is left
+    if block and size % width == 0:  # fewer vectors at a time make whole blocks of the remaining lanes
         parts = next((p for p in (4, 2) if p < parts and size % (width * p) == 0), 1)
         even = Lanes(kernel, phases, replace(version, name="even", parts=parts, rows=False))
         text = even.text()
@@ -166,7 +166,7 @@ def _uses_y(kernel: Kernel) -> bool:
 def _entry(control: int | None) -> str:
     """The exported function, which runs under a control word of ours and gives the caller's back.
 
-    Rounding and underflow would else be what some library in the process has left. No instruction on floats may stand
+    Rounding and underflow would else be as some library in the process has set them. No instruction on floats may stand
     beside the switch, hence the call.
     """
     lines = ["  call void @tiles(ptr %shared, ptr %worker)"]
@@ -307,7 +307,7 @@ class _Tiles:
         if self.checked:
             w.lines[most] = "  %most = phi i64 " + ", ".join(f"[ {m}, %{b} ]" for b, _, m in arrivals)
         e.start("done")
-        if self.past:  # before anybody is told that the work is done
+        if self.past:  # before the caller is told that the work is done
             w.call("void", FENCE)
         w.line("ret void")
         head = "define internal void @tiles(ptr %shared, ptr %worker) #0 {"

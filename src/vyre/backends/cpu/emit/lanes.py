@@ -86,7 +86,7 @@ class Lanes(LaneFlow):
 
     @contextmanager
     def _strips(self, narrow: bool) -> Iterator[None]:
-        """A loop over strips as wide as a workgroup: what goes all over memory comes back to the same lines soon."""
+        """A loop over strips as wide as a workgroup: accesses all over memory come back to the same lines soon."""
         if not narrow:
             yield
             return
@@ -197,7 +197,7 @@ class Lanes(LaneFlow):
                 self.jump(self.group_end)
 
     def _stretch(self, body: Body) -> None:
-        """Every lane runs `body`. What no lane changes is computed once, before them."""
+        """Every lane runs `body`. Values that no lane changes are computed once, before them."""
         rest = self._hoist(body)
         if not rest:
             return
@@ -216,7 +216,7 @@ class Lanes(LaneFlow):
                 if val is not None:
                     self.know(id(ins), val)
             return
-        # lanes may be gone: what the others computed last is kept on the stack
+        # lanes may be gone: the last values of the others are kept on the stack
         slots = {item: self.slot(ty(item.dtype)) for group in shared for item in group}
         with self.blocks():
             self._lane(rest)
@@ -258,7 +258,7 @@ class Lanes(LaneFlow):
         return (1, parts if loops else 1) if gain > 0 else (width, parts)
 
     def _exports(self, body: Body) -> tuple[list[Local], list[Ins]]:
-        """Locals and values of a stretch that all lanes share and somebody else uses."""
+        """Locals and values of a stretch that all lanes share and another stretch uses."""
         changed = assigned(body)
         locals_ = [local for local in _touched(body) if local in changed and local in self.phases.shared_locals]
         return locals_, [i for i in body if isinstance(i, Ins) and id(i) in self.phases.exported]
@@ -269,7 +269,7 @@ class Lanes(LaneFlow):
         steady: set[int] = set()
         read: set[Local] = set()
         written: set[Local] = set()
-        left = self.phases.left is not None  # lanes may have returned, so that what follows is not safe for all
+        left = self.phases.left is not None  # lanes may have returned, so that the rest is not safe for all
         for item in body:
             if isinstance(item, Ins) and left and item.op == "load" and not access.tested(self, item):
                 rest.append(item)

@@ -1,7 +1,7 @@
 """Subgroup operations: 32 consecutive lanes of a workgroup exchange values.
 
-All lanes have arrived, so the operation is a loop over subgroups, each one vector of 32 lanes. Missing lanes hold what
-changes nothing. Results go to memory, from where the next stretch takes them.
+All lanes have arrived, so the operation is a loop over subgroups, each one vector of 32 lanes. Missing lanes hold
+the identity. Results go to memory, from where the next stretch takes them.
 """
 
 from __future__ import annotations

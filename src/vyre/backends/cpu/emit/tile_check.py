@@ -4,9 +4,10 @@ Where conditions around everything that a kernel does, like `if gid.x < n`, hold
 the body has no branch and no masks. Only conditions outside of which nothing is stored count. A tile in which one of
 them does not hold is run by the other version, and away from the edges that has nothing to do.
 
-A caller's thread may change the memory that a kernel reads. Any number may come of that, but a number that was found to
-be in bounds must be the one that is used. So what a load gives that decides where memory is accessed, or whether, is
-frozen: the compiler may not read it again. And what the check before a tile has read, the fast version is given.
+A caller's thread may change the memory that a kernel reads. A result may then be any number, but an index that was
+found to be in bounds must be the one that is used. So a loaded value that decides where or whether memory is accessed
+is frozen: the compiler may not read it again. And the fast version is given the values that the check before a tile has
+read.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def without(body: Body, held: Mapping[int, bool]) -> Body:
 
 
 def unused(kernel: Kernel, held: Mapping[int, bool]) -> frozenset[int]:
-    """Values that nobody needs once these conditions are known."""
+    """Values without a use once these conditions are known."""
     needed: set[int] = set()
     found: set[int] = set()
     for item in reversed(list(walk(kernel.body))):
@@ -89,7 +90,7 @@ def _guards(body: Body) -> list[tuple[Ins, bool, bool]]:
 
 
 def _changes(item: object) -> bool:
-    """Whether somebody else could see that this was done."""
+    """Whether another lane or the host could see that this was done."""
     if not isinstance(item, Ins) or item.op not in ("store", "atomic", "trap", "return"):
         return False
     buffer = item.attr[1] if item.op == "atomic" else item.attr
@@ -97,7 +98,7 @@ def _changes(item: object) -> bool:
 
 
 def _proof(ranges: Ranges, condition: Ins, truth: bool) -> list[Ins] | None:
-    """What a tile must meet so that the condition has this truth for every lane; None where no one can say."""
+    """What a tile must meet so that the condition has this truth for every lane; None where that is unknown."""
     needs: list[Ins] = []
     unvisited = [(condition, truth)]
     while unvisited:

@@ -3,9 +3,9 @@
 A block is `parts` vectors of `width` lanes, side by side. Width 1 in one part is a single lane: there everything is the
 same and nothing parts.
 
-Regions say who is there: the lanes that run a body as one are in one region, and a branch or loop on which they may
-disagree opens a new one inside. A local needs one register only if all its values agree and all its changes happen in
-the innermost region that holds every use: elsewhere some lanes keep their old value.
+Regions say which lanes are there: lanes that run a body as one are in one region, and a branch or loop on which they
+may disagree opens a new one inside. A local needs one register only if all its values agree and all its changes happen
+in the innermost region that holds every use: elsewhere some lanes keep their old value.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Variance:
             for _ in range(_PASSES):
                 if not self._pass():
                     return
-            for local in self._uses:  # what goes around in loops, one local per pass, is not followed to its end
+            for local in self._uses:  # values that go around in loops, one local per pass, are not followed to the end
                 if flat or not local.uniform:
                     self.locals[local] = WIDE
             self._pass()
@@ -183,8 +183,8 @@ class Variance:
         return changed
 
     def _own(self, loop: Loop, before: Counter[Local]) -> None:
-        """Locals that are set just before a loop and else used in it only: what lanes that have left it would hold
-        nobody sees, so that an iteration may change them for all."""
+        """Locals that are set just before a loop and else used in it only: no lane reads its own after it has left, so
+        that an iteration may change them for all."""
         for local, count in _uses([loop]).items():
             if before.get(local, 0) and count + before[local] == self._uses[local]:
                 self.owned[local] = self.regions[id(loop.body)]

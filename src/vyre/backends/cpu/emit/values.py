@@ -22,7 +22,7 @@ LEFT = Local("", "bool")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
-    """How one version of a kernel's body is written: the function that it becomes, and what it may take for granted.
+    """How one version of a kernel's body is written: the function that it becomes, and which facts it may rely on.
 
     A block is `parts` vectors of `width` lanes. A `flat` one runs the invocations x0 <= gid.x < x1 of the rows of one
     workgroup, others the workgroups x0 <= wid.x < x1. `fast` leaves out the tests that the kernel's check makes
@@ -121,7 +121,7 @@ class LaneValues(FunctionWriter):
 
     def number_of(self, val: Val) -> Val:
         """An f32 that was made of integers, as one that comes out of arithmetic: the product with a 1 that the compiler
-        does not know. The machine flushes it, and whatever is known of the integers, nothing is of the product."""
+        does not know. The machine flushes it, and the compiler's facts about the integers do not carry over."""
         if self.kernel.soft_flush:
             return val
         x = Ins("get", "f32")

@@ -304,7 +304,7 @@ class FunctionWriter:
     # ---- stopping
 
     def look(self) -> None:
-        """Stop where somebody said so."""
+        """Stop if the launch's stop word is set."""
         w = self.w
         flag = w.new(f"load atomic i64, ptr {self.word(abi.STOP)} monotonic, align 8")
         stop, cont = w.fresh("stop"), w.fresh("go")

@@ -1,7 +1,7 @@
 """How much work is a launch at most? Counted before it starts, from the kernel's shape and the buffers' lengths.
 
 The answer decides whether a dispatch is worth waking threads for, and whether its caller may be inside it: the main
-thread sees no signal while it runs machine code, so it never runs code there that nobody can bound.
+thread sees no signal while it runs machine code, so it never runs code there whose time has no bound.
 """
 
 from __future__ import annotations

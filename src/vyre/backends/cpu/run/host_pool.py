@@ -1,4 +1,4 @@
-"""Where do results lie? Small ones in fresh bytes, large ones in pages that come back when nobody looks at them.
+"""Where do results lie? Small ones in fresh bytes, large ones in pages that come back with the last view of them.
 
 A page that was used is warm: the first touch of a fresh one costs more than most kernels do with it.
 """
@@ -97,7 +97,7 @@ class HostPool:
             self.idle_bytes = 0
 
     def _give_back(self, block: mmap.mmap) -> None:
-        """Called wherever the last look at a result happens to end, also inside `take`: no waiting here."""
+        """Called wherever the last view of a result is dropped, also inside `take`, so it must not wait."""
         if self._process != os.getpid():
             return
         self._returned.append(block)

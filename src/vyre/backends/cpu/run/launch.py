@@ -1,6 +1,6 @@
 """One launch: the memory that machine code sees, on how many threads it runs, and how it ends.
 
-Which word of it is what, `abi.py` says.
+`abi.py` says which word of it is what.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ INLINE_WORK = 1 << 22
 and waking another thread takes 30 us."""
 SEEN_WORK = 1 << 26
 """Instructions up to which the main thread makes one call. Beyond it, it takes a few chunks at a time, because it sees
-no signal inside; and it only waits where nobody can say how long a chunk takes."""
+no signal inside; and it only waits where the time of a chunk has no bound."""
 _CHUNKS_PER_LOOK = 4
 _ALL_CHUNKS = (1 << 64) - 1
 _CHUNK_WORK = 1 << 22
 """Instructions between two looks at the stop flag, about."""
 _CHUNKS_PER_WORKER = 16
 _UNKNOWN_CHUNK = 64
-"""Workgroups in a chunk where nobody knows how long one takes."""
+"""Workgroups in a chunk where the time of one is unknown."""
 _LOOK_S = 0.05
 """A signal that another thread received is seen after this time."""
 _GRACE_S = 0.1
 """How long workers that were told to stop are waited for."""
 STREAM_BYTES = 1 << 25
-"""Results of this size together go past the cache: whoever reads them would not find them there."""
+"""Results of this size together go past the cache: a reader would not find them there."""
 PRIVATE_BYTES = 1 << 20
-"""A buffer up to this size is copied for each worker, so that its atomics meet nobody."""
+"""A buffer up to this size is copied for each worker, so that its atomics meet no other thread."""
 
 
 class Schedule(NamedTuple):
@@ -130,7 +130,7 @@ class Launch:
         return self.workers[k]
 
     def run(self, code: LoadedCode, pool: Workers, plan: Schedule, until: float | None) -> None:
-        """Run to the end, or raise. What raises before the end leaves this launch to workers that may still run it."""
+        """Run to the end, or raise. An error before the end leaves this launch to workers that may still run it."""
         words = self.shared
         words[NEXT] = words[STOP] = words[TRAP] = 0
         for k in range(plan.workers):

@@ -159,7 +159,7 @@ def warm(shape: Shape) -> Run:
             return any_memory(inputs, out)
         try:
             launch = ready.pop()
-        except IndexError:  # asked for like this because another thread may take the last one
+        except IndexError:  # not tested before: another thread may take the last one
             launch = shape.ready(seen if out is None else all_seen)
         buffers = launch.buffers
         if out is not None and straight is not None:

@@ -1,4 +1,4 @@
-"""Threads that are woken once per dispatch, and that nobody needs to wait for at the end of the process."""
+"""Threads that are woken once per dispatch, and that the process does not wait for at its end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def thread_count() -> int:
 
 
 class Task:
-    """Work on a thread of the pool. What it raises is raised again by `result`."""
+    """Work on a thread of the pool. `result` raises what the work raised."""
 
     __slots__ = ("_ended", "_work", "error")
 
@@ -59,7 +59,7 @@ class Task:
 
 
 class Workers:
-    """Idle threads, and new ones where none is idle: a thread that hangs in machine code is nobody's loss but its own.
+    """Idle threads, and new ones where none is idle: a thread that hangs in machine code holds up no other work.
 
     Threads that are idle beyond `keep` end.
     """

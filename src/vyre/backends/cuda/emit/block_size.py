@@ -19,7 +19,7 @@ from ....lower.kernel_ir import Kernel, walk
 from .text import Cuda
 
 TOGETHER = frozenset(("lane", "barrier", "subgroup"))
-"""What knows of other invocations."""
+"""Instructions that depend on other invocations."""
 
 
 def decide_block(kernel: Kernel, each: int) -> Decision:

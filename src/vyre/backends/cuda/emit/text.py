@@ -65,7 +65,7 @@ _WORDS = {
     "char": "#define char signed char // without a sign on some hosts",
     "long": "#define long long long // 32 bits on some hosts",
 }
-"""What the library's functions take for granted."""
+"""Definitions that the library's functions rely on."""
 
 
 def build_options(soft_flush: bool) -> list[str]:

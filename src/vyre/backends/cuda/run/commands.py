@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from ..device import CudaDevice
 
 STAGED_BYTES = 256 << 10
-"""Readings up to this size come to the host together with the work; larger ones are fetched by whoever takes them."""
+"""Readings up to this size come to the host together with the work; the thread that takes larger ones fetches them."""
 STAGED_AHEAD_BYTES = 8 << 20
-"""The same where nobody waits right away."""
+"""The same where no thread waits right away."""
 SPARED = 64
-"""Batches whose staging memory comes back only when somebody waits: to ask costs more than the memory is worth."""
+"""Batches whose staging memory comes back only when a thread waits: to ask costs more than the memory is worth."""
 TO, FROM = "copying to the device", "copying from the device"
 LAUNCHING = "launching a kernel"
 
@@ -106,7 +106,7 @@ class Loaded:
         return each * device.found.multiprocessors
 
     def last(self, grid: Dims) -> tuple[int, ...]:
-        """What a kernel must know whose blocks are not workgroups."""
+        """The extra argument of a kernel whose blocks are not workgroups."""
         return (grid[0] * self._lanes - 1,) if self.takes_last else ()
 
     def __del__(self) -> None:
@@ -187,7 +187,7 @@ class CudaBatch(Batch):
 
     def zero(self, memory: Memory, offset: int, nbytes: int) -> None:
         start, fill, count = memory + offset, self._cu.cuMemsetD32Async, nbytes // 4
-        if start % 4:  # of somebody else's memory
+        if start % 4:  # of another library's memory
             fill, count = self._cu.cuMemsetD8Async, nbytes
         self._after = None
         self._device.do("filling memory", fill, start, 0, count, self._stream)
@@ -224,7 +224,7 @@ class CudaBatch(Batch):
             else:
                 how = self._cu.cuLaunchCooperativeKernel
                 device.do(LAUNCHING, how, code.function, *sizes, stream, numbers.address)
-            # at once, for others may fill the queue, and then only whoever waits for this can make room again
+            # at once: other threads may fill the queue, and then only a thread that waits for this can make room again
             self._after = device.mark(stream) if code.polls else None
         if begun is not None:
             self._launches.append((begun, device.mark(stream, timed=True)))
@@ -249,7 +249,7 @@ class CudaBatch(Batch):
         mark = self._after or self._device.mark(self._stream)
         if self._ends:
             self._device.hold(mark, self._ends)
-            self._device.prune(SPARED)  # it may be that nobody ever waits
+            self._device.prune(SPARED)  # it may be that no thread ever waits
         return Sent(self._device, mark, self._reads, self._launches if self._timed else None, self._stop)
 
 
@@ -277,7 +277,7 @@ class Sent(Ticket):
         self._device, self._mark, self._reads, self._launches, self._stop = device, mark, reads, launches, stop
 
     def __del__(self) -> None:
-        """Nobody took these; the copy may still be on its way."""
+        """The caller did not take these; the copy may still be on its way."""
         left = [partial(self._device.staging.give, read.pinned) for read in self._reads if read.pinned is not None]
         if left:
             self._device.hold(self._mark, left)
@@ -314,7 +314,7 @@ class Sent(Ticket):
         return target
 
     def stop(self) -> None:
-        with self._device.ending:  # so that the word is not somebody else's meanwhile
+        with self._device.ending:  # so that the word does not pass to other work meanwhile
             if self._stop is not None and not self._mark.ended():
                 self._stop.value = 1
 
@@ -332,7 +332,7 @@ class Sent(Ticket):
 
 
 class Later(Ticket):
-    """A launch that was ready; only who waits for it pays for a point to wait for, which is no earlier than its end.
+    """A launch that was ready; only a thread that waits pays for a point to wait for, which is at its end or later.
 
     Launches of the same kind share it, each beginning anew, so one may wait for the end of the next. It keeps what they
     are made from.

@@ -1,6 +1,6 @@
 """Memory of a device shared with the other libraries of the process that use it: torch, cupy, jax.
 
-All of them use the primary context, so addresses and streams mean the same to everybody. Streams 1 and 2 are the
+All of them use the primary context, so addresses and streams mean the same to each. Streams 1 and 2 are the
 driver's names for the default stream, and for that of the thread.
 """
 
@@ -65,10 +65,10 @@ class CudaExchange(DeviceExchange):
             quick = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # which compilers for torch use too
             index = self.device[1]
             return int(quick(index) if quick is not None else torch.cuda.current_stream(index).cuda_stream) or _DEFAULT
-        if type(array).__module__.startswith("jax"):  # which has streams that nobody else sees
+        if type(array).__module__.startswith("jax"):  # which has streams that no other library sees
             return None
         said = getattr(array, "__cuda_array_interface__", {}).get("stream")
-        if said is None:  # then nobody can be asked, and who tells none uses the default one
+        if said is None:  # the library tells none; one without DLPack uses the default stream
             return None if hasattr(array, "__dlpack__") else _DEFAULT
         return int(said)
 
@@ -81,7 +81,7 @@ class CudaExchange(DeviceExchange):
             device.do("waiting for another stream", library().cuStreamWaitEvent, device.stream, before.event, 0)
 
     def _joined(self, stream: int) -> Any:
-        """Somebody else's stream, if work can be ordered with it."""
+        """Another library's stream, if work can be ordered with it."""
         cu, context = library(), self._device.context
         found = cu.CUstream(stream)
         code, captures = cu.cuStreamIsCapturing(found)
@@ -135,7 +135,7 @@ SPARED = 64
 
 
 class Borrowed(int):
-    """The address of memory that somebody else frees."""
+    """The address of memory that another library frees."""
 
 
 def _free(context: Any, address: int) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..device import CudaDevice
 
 KINDS = 16
-"""Of graphs, that a device keeps although nobody may use them any longer."""
+"""Kinds of graphs that a device keeps, also those that no sequence uses any longer."""
 OF_A_KIND = 4
 """Graphs that differ in numbers only. Where more such sequences take turns, they take each other's."""
 MOST = 256
@@ -32,10 +32,10 @@ _LOOKS_AGAIN = 64
 DOING = "launching a graph"
 _WORD_BYTES = 4
 Numbered: TypeAlias = tuple[Any, ...]
-"""What a node is told: plain numbers, so that whoever keeps them keeps no memory of the device."""
+"""What a node is told: plain numbers, so that a graph that keeps them keeps no memory of the device."""
 Kind: TypeAlias = tuple[object, ...]
 Owner: TypeAlias = Callable[[], Any]
-"""Gives whoever it is, or None if that is gone."""
+"""Gives the owner, or None if it is gone."""
 
 
 def _nobody() -> None:
@@ -50,7 +50,7 @@ class _Node:
         if isinstance(command, Zero):
             self.kind: object = None
             start = int(command.memory) + command.offset
-            size = 1 if start % _WORD_BYTES else _WORD_BYTES  # somebody else's memory may begin anywhere
+            size = 1 if start % _WORD_BYTES else _WORD_BYTES  # another library's memory may begin anywhere
             self.told: Numbered = start, command.nbytes // size, size
             return
         code, memories, lengths, base, grid = command
@@ -96,7 +96,7 @@ class _Node:
 
 
 class _Graph:
-    """A graph that can be launched. `owner` is whose numbers it has, which may be nobody any longer."""
+    """A graph that can be launched. `owner` gives the sequence whose numbers it has, or None once that is gone."""
 
     def __init__(self, device: CudaDevice, nodes: Sequence[_Node]) -> None:
         self._cu, self._context = device.cu, device.context  # and not the device, which keeps its graphs
@@ -123,7 +123,7 @@ class _Graph:
                     self._told[k] = node.told
 
     def __del__(self) -> None:
-        """What is on its way still ends."""
+        """Launches that are on their way still end."""
         if sys.is_finalizing() or self._context.lost:
             return
         for destroy, handle in ((self._cu.cuGraphExecDestroy, self.handle), (self._cu.cuGraphDestroy, self._plan)):
@@ -146,7 +146,7 @@ class Graphs:
     ) -> Callable[[], Ticket]:
         """Commands as a graph.
 
-        `plain` does the same, and costs less than to take the graph of somebody else: it is used while there are too
+        `plain` does the same, and costs less than to take the graph of another sequence: it is used while there are too
         many of them, and for the first few runs.
         """
         nodes = [_Node(command) for command in commands]
@@ -181,7 +181,7 @@ class Graphs:
         return go
 
     def own(self, device: CudaDevice, commands: Sequence[Command]) -> Callable[[], None]:
-        """Commands as a graph that nobody else takes. Who has it keeps the memory; here is no point to wait for."""
+        """Commands as a graph that no other sequence takes. Its holder keeps the memory, and marks its own end."""
         with self.lock:
             graph = self._new(device, [_Node(command) for command in commands])
         launch, stream, failed = device.calls.launch_graph, address(device.stream), device.context.failed
@@ -207,16 +207,16 @@ class Graphs:
         return graph
 
     def _has_room(self, kind: Kind) -> bool:
-        """Whether one more of this kind takes none from anybody."""
+        """Whether one more of this kind takes none from another sequence."""
         graphs = self._kinds.get(kind, [])
         if any(graph.owner() is None for graph in graphs):
             return True
         return len(graphs) < OF_A_KIND and len(self._alive) < MOST
 
     def _found(self, device: CudaDevice, kind: Kind, nodes: Sequence[_Node]) -> _Graph:
-        """A graph with these numbers: one that nobody uses, a new one while there are few, or one of somebody else."""
+        """A graph with these numbers: one without an owner, a new one while there are few, or another owner's."""
         graphs = self._kinds.pop(kind, [])
-        keep(self._kinds, kind, graphs, KINDS)  # the youngest now; those that go stay with who still uses them
+        keep(self._kinds, kind, graphs, KINDS)  # the youngest now; sequences that still use a dropped one keep it
         graph = next((g for g in graphs if g.owner() is None), None)
         if graph is None and len(graphs) < OF_A_KIND:
             graph = self._new(device, nodes)

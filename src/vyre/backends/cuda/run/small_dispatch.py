@@ -1,8 +1,8 @@
 """A small dispatch over host memory that is repeated: one graph, of its launches and two that copy.
 
 All buffers lie in one piece of memory: those that only come from the host, those that come and go back, and those that
-only go back. So one copy brings the first two and one fetches the last two, whatever the number of buffers. What begins
-as zeros is among those that come, where the pinned memory that they come from stays zero.
+only go back. So one copy brings the first two and one fetches the last two, whatever the number of buffers. Buffers
+that begin as zeros are among those that come: the pinned memory that they come from stays zero.
 
 Kernels copy, which reach pinned memory themselves: the device's own engines for copies begin later than a kernel ends.
 """
@@ -78,7 +78,7 @@ class CudaRound(Round):
         self.outputs = [target.view[offsets[k] - first :][: slot.nbytes] for k, slot in enumerate(slots) if slot.read]
         self._launch = device.graphs.own(device, commands)
         self._mark, self._stream = device.mark(device.stream), address(device.stream)
-        self._sent = Sent(device, self._mark)  # the same each time, since nobody repeats it before it has ended
+        self._sent = Sent(device, self._mark)  # the same each time, since no thread repeats it before it has ended
         self._marked = True
 
     def go(self) -> Ticket:
@@ -98,7 +98,7 @@ class CudaRound(Round):
             if not device.closed:
                 device.hold(device.mark(device.stream), gives)
             elif getattr(self, "_marked", True) and (not hasattr(self, "_mark") or self._mark.ended()):
-                for give in gives:  # else nobody knows when the device lets go of it
+                for give in gives:  # else it is unknown when the device lets go of them
                     give()
 
 

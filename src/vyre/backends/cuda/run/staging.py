@@ -165,7 +165,7 @@ class Crew:
             for helper in helping:
                 if not helper.cancel():  # it may not even have begun
                     helper.result()
-        except BaseException:  # such as Ctrl-C: nobody may write to the caller's memory after this
+        except BaseException:  # such as Ctrl-C: no helper may write to the caller's memory after this
             self.stopped = True
             for helper in helping:
                 if not helper.cancel():

@@ -81,7 +81,7 @@ class Loaded:
 
 
 def _built(device: OpenCLDevice, built: Built) -> Any:
-    """Build without the binding's own cache and warnings: ours is keyed by more, and a log is no failure."""
+    """Build without the binding's own cache and warnings: ours is keyed by more, and a log does not mean failure."""
     cl, context, target = device.cl, device.context, device.target
     make = cl._cl._Program
     program: Any = None
@@ -124,7 +124,7 @@ class Stop:
 
 
 class OpenCLBatch(Batch):
-    """Commands are enqueued as they come: the queue keeps their order, and other threads' do not matter."""
+    """Commands are enqueued as they come: the queue keeps their order, whatever other threads enqueue."""
 
     def __init__(self, device: OpenCLDevice, timed: bool, queue: int, seconds: float | None) -> None:
         """`queue` is the number of one; all but the first are for work that is ahead."""
@@ -262,7 +262,7 @@ class Sent(Launched):
                 device.wait(events[-1], None)
             except BaseException:  # of a signal, say
                 with suppress(device.cl.Error):
-                    device.readings.finish()  # what the caller gave is not written later
+                    device.readings.finish()  # the caller's memory is not written later
                 raise
         return results
 

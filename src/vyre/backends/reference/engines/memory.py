@@ -83,7 +83,7 @@ class OobReport:
 class Outcome:
     """What an engine says about a run that ended well; the results are in the memory it was given.
 
-    Of the race detector are `races`, and `seen`: two atomics that are no race, though the order shows in what one
+    Of the race detector are `races`, and `seen`: two atomics that do not race, though the order shows in what one
     returns. With it a run goes on after a `trap`, without the invocation that trapped: others may race for it.
     """
 

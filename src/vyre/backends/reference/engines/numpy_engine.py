@@ -1,9 +1,9 @@
 """The NumPy engine: all invocations of many workgroups in lockstep, one array operation per operator and statement.
 
 Statements are compiled once per program. A `Frame` holds exactly the lanes that are active: a branch that only some
-lanes take, or a loop that some lanes have left, runs in a frame with their locals gathered, and what it assigned is
-scattered back afterwards. So a value that no lane needs is never computed, and a loop costs what its remaining lanes
-cost. Lockstep is one of the schedules that a program may not tell apart; in it a barrier has nothing left to do.
+lanes take, or a loop that some lanes have left, runs in a frame with their locals gathered, and assigned ones
+are scattered back afterwards. So a value that no lane needs is never computed, and a loop costs what its remaining
+lanes cost. Lockstep is one of the schedules that a program may not tell apart; in it a barrier has nothing left to do.
 
 Recursion follows the nesting of statements, which validation bounds.
 """
@@ -240,7 +240,7 @@ class _Compiler:
             case ir.Barrier():
                 return _barrier
             case _:
-                return lambda frame: None  # the mark of an indirect dispatch: whoever chose the grid has read it
+                return lambda frame: None  # the mark of an indirect dispatch, read when the grid was chosen
 
     def loop(self, node: ir.Loop) -> Statement:
         names, depth = self.names, len(self.names.scopes)
@@ -256,7 +256,7 @@ class _Compiler:
                 pieces = _while_pieces(node.body, name)
         mark = len(names.types)
         bodies: list[tuple[Body, int]] = []
-        for piece in pieces:  # what one declares, the next ones see
+        for piece in pieces:  # a name that one declares is visible in the next ones
             names.scopes.append({})
             known = len(names.types)
             bodies.append((self.sequence(piece), known))
@@ -296,7 +296,7 @@ def _run_body(statements: tuple[Statement, ...], frame: Frame) -> None:
 
 
 def _barrier(frame: Frame) -> None:
-    """In lockstep everybody is here already."""
+    """In lockstep all lanes are here already."""
     frame.run.tick(frame.n)
 
 
@@ -367,8 +367,8 @@ def _if(code: Code, dtype: DataType, then: Body, orelse: Body) -> Statement:
 
 
 class _Laps:
-    """The lanes still in a loop. The first ones to leave keep their values in `frame`, where the loop began; whoever
-    leaves later brings them there."""
+    """The lanes still in a loop. The first ones to leave keep their values in `frame`, where the loop began; lanes
+    that leave later bring theirs there."""
 
     __slots__ = ("assigned", "current", "final", "frame")
 

@@ -149,7 +149,7 @@ class Names:
 
 
 def compile_expr(root: ir.Expr, names: Names, *, unused: bool = False) -> tuple[Code, DataType]:
-    """Steps that leave the value of `root`, and its type. `unused`: nobody reads that value."""
+    """Steps that leave the value of `root`, and its type. `unused`: no statement reads that value."""
     code: list[Step] = []
     types: list[DataType] = []
     unvisited: list[tuple[ir.Expr, bool]] = [(root, False)]
@@ -407,7 +407,7 @@ def _atomic(op: AtomicOp, buffer: str, unused: bool, compares: bool) -> Step:
 def _in_turn(
     op: AtomicOp, ufunc: np.ufunc | None, data: Array, at: Array, value: Array, expected: Array | None
 ) -> Array:
-    """Apply lane after lane; what each of them found."""
+    """Apply lane after lane; gives the old value that each of them found."""
     if expected is not None:
         return _compare_exchange(data, at, value, expected)
     order = np.argsort(at, kind="stable")

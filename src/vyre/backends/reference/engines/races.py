@@ -2,11 +2,11 @@
 depends on it. Only loads, or only the same order-free atomic, do not depend on it.
 
 What orders two accesses: being made by the same invocation; a barrier between them, inside one workgroup; a grid-wide
-barrier between them, everywhere. Atomics order nothing. The verdict follows from the barriers passed and not from who
-came first.
+barrier between them, everywhere. Atomics order nothing. The verdict follows from the barriers passed, not from which
+access came first.
 
 Where the same order-free atomic meets itself the memory does not depend on the order, but the old value that it returns
-does. That is no race; a detector keeps it apart, as a place where the order is seen. A run without either is the
+does. That is not a race; a detector reports it apart, as a place that shows the order. A run without either is the
 same under every schedule: no value that an invocation gets could have been another one.
 """
 
@@ -102,7 +102,7 @@ class Who(Protocol):
 class _Recent:
     """Accesses of one workgroup to one element since its last barrier, by two different invocations at most.
 
-    Two are enough: whoever comes next differs from one of them.
+    Two are enough: the next invocation differs from one of them.
     """
 
     __slots__ = ("accesses", "epoch")
@@ -126,7 +126,7 @@ class Location:
 class Detector:
     """Watches the accesses of one dispatch. Each pair of statements is reported once per buffer.
 
-    `seen` is the first pair of atomics that is no race and of which one uses the old value: it tells who came first.
+    `seen` is the first pair of atomics that do not race and of which one uses the old value: it tells their order.
     """
 
     def __init__(self) -> None:

@@ -209,7 +209,7 @@ class _Run:
     def advance(self, lane: _Invocation) -> bool:
         """Run until the lane must wait or is done or, where lanes take turns, for one step.
 
-        True when it is the lane's turn that ended and not the lane that stopped.
+        True when the lane's turn ended, False when the lane stopped.
         """
         code, single, registers, pc = self.tape.steps, self.single, lane.registers, lane.pc
         while True:
@@ -244,7 +244,7 @@ class _Run:
                 return True
 
     def stop(self, lane: _Invocation, kind: Kind) -> None:
-        """The lane waits or is done; let go whoever waited for just this."""
+        """The lane waits or is done; let go the lanes that waited for just this."""
         group, subgroup = lane.group, lane.subgroup
         if kind is Kind.END:
             self.end(lane)

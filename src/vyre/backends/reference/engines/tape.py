@@ -269,7 +269,7 @@ class _Compiler:
                 self.drop(at)
                 self.draft(Kind.NEXT)
             case ir.IndirectDispatch():
-                pass  # a mark for whoever chooses the grid
+                pass  # a mark for the caller that chooses the grid
             case ir.AllReduce() | ir.Broadcast() | ir.AllGather() | ir.ReduceScatter():
                 self.collective(node)
             case ir.OpaqueNode(kind=kind):

@@ -9,7 +9,7 @@ from __future__ import annotations
 # are whole numbers here: a compiler that takes `!(a < b)` for `a >= b` forgets NaN, and no fence stands before the `!`.
 # Mesa takes a choice between words that look like 0.0 and -1.0, or like -0.0 and 1.0, for the conversion of a bool, and
 # gives the wrong zero; it also adds what is added later to both words first, so no choice may be between two words that
-# it knows. What hides these is another zero than those of operands, and added: `x ^ z0 ^ z0` is `x` and hides nothing.
+# it knows. They are hidden by adding another zero than those of operands: `x ^ z0 ^ z0` is `x` and hides nothing.
 FENCED = """\
 fn select_u32(test: bool, a: u32, b: u32) -> u32 {
     return select(b, a + (params.z0 & params.z1), test);

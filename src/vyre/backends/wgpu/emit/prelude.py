@@ -1,4 +1,4 @@
-"""Functions that a WGSL kernel calls: what WGSL leaves to the device, written so that nothing is left.
+"""Functions that a WGSL kernel calls: each computes exactly what WGSL leaves to the device.
 
 Types are those of registers: f32 is `u32` (its bits), u64 and i64 are `vec2<u32>` (low word, high word): F and W below.
 A name is that of the instruction and of the type it works on; `called(item)` is the name to call, or None where WGSL's

@@ -116,7 +116,7 @@ class _Wgsl(Printer):
         self.atomic = {b for b in kernel.buffers if b in atomics or (b.element.name in NARROW and b.writable)}
         seen = {i.attr for i in walk(kernel.body) if isinstance(i, Ins) and i.op == "load"} | atomics
         self.talks = any(b.writable and not b.shared for b in seen)
-        """Whether a lane may see what another one has put into a bound buffer."""
+        """Whether a lane may read what another lane stored in a bound buffer."""
         self.meet = _meets(kernel.body, "barrier", "subgroup")
         self.stops = self.meet and bool(kernel.traps)
 
@@ -178,7 +178,7 @@ class _Wgsl(Printer):
             yield "var stopped = false;"
 
     def _clear(self) -> Iterator[str]:
-        """Workgroup memory begins as zero; not every driver sees to that."""
+        """Workgroup memory begins as zero; not every driver clears it."""
         lanes = self.kernel.lanes
         shared = [b for b in self.kernel.buffers if b.shared]
         for b in shared:
@@ -358,8 +358,8 @@ class _Wgsl(Printer):
         return [test, *("    " + line for line in body), "}"]
 
     def _guarded_load(self, item: Ins, at: str) -> str:
-        """Without a branch, of which compilers take only so many: what is out of bounds reads the first element, which
-        every binding has, and forgets it."""
+        """Without a branch, of which compilers take only so many: an access out of bounds reads the first element,
+        which every binding has, and drops it."""
         buffer: Buffer = item.attr
         if not item.guarded or self._is_known(buffer, at):
             inside = not item.guarded or _number(at) < buffer.count
@@ -414,7 +414,7 @@ class _Wgsl(Printer):
                 raw = f"(bitcast<u32>({self.bare(value)}) & {ones})"
             case _:
                 raw = value
-        # the neighbours in the word belong to others
+        # the neighbours in the word belong to other lanes
         return [f"atomicAnd(&{place}, ~({ones} << {by}));", f"atomicOr(&{place}, {raw} << {by});"]
 
     def _atomic(self, op: AtomicOp, buffer: Buffer, at: str, args: Sequence[str], name: str | None) -> list[str]:
@@ -451,8 +451,8 @@ class _Wgsl(Printer):
         return f"{name}({args[0]}, linear, lane{more})"
 
     def _reduce(self, name: str, t: str, op: ReduceOp) -> Iterator[str]:
-        """A tree over the lanes: the butterfly gives every lane what it gives the first. What changes nothing stands in
-        the missing lanes, which are the last ones, so that no step with them is made."""
+        """A tree over the lanes: the butterfly gives every lane what it gives the first. The missing
+        lanes are the last ones and count as the identity, so that no step with them is made."""
         lanes = self.kernel.lanes
         yield f"fn {name}(x: {TYPES[t]}, at: u32, lane: u32) -> {TYPES[t]} {{"
         yield f"    exchanged[at] = {_cast('u32', t, 'x')};"

@@ -14,7 +14,7 @@ class Traits:
     """`fences`: the compiler does algebra on floats unless operands pass through words it cannot know.
 
     `soft_flush`: the device keeps subnormals, so the lowering is asked to flush in steps of its own; without it the
-    device reads them as zero and flushes what it gives. What is computed in integers does so by itself in either case.
+    device reads them as zero and flushes what it gives. Steps in integers flush by themselves in either case.
     `native_divide`, `native_root` and `native_fma`: `/`, `sqrt` and `fma` round once, correctly; else they are computed
     in integers. `strong_swap`: a compare-exchange never fails without a reason.
     """

@@ -1,7 +1,7 @@
 """Corners of wgpu-py that have no public way in, each in one function, so that another version is one file of work.
 
-The library's own way to wait is a thread that blocks inside the driver and holds the queue meanwhile: nobody could
-submit, and nobody could give up. So that thread is stopped, and whoever waits polls.
+The library's own way to wait is a thread that blocks inside the driver and holds the queue meanwhile: no other thread
+could submit, and no waiting one could give up. So that thread is stopped, and a thread that waits polls.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def find_types_quickly() -> None:
 
 
 def stop_thread(device: Any) -> None:
-    """From here on nothing is noticed unless `poll` is called."""
+    """From here on the library notices nothing unless `poll` is called."""
     device._poller.stop()
     device._poller = _NoThread()
 
@@ -135,7 +135,7 @@ def forget(device: Any) -> None:
 
 def leave_to_parent() -> None:
     """In a process that was forked, nothing calls the library any more: its threads, which some calls wait for, are not
-    here. Nor is what drivers left to be done at exit: Mesa would look for its threads."""
+    here. Nor do drivers' exit functions run: Mesa would look for its threads."""
     from wgpu.backends.wgpu_native import _api
 
     _api.libf = None

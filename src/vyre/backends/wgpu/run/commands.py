@@ -192,10 +192,10 @@ class WgpuBatch(Batch):
             self._later.append(step)
 
     def _catch_up(self, ticket: Sent, previous: Sent | None, steps: list[Callable[[], None]]) -> None:
-        """Do what was kept, once the work before has ended."""
+        """Do the steps that were kept, once the work before has ended."""
         try:
             if previous is not None:
-                with suppress(VyreError):  # which is told to whoever holds that ticket
+                with suppress(VyreError):  # the holder of that ticket is told
                     previous.wait(None)
             for step in steps:
                 self._do(step)
@@ -347,7 +347,7 @@ class Sent(Ticket):
         return self._over is None or self._over()
 
     def _end(self) -> None:
-        """The buffers can be read; those that nobody will ask for are given back."""
+        """The buffers can be read; without readings they are given back at once."""
         device = self._device
         with device.queue, device.reported("running the work"):
             if self._ended:
