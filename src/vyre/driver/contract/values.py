@@ -363,7 +363,7 @@ DispatchConfig.__doc__ = f"{DispatchConfig.__doc__}\n\n{listed_fields(DispatchCo
 
 
 def seconds(value: float | timedelta | None, least: float = 0.0) -> float | None:
-    """A time to wait; what is below `least` is no time."""
+    """A time to wait; a value below `least` is refused."""
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if value is None:
@@ -414,7 +414,7 @@ def _element_counts(given: Any) -> FrozenDict:
     counts = {}
     for name, count in given.items():
         if not isinstance(name, str):
-            raise ArgumentTypeError(f"output_elements has the key {shown(name)}, which is no name", fix=fix)
+            raise ArgumentTypeError(f"output_elements has the key {shown(name)}, which is not a name", fix=fix)
         counts[name] = whole(f"output_elements[{name!r}]", count, U32_MAX)
         if counts[name] is None:
             raise ArgumentTypeError(f"output_elements[{name!r}] is None", fix=fix)

@@ -44,7 +44,7 @@ class PipelineReproManifest:
 class CompiledPipelineBuild:
     """A pipeline and where it came from; `evidence` explains a miss in memory and is None without one.
 
-    `tier` is `memory`, `disk`, or `compiled`, which is no hit.
+    `tier` is `memory`, `disk`, or, without a hit, `compiled`.
     """
 
     pipeline: DriverPipeline

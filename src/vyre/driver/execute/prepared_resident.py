@@ -34,7 +34,7 @@ class Repeats:
     def keep(self, config: DispatchConfig | None, given: Sequence[ResidentHandle], again: Again) -> None:
         """From now on, and until it is forgotten, this is a dispatch over exactly this memory."""
         key = id(config), *map(id, given)  # 0.05 us each; a hash of a config takes 3, and `_kept` keeps all of them
-        with self._lock:  # what is in the table is kept, and known to whoever frees it
+        with self._lock:  # the table's entries are kept alive, and `forget` finds them
             self._kept[key] = config, given
             for handle in given:
                 self._uses.setdefault(handle.id, set()).add(key)

@@ -107,7 +107,7 @@ class Route:
         def run(inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> OutputBuffers:
             enter(None)
             try:
-                if cache.epoch != epoch:  # not before entering: recovery changes it first, and then looks who is here
+                if cache.epoch != epoch:  # not before entering: recovery changes it first, then looks for calls
                     raise self.stale()
                 try:
                     planned = known(lengths(inputs, out))
@@ -209,7 +209,7 @@ class Route:
                     if not isinstance(bound, Bound):
                         raise self.broken(f"bind returned {type(bound).__name__}", "return a contract.Bound from bind")
             except VyreError:
-                self._count(branch, taken, made)  # what the backend cannot run is a dispatch that failed
+                self._count(branch, taken, made)  # a dispatch that the backend cannot run counts as failed
                 raise
         planned = taken, made, sizes, bound.run, bound
         TALLY.numbers[SHAPES] += 1
@@ -321,7 +321,7 @@ def launch_of(
 
 
 def deadline_of(backend: VyreBackend, config: DispatchConfig) -> Decision:
-    """Who ends a dispatch under this config that takes too long."""
+    """Whether backend or driver ends a dispatch under this config that takes too long."""
     return choose_deadline(config.timeout, backend=backend.id, keeps=backend.deadline)
 
 

@@ -304,7 +304,7 @@ class GuardedBackend(WatchedBackend):
         for pending in self.life.watched():
             try:
                 pending._settle(None)
-            except Exception:  # kept in the handle, for whoever asks it for its result
+            except Exception:  # kept in the handle, whose `result` raises it
                 continue
         self.life.require_open()
 
@@ -320,7 +320,7 @@ class GuardedBackend(WatchedBackend):
         return self.life.phase not in (Phase.OPEN, Phase.SHUT) or self._is_lost()
 
     def try_recover(self) -> None:
-        """Rebuild the device's state. Who is still running after half a second is not waited for any longer."""
+        """Rebuild the device's state. It waits half a second for running calls, and no longer."""
         if unwrap(type(self.inner).try_recover) is VyreBackend.try_recover:
             self.inner.try_recover()  # which refuses, and nothing has ended
         self._handles.clear()
@@ -383,8 +383,8 @@ class GuardedBackend(WatchedBackend):
     def _is_lost(self) -> bool:
         try:
             return bool(self.inner.device_lost())
-        except Exception:  # a backend that cannot say is used, and its failures are told
-            import logging  # which costs milliseconds, and is needed by nobody else here
+        except Exception:  # a backend that cannot say is still used, and its failure is logged
+            import logging  # which costs milliseconds, and is needed only here
 
             logging.getLogger("vyre.guard").warning("device_lost() of backend %s raised", self.id, exc_info=True)
             return False

@@ -74,6 +74,6 @@ def explain(
     backend: VyreBackend | None = None,
 ) -> Explanation:
     """What a dispatch of a pipeline, or of a program on a backend, would do, and why. Nothing runs or is compiled."""
-    from ..execute.explanation import explain_dispatch  # only those who ask pay for it
+    from ..execute.explanation import explain_dispatch  # only `explain` pays for it
 
     return explain_dispatch(target, inputs, config, None if backend is None else guarded(backend))

@@ -166,7 +166,7 @@ class _Flight:
 
 
 def _fly(flight: _Flight, make: Callable[[int], Entry]) -> None:
-    """Compile for everyone who waits."""
+    """Compile for all threads that wait."""
     try:
         flight.entry = make(flight.epoch)
     except Exception as e:
@@ -175,7 +175,7 @@ def _fly(flight: _Flight, make: Callable[[int], Entry]) -> None:
 
 
 def fresh(error: Exception) -> Exception:
-    """An equal error that nobody else holds: whoever catches it may add to its context."""
+    """An equal error that no other thread holds: the thread that catches it may add to its context."""
     if isinstance(error, VyreError):
         error = copy(error)
         error.context = dict(error.context)
@@ -190,8 +190,8 @@ def _remember(table: dict[PipelineCacheKey, T], key: PipelineCacheKey, value: T)
 class PipelineCache:
     """The pipelines of one backend instance.
 
-    `epoch` names a state of the device, and no two have the same: a pipeline of another epoch belongs to one that is no
-    more.
+    `epoch` names a state of the device, and no two have the same: a pipeline of another epoch belongs to a state that
+    has ended.
     """
 
     def __init__(self) -> None:
@@ -211,10 +211,10 @@ class PipelineCache:
         self._device: tuple[BackendCapability, str, PipelineDeviceFingerprint] | None = None
 
     def get(self, key: PipelineCacheKey, make: Callable[[int], Entry], within: float | None = None) -> Found:
-        """The entry of a key, made by `make(epoch)` if nobody has it; others who ask meanwhile wait for it.
+        """The entry of a key, made by `make(epoch)` if it is not there; threads that ask meanwhile wait for it.
 
-        A lasting failure is remembered and raised again; what else goes wrong is raised to everyone who waited. After
-        `within` seconds the caller is told so, and the making goes on: it has a thread of its own then.
+        A lasting failure is remembered and raised again; any other is raised in every thread that waited. After
+        `within` seconds the caller gets DeadlineExceeded, and compilation goes on: it then has a thread of its own.
         """
         limits = pipeline_cache_limits_from_env()
         end = None if within in (None, math.inf) else time.monotonic() + within
@@ -238,7 +238,7 @@ class PipelineCache:
                     _fly(ours, make)
                 elif ours is not None:
                     self._fly_apart(key, ours, make, limits)
-            finally:  # whatever interrupts this thread, also in here, those who wait must not wait for ever
+            finally:  # whatever interrupts this thread, also in here, the waiting threads must not wait for ever
                 if ours is not None and not ours.apart:
                     try:
                         self._land(key, ours, limits)
@@ -268,7 +268,7 @@ class PipelineCache:
                 with self._lock:
                     self.audit.observe(True)
                 return Found(flight.entry, "memory")
-            # the thread that compiled was interrupted: somebody else takes over
+            # the thread that compiled was interrupted: a thread that waited takes over
 
     def _fly_apart(
         self, key: PipelineCacheKey, flight: _Flight, make: Callable[[int], Entry], limits: tuple[int, int]
@@ -291,7 +291,7 @@ class PipelineCache:
         flight.apart = True
 
     def _land(self, key: PipelineCacheKey, flight: _Flight, limits: tuple[int, int]) -> None:
-        """Tell those who wait, and keep what came of it. Once is enough, and twice does no harm."""
+        """Wake the threads that wait, and keep the result. A second call does no harm."""
         gone: list[Entry] = []
         with self._lock:
             if self._flights.get(key) is flight:
@@ -301,7 +301,7 @@ class PipelineCache:
         del gone  # closing code that no caller holds may take other locks, so not under ours
 
     def _landed(self, key: PipelineCacheKey, flight: _Flight, limits: tuple[int, int]) -> list[Entry]:
-        """Keep what came of a flight; what had to go for it."""
+        """Keep the result of a flight; returns the entries that had to go for it."""
         self.reasons[flight.known_evidence.reason] += 1
         self.audit.observe(flight.entry is not None and flight.entry.tier != "compiled")
         if flight.epoch != self.epoch:
@@ -360,7 +360,7 @@ class PipelineCache:
             self.epoch = next(self._epochs)
 
     def suspend(self) -> Callable[[], None]:
-        """Let every pipeline refuse until what this returns is called, which is in vain after anything ended them."""
+        """Let every pipeline refuse until the returned function is called; it does nothing once they have ended."""
         with self._lock:
             before = self.epoch
             meanwhile = self.epoch = next(self._epochs)
@@ -373,7 +373,7 @@ class PipelineCache:
         return resume
 
     def forked(self) -> None:
-        """This is a child process: pipelines refuse, and whoever held the lock is not here."""
+        """This is a child process: pipelines refuse, and the thread that held the lock is not here."""
         self._lock = threading.RLock()
         self.epoch = next(self._epochs)
 

@@ -34,7 +34,7 @@ TABLES = {
     "gone": "key BLOB PRIMARY KEY, record TEXT, name TEXT, backend TEXT, why TEXT, at REAL",
     "counts": "name TEXT PRIMARY KEY, n INTEGER",
 }
-"""`payload` comes last: what looks at the other columns does not read it. `gone` says what was thrown out, and why."""
+"""`payload` comes last: a query of the other columns does not read it. `gone` says what was thrown out, and why."""
 BUSY_S = 5.0
 """How long a write waits for those of other processes."""
 _JOURNAL_WAIT_MS = 50
@@ -46,7 +46,7 @@ NETWORK = {
     "fuse.rclone", "fuse.s3fs", "fuse.sshfs", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "orangefs", "smb2",
     "smb3", "smbfs",
 }  # fmt: skip
-"""File systems on which locks or shared memory do not reach all who use the file."""
+"""File systems on which locks or shared memory do not reach all processes that use the file."""
 ELSEWHERE = "set VYRE_CACHE_DIR to a folder of yours on a local disk, or VYRE_CACHE=off"
 _CLEAR = "run `vyre cache clear`, which begins a new one"
 
@@ -288,7 +288,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def require_folder(folder: Path) -> None:
-    """Raise unless nobody but this user can put anything into the folder, or another one in its place."""
+    """Raise unless only this user can write to the folder or replace it."""
     if os.name == "nt":
         return  # mode bits say nothing there
     for place, info in ((folder, _status(folder)), (folder.parent, folder.parent.stat())):
@@ -306,7 +306,7 @@ def require_folder(folder: Path) -> None:
 
 
 def require_file(path: Path) -> None:
-    """Raise if the database is there and is no file of this user's alone."""
+    """Raise if the database is there and is not a file that only this user can write."""
     if os.name == "nt" or not os.path.lexists(path):
         return
     info = _status(path)

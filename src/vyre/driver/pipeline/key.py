@@ -162,7 +162,7 @@ class PipelineDeviceFingerprint:
     device: int
     driver_digest: bytes
     facts: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
-    """What the digest is of, fact by fact: for people who ask what changed."""
+    """The facts that the digest is made of: for people who ask what changed."""
 
     @classmethod
     def from_parts(cls, vendor: int, device: int, revision: str, revision_extra: str = "") -> PipelineDeviceFingerprint:
@@ -196,7 +196,7 @@ class PipelineDeviceFingerprint:
 
 
 def _listed(value: Any) -> Any:
-    """Of sets, and of what is no JSON, which a backend's own facts may hold."""
+    """For sets and other values that JSON lacks, which a backend's own facts may hold."""
     return sorted(value) if isinstance(value, set | frozenset) else repr(value)
 
 
@@ -230,7 +230,7 @@ class KeyRecord:
         """From the texts that were written; raises a ValueError for any other."""
         found, facts = json.loads(text), json.loads(device)
         if not isinstance(found, dict) or not isinstance(facts, dict):
-            raise ArgumentValueError("the text is no record of a key", fix="pass what `KeyRecord.text` gave")
+            raise ArgumentValueError("the text is not a record of a key", fix="pass what `KeyRecord.text` gave")
         return cls({name: tuple(v) if isinstance(v, list) else v for name, v in found.items()}, facts, name)
 
     @property

@@ -3,7 +3,7 @@
 A sequence is repeated as a whole, until nothing changes or the iterations are used up.
 
 Between launches, memory is known by name: every launch takes what it touches and gives back what it writes, in full.
-What the caller passed is never written, and what he gets is made at the end.
+The caller's inputs are never written, and the outputs are made at the end.
 """
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ class _Run:
 
     def same_as(self, before: dict[str, Buffer]) -> bool:
         """Whether the launches since then have left every byte as it was."""
-        memory = self.memory  # of a buffer that a backend gave back changed in place, nobody knows what it was before
+        memory = self.memory  # a buffer that a backend changed in place has lost its old bytes
         return all(memory[n] is not before[n] and bytearray(before[n]) == memory[n] for n in self._written)
 
     def results(self) -> OutputBuffers:

@@ -102,7 +102,7 @@ class DiskPipelineCache:
     # -- for the compiler: nothing here raises because of a disk
 
     def load(self, key: PipelineCacheKey) -> bytes | None:
-        """The code of a key; None: nobody has it, and the caller compiles. Others wait for what it saves."""
+        """The code of a key; None: the caller compiles it. Other threads and processes wait for what it saves."""
         if not keeps(key):
             return None
         return self._unless_refused(lambda database: self._load(database, key.record), None)
@@ -114,7 +114,7 @@ class DiskPipelineCache:
         self.give_up(key)
 
     def give_up(self, key: PipelineCacheKey) -> None:
-        """Nothing more is saved for a key that was asked for; who waits for it takes over."""
+        """Save nothing more for a key that was asked for; a thread that waits for it takes over."""
         digest, owner = key.digest(), this_thread()
         if (digest, owner) in self._leases:
             self._leases.discard((digest, owner))
