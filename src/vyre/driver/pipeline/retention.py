@@ -22,7 +22,7 @@ class CacheEntryStats:
     nbytes: int = 0
 
     def heat(self, now_s: float, half_life_s: float = DECAY_HALF_LIFE_S) -> float:
-        """Uses, halved with every half-life since the last one. A time that is NaN counts as the oldest.
+        """Uses, halved with every half-life since the last one. A time that is not finite counts as the oldest.
 
         >>> [CacheEntryStats("a", 100, 0.0).heat(now) for now in (0, 300, 600)]
         [100.0, 50.0, 25.0]

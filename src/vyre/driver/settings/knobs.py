@@ -45,7 +45,7 @@ class Kind(Generic[T]):
         wants: str,
         blank_is_unset: bool = True,
     ) -> None:
-        """`fix` may name the `{knob}` as its user spells it; `wants` is said of a value of another type."""
+        """`fix` may name the `{knob}` as its user spells it; `wants` names the type that it takes."""
         self.word, self.types, self.parse = word, types, parse
         self.complaint, self.fix, self.wants, self.blank_is_unset = complaint, fix, wants, blank_is_unset
 
