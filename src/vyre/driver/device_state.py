@@ -1,4 +1,4 @@
-"""Is the device still there? What one backend instance has been through: loss, recovery, shutdown, fork.
+"""Is the device still there? The state of one backend instance: loss, recovery, shutdown, fork.
 
 A warm dispatch asks nothing here. Whatever ends the use of a device changes the epoch of its pipelines, which every
 dispatch compares anyway, and a dispatch enters and leaves a list, so that recovery can see which calls are running.
@@ -59,7 +59,7 @@ class Phase(Enum):
 
 
 class Pipelines(Protocol):
-    """What was compiled for a device, as far as its state ends it: the cache of pipelines."""
+    """The cache of pipelines, as far as the state of its device ends them."""
 
     epoch: int
 
@@ -83,11 +83,11 @@ class WatchedBackend(VyreBackend):
 
     @abstractmethod
     def on_device(self, call: Callable[[], T]) -> T:
-        """What `call` gives, if the device is there."""
+        """The result of `call`, if the device is there."""
 
     @abstractmethod
     def failure(self, error: Exception, epoch: int, **context: Any) -> VyreError:
-        """What the caller gets for what the backend raised. On a device that is gone, every failure is its loss."""
+        """The error that the caller gets for the backend's. On a device that is gone, every failure is its loss."""
 
 
 class Life:

@@ -240,7 +240,10 @@ def test_a_damaged_entry_of_a_file_is_left_out(stored, tmp_path, capsys):
         ({"format": 2, "entries": []}, "has format 2"),
         ({"entries": []}, "is not an export of vyre"),
         ({"format": 1, "entries": [{}]}, "is not an export of vyre"),
-        ({"format": 1, "entries": [{"record": "[]", "device": {}, "name": "", "seal": ""}]}, "is not an export of vyre"),
+        (
+            {"format": 1, "entries": [{"record": "[]", "device": {}, "name": "", "seal": ""}]},
+            "is not an export of vyre",
+        ),
         ([], "is not an export of vyre"),
         (None, "cannot be read"),
     ],

@@ -22,7 +22,7 @@ class PendingDispatch(ABC):
 
     def __init__(self) -> None:
         self.__renew_locks()
-        self.__held: tuple[OutputBuffers] | None = None  # what came, until it is taken
+        self.__held: tuple[OutputBuffers] | None = None  # the outputs, until they are taken
         self.__taken = False
 
     def __reduce__(self) -> NoReturn:

@@ -73,7 +73,7 @@ class DriverPipeline(CompiledPipeline):
 
     @property
     def native(self) -> CompiledPipeline:
-        """What the backend compiled, or the passthrough to it."""
+        """The backend's compiled code, or the passthrough to the backend."""
         return self._entry.native
 
     def dispatch(

@@ -35,7 +35,7 @@ def compile(
 ) -> DriverPipeline:
     """The program compiled for this backend, from its cache if it was compiled before.
 
-    `config` is what dispatches use that bring none of their own, or one equal to the default. `in_time`: a dispatch
+    `config` is used by dispatches without one of their own, or with one equal to the default. `in_time`: a dispatch
     waits for it, so that the timeout of the config holds here too.
     """
     return compile_with_telemetry(backend, program, config, in_time=in_time).pipeline

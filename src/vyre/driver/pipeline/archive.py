@@ -34,7 +34,7 @@ class Archived:
 
 
 def write_archive(store: DiskPipelineCache, path: Path, backend: str | None = None) -> list[KeyRecord]:
-    """Write what is stored, of one backend or of all, replacing the file in one step; what was written."""
+    """Write the stored pipelines of one backend or of all, replacing the file in one step; returns those written."""
     import zipfile
 
     written, rows = [], []

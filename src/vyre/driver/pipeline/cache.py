@@ -1,4 +1,4 @@
-"""The memory tier: what one backend has compiled, found by key. One flight per key; the coldest goes first."""
+"""The memory tier: the compiled code of one backend, by key. One compilation per key; the coldest goes first."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 DEFAULT_PIPELINE_CACHE_ENTRIES = PIPELINE_CACHE_ENTRIES.default
 DEFAULT_PIPELINE_CACHE_BYTES = PIPELINE_CACHE_BYTES.default
 _REMEMBERED_KEYS = 256
-"""Keys kept, also of what was thrown out, to explain a miss; and failures kept, not to compile them again."""
+"""Keys kept, also of evicted entries, to explain a miss; and failures kept, not to compile them again."""
 _LASTING = (KernelCompileFailed, UnsupportedFeature)
 """Failures that the same key meets again. Others (no memory, a lost device) may pass."""
 
@@ -48,10 +48,10 @@ class PipelineStore(Protocol):
         """Nothing more is saved for a key that was asked for, whether anything was or not."""
 
     def reject(self, key: PipelineCacheKey) -> None:
-        """The backend cannot use what was loaded."""
+        """The backend cannot use the loaded code."""
 
     def holds(self, key: PipelineCacheKey) -> bool:
-        """Whether `load` would find it, which nothing else is asked of."""
+        """Whether `load` would find it, without any effect."""
 
     def explain(self, key: PipelineCacheKey) -> PipelineCacheMissEvidence | None:
         """Why a key is not there."""
@@ -79,7 +79,7 @@ class PipelineCacheAuditReport:
 
 @dataclass(slots=True)
 class PipelineCacheAudit:
-    """Observed lookups and their hit rate in basis points. What is unknown counts neither way."""
+    """Observed lookups and their hit rate in basis points. An unknown outcome counts neither way."""
 
     hits: int = 0
     misses: int = 0
@@ -118,7 +118,7 @@ class Entry:
         epoch: int,
         evidence: PipelineCacheMissEvidence | None = None,
     ) -> None:
-        """`evidence` is what the store knows of earlier keys: more than this process does."""
+        """`evidence` is the store's, which knows earlier keys of other processes too."""
         self.native = native
         self.nbytes = nbytes
         self.tier = tier
@@ -127,9 +127,9 @@ class Entry:
         self.uses, self.last_use_s = 1, time.monotonic()
         self._process = os.getpid()
 
-    def __del__(self) -> None:  # no finalizer: that would hold the code, which may hold its backend, which holds us
+    def __del__(self) -> None:  # a finalizer would hold the code, which may hold its backend, which holds us
         if sys.is_finalizing() or getattr(self, "_process", 0) != os.getpid():
-            return  # a device library may be gone by then; what a forked process lets go of is still its parent's
+            return  # a device library may be gone by then; in a forked process the code is still its parent's
         self.native.close()
 
 
@@ -338,7 +338,7 @@ class PipelineCache:
             return PipelineCacheMissEvidence.from_keys(self._seen, key)
 
     def peek(self, key: PipelineCacheKey) -> Entry | None:
-        """What is here of a key; nothing is counted."""
+        """The entry of a key, if it is here; nothing is counted."""
         return self._entries.get(key)
 
     def __contains__(self, key: PipelineCacheKey) -> bool:
@@ -355,7 +355,7 @@ class PipelineCache:
         del gone
 
     def expire(self) -> None:
-        """As `clear`, but what was compiled is closed later: it may still run somewhere."""
+        """As `clear`, but compiled code is closed later: another thread may still run it."""
         with self._lock:
             self.epoch = next(self._epochs)
 

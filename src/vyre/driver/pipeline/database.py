@@ -34,11 +34,11 @@ TABLES = {
     "gone": "key BLOB PRIMARY KEY, record TEXT, name TEXT, backend TEXT, why TEXT, at REAL",
     "counts": "name TEXT PRIMARY KEY, n INTEGER",
 }
-"""`payload` comes last: a query of the other columns does not read it. `gone` says what was thrown out, and why."""
+"""`payload` comes last: a query of the other columns does not read it. `gone` lists removed rows and why."""
 BUSY_S = 5.0
 """How long a write waits for those of other processes."""
 _JOURNAL_WAIT_MS = 50
-"""Another journal is only slower."""
+"""Short, because any other journal is only slower."""
 MOST_IDLE = 4
 FORK_WAIT_S = 1.0
 NETWORK = {
@@ -146,7 +146,7 @@ class Database:
         try:
             return self._read("mode=ro")
         except sqlite3.OperationalError:
-            return self._read("immutable=1")  # beside a file that cannot be written, nothing can be made for its log
+            return self._read("immutable=1")  # sqlite cannot make its log beside a file that cannot be written
 
     def _connected(self, place: str, *, uri: bool = False) -> sqlite3.Connection:
         import sqlite3
@@ -165,7 +165,7 @@ class Database:
             raise
 
     def examine(self) -> None:
-        """Look once whether the folder can be had, be written to and be locked."""
+        """Look once whether the folder can be made, written to and locked."""
         if self._examined:
             return
         if not self.readonly:
@@ -201,7 +201,7 @@ class Database:
                 connection.execute("COMMIT")
             if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
                 connection.execute(f"PRAGMA busy_timeout={_JOURNAL_WAIT_MS}")
-                with suppress(sqlite3.OperationalError):  # where there is none, or where others use the file just now
+                with suppress(sqlite3.OperationalError):  # where there is none, or another process uses the file
                     connection.execute("PRAGMA journal_mode=WAL")
                 connection.execute(f"PRAGMA busy_timeout={int(BUSY_S * 1000)}")
             connection.execute("PRAGMA synchronous=NORMAL")
@@ -253,7 +253,7 @@ class Database:
         self._held = False
         if not child:
             return
-        self._lock = threading.Condition(threading.Lock())  # the thread that may wait for the other is not here
+        self._lock = threading.Condition(threading.Lock())  # threads that used the old one are not here
         if self._busy:
             self._left = self._busy, self._idle
             self._busy, self._idle = {}, []

@@ -58,7 +58,7 @@ class Call(Generic[T]):
             if self._at_end is not None:
                 self._at_end()
 
-        threading.Thread(target=run, name="vyre-call", daemon=True).start()  # one that hangs must not hold up the exit
+        threading.Thread(target=run, name="vyre-call", daemon=True).start()  # if it hangs, it must not hold up the exit
 
     @property
     def is_over(self) -> bool:
@@ -77,7 +77,7 @@ class Call(Generic[T]):
                 self._at_end = self._left_behind()
 
     def outcome(self) -> T:
-        """What came of it; DeadlineExceeded when it has not ended."""
+        """Its result or error; DeadlineExceeded when it has not ended."""
         if not self._ended.is_set():
             self.leave()
             raise expired()
@@ -145,7 +145,7 @@ class DeadlinePipeline:
         return None if out is None else [bytearray(n) for n in self._sizes]
 
     def _left_behind(self) -> Callable[[], Callable[[], None]]:
-        """What is done when a call that starts now is left behind."""
+        """The function to call when a call that starts now is left behind."""
         life, number = self._life, self._life.number
 
         def left() -> Callable[[], None]:

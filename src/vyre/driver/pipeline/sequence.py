@@ -64,7 +64,7 @@ class SequencePipeline(CompiledPipeline):
         *,
         oversized: bool = False,
     ) -> None:
-        """Compile the launches of a grid that fits the device, or of one that does not; the others when they come.
+        """Compile the launches of a grid that fits the device, or of one that does not; the others when first needed.
 
         `find` gives the compiled code of one launch.
         """
@@ -166,7 +166,7 @@ class SequencePipeline(CompiledPipeline):
                     ) from e
 
     def _require_current(self, code: _StageCode) -> None:
-        """A device that was lost or recovered between two launches has nothing of what the first one left."""
+        """Raise if the device was lost or recovered between two launches: the memory of the first one is gone."""
         life = self.backend.life
         if code.entry.epoch != self.backend.pipelines.epoch:
             raise life.refusal(pipeline=self.id)
@@ -273,7 +273,7 @@ class _Run:
         return all(memory[n] is not before[n] and bytearray(before[n]) == memory[n] for n in self._written)
 
     def results(self) -> OutputBuffers:
-        """What the host sees, in slot order; nothing of it is the caller's."""
+        """The host's outputs in slot order, in memory that is not the caller's."""
         found = OutputBuffers()
         for b in self.plan.bindings.outputs:
             data = self.memory[b.name]
