@@ -497,7 +497,7 @@ def test_a_mixin_that_shuts_down_ends_pipelines_too():
 
 @pytest.mark.parametrize("contract", [True, 1.0, "1"])
 def test_a_contract_that_is_no_whole_number_is_refused(contract):
-    with pytest.raises(TypeError, match=r"which is no version\. Fix: write class Mine\(VyreBackend, contract=1\)"):
+    with pytest.raises(TypeError, match=r"which is not a version\. Fix: write class Mine\(VyreBackend, contract=1\)"):
 
         class Mine(VyreBackend, contract=contract):
             id = "mine"

@@ -454,7 +454,7 @@ def test_a_time_to_wait_for_backends_is_a_number_above_zero(monkeypatch, text):
     monkeypatch.setenv("VYRE_ACQUIRE_TIMEOUT", text)
     with (
         registry.isolated(BackendRegistration(id="mock", open=MockBackend)),
-        pytest.raises(ArgumentValueError, match=r"VYRE_ACQUIRE_TIMEOUT=.* is no time to wait.*Fix: set it"),
+        pytest.raises(ArgumentValueError, match=r"VYRE_ACQUIRE_TIMEOUT=.* is not a time to wait.*Fix: set it"),
     ):
         registry.select()
 

@@ -1,4 +1,4 @@
-"""What lower floors ask of higher ones. The package root passes these down, so that no floor imports one above it."""
+"""Functions that lower floors call in higher ones. The package root passes them down: no floor imports one above it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 shadow_of: Callable[[Any, Any], Any]
-"""(backend, program) -> what the setting `shadow` holds the program's outputs against, or None."""
+"""(backend, program) -> the shadow that the setting asks for, to check the program's outputs, or None."""
 backend_knobs: Callable[[str | None], Iterable[Any]]
 """The settings of backends: of all, or of those whose id a name begins with."""
 generation: Callable[[], int]

@@ -56,7 +56,7 @@ class _Counts:
         self.decisions: dict[tuple[str, str], int] = {}
 
     def label(self, label: str, times: int = 1) -> None:
-        """Count under a label. When there are too many, the rarest gives way; what it had goes to no label."""
+        """Count under a label. When there are too many, the rarest is dropped; its count goes to the empty label."""
         labels = self.labels
         if label not in labels and len(labels) >= _MAX_LABELS:
             rarest = min(filter(None, labels), key=labels.__getitem__)
@@ -103,7 +103,7 @@ TALLY = _Tally()
 
 
 def counters() -> dict[str, int]:
-    """What the funnel did in this process, over all threads."""
+    """Counts of the funnel in this process, over all threads."""
     with _lock:
         columns = zip(*(c.numbers for c in (_ended, *_live)), strict=True)
         return dict(zip(_COUNTERS, map(sum, columns), strict=True))
@@ -149,7 +149,7 @@ def count_sequence(segments: int, launches: int, passes: int, *, fixpoint: bool)
 
 
 def count_shadow(elapsed_ns: int, *, diverged: bool, skipped: str | None) -> None:
-    """A dispatch was compared with what a reference computes, or skipped for this reason, in this much time."""
+    """A dispatch was compared with a reference, or skipped for this reason, in this much time."""
     numbers = TALLY.numbers
     numbers[_SHADOW_NS] += elapsed_ns
     if skipped is not None:

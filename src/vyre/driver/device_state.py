@@ -1,7 +1,7 @@
-"""Is the device still there? What one backend instance has been through: loss, recovery, shutdown, fork.
+"""Is the device still there? The state of one backend instance: loss, recovery, shutdown, fork.
 
 A warm dispatch asks nothing here. Whatever ends the use of a device changes the epoch of its pipelines, which every
-dispatch compares anyway, and a dispatch enters and leaves a list, so that recovery can see who is running.
+dispatch compares anyway, and a dispatch enters and leaves a list, so that recovery can see which calls are running.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ LOSSES = 3
 LOSSES_WITHIN_S = 10.0
 """A device that is lost so often in so short a time is not recovered again."""
 DRAIN_S = 0.5
-"""How long recovery and shutdown wait for calls that are running; nobody can make them wait longer."""
+"""How long recovery and shutdown wait for calls that are running; no caller can make them wait longer."""
 _POLL_S = 0.002
 _SPARE_PENDING = 16
 
 
 class Phase(Enum):
-    """Where a device stands, with what is said to whoever uses it, and what he can do."""
+    """The state of a device, with the message and the fix that its caller gets."""
 
     OPEN = (
         "the backend was shut down or recovered after this pipeline was compiled",
         "compile the program again, after acquiring the backend again if it was shut down",
     )
     BUSY = (
-        "a call that nobody waits for any longer still runs on the device",
+        "an abandoned call still runs on the device",
         "wait until it ends and try again, or acquire the backend anew",
     )
     LOST = ("the device is lost", "call try_recover() on the backend, then compile, allocate and upload again")
@@ -59,7 +59,7 @@ class Phase(Enum):
 
 
 class Pipelines(Protocol):
-    """What was compiled for a device, as far as its state ends it: the cache of pipelines."""
+    """The cache of pipelines, as far as the state of its device ends them."""
 
     epoch: int
 
@@ -83,11 +83,11 @@ class WatchedBackend(VyreBackend):
 
     @abstractmethod
     def on_device(self, call: Callable[[], T]) -> T:
-        """What `call` gives, if the device is there."""
+        """The result of `call`, if the device is there."""
 
     @abstractmethod
     def failure(self, error: Exception, epoch: int, **context: Any) -> VyreError:
-        """What the caller gets for what the backend raised. On a device that is gone, every failure is its loss."""
+        """The error that the caller gets for the backend's. On a device that is gone, every failure is its loss."""
 
 
 class Life:
@@ -117,7 +117,7 @@ class Life:
             raise self.refusal()
 
     def refusal(self, **context: Any) -> DeviceLost:
-        """What is said to whoever uses the device, or a pipeline from before, now."""
+        """The error of a caller that now uses the device, or a pipeline from before."""
         message, fix = self.phase.value
         return DeviceLost(message, fix=fix, backend=self.backend, **context)
 
@@ -137,13 +137,13 @@ class Life:
             self.pipelines.expire()
 
     def recover(self, rebuild: Callable[[], None], is_lost: Callable[[], bool]) -> None:
-        """Rebuild the device and begin a new life. Who comes while another thread does it waits and is done."""
+        """Rebuild the device and begin a new life. A thread that arrives during recovery waits for it and returns."""
         before = self.number
         with self.recovery:
             if self.number != before:
                 return
             if self.phase is Phase.OPEN and is_lost():
-                self.lose()  # nobody had noticed
+                self.lose()  # no call had noticed
             was = self._begin()
             try:
                 self.drain()
@@ -159,7 +159,7 @@ class Life:
                 with self._lock:
                     self.number, self._abandoned = self.number + 1, 0  # also those left behind while we waited
             finally:
-                self.pipelines.clear()  # also if nothing came of it: what is there has ended
+                self.pipelines.clear()  # also after a failed recovery: all compiled code has ended
                 with self._lock:
                     if self.phase is Phase.RECOVERING:
                         self.phase = was
@@ -205,18 +205,18 @@ class Life:
         return True
 
     def forked(self) -> None:
-        """This process is a child of the one with the device. Whoever held a lock is not here."""
+        """This process is a child of the one with the device. Threads that held a lock are not here."""
         self.phase = Phase.FORKED
         self._lock, self.recovery = threading.RLock(), threading.Lock()
         self.pipelines.forked()
 
-    # -- calls that nobody waits for
+    # -- abandoned calls
 
     def abandon(self, number: int) -> None:
         """A call of life `number` goes on although its caller has left. The device counts as lost until it ends."""
         with self._lock:
             if number != self.number:
-                return  # it runs on what was there before the recovery
+                return  # it runs on the state from before the recovery
             self._abandoned += 1
             if self.phase is Phase.OPEN:
                 self.phase, self._resume = Phase.BUSY, self.pipelines.suspend()
@@ -259,7 +259,7 @@ class Life:
                 if type(h) is not ResidentHandle or h.life != number:
                     return False
         except TypeError:
-            return False  # no list at all, which `unstamped` says
+            return False  # not a list: `unstamped` says so
         return True
 
     def unstamped(self, given: Sequence[Any]) -> list[Any]:
@@ -279,7 +279,7 @@ class Life:
 
     def unstamp(self, given: T) -> T:
         """A handle for its backend, if its life is not over. The stamp stays: no backend looks at it, and handles are
-        equal without it. What bears none is the backend's own."""
+        equal without it. A handle without a stamp is the backend's own."""
         if isinstance(given, ResidentHandle) and given.life not in (0, self.number):
             raise DeviceLost(
                 "the memory was on the device before it was recovered",
@@ -294,7 +294,7 @@ def _has_ended(pending: PendingDispatch) -> bool:
     try:
         return pending.is_ready()
     except Exception:
-        return True  # whoever holds it is told; it is not for the one who starts another dispatch
+        return True  # its holder gets the error, not the caller that starts another dispatch
 
 
 _lives: weakref.WeakSet[Life] = weakref.WeakSet()

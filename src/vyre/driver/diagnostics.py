@@ -1,7 +1,7 @@
 """What happened, as records: a stable code, a place, a fix; for people line by line, for machines as JSON.
 
-The record itself is part of `vyre.errors`, since every error can give one. Here is where whatever was raised becomes
-records: an error of ours, a program with several findings, or an exception of somebody else.
+The record itself is part of `vyre.errors`, since every error can give one. This module makes records of whatever was
+raised: an error of ours, a program with several findings, or an exception of another library.
 """
 
 from __future__ import annotations
@@ -60,4 +60,4 @@ def render(diagnostics: Iterable[Diagnostic], form: str = "human") -> str:
         return "\n".join(d.render_human() for d in diagnostics)
     if form == "json":
         return "\n".join(json.dumps(d.to_dict(), ensure_ascii=False) for d in diagnostics)
-    raise ArgumentValueError(f"{form!r} is no form of a diagnostic", fix="use human or json")
+    raise ArgumentValueError(f"{form!r} is not a form of a diagnostic", fix="use human or json")

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 MOST_LETTERS = 1000
-"""Of what a value of others is shown with."""
+"""The most characters that a caller's value is shown with."""
 
 
 def shown(value: object, write: Callable[[object], str] = repr) -> str:
@@ -52,7 +52,7 @@ def shown(value: object, write: Callable[[object], str] = repr) -> str:
 
 
 def told(error: BaseException) -> str:
-    """What an exception of others says: its class and its words."""
+    """The class and the message of an exception of another library."""
     return f"{type(error).__name__}: {shown(error, str)}".removesuffix(": ")
 
 
@@ -457,11 +457,11 @@ class Diagnostic(
             return cls(**{**found, "severity": Severity(found["severity"]), "location": location})
         except (TypeError, KeyError, ValueError) as e:
             raise ArgumentValueError(
-                f"this is no diagnostic: {e}", fix="pass what Diagnostic.to_dict() or to_json() gave"
+                f"this is not a diagnostic: {e}", fix="pass what Diagnostic.to_dict() or to_json() gave"
             ) from e
 
     def to_json(self) -> str:
-        import json  # only those pay for it who write some
+        import json  # only writing JSON pays for it
 
         return json.dumps(self.to_dict(), ensure_ascii=False)
 
@@ -472,7 +472,7 @@ class Diagnostic(
         try:
             found = json.loads(text)
         except ValueError as e:
-            raise ArgumentValueError(f"this is no JSON: {e}", fix="pass what Diagnostic.to_json() gave") from e
+            raise ArgumentValueError(f"this is not JSON: {e}", fix="pass what Diagnostic.to_json() gave") from e
         return cls.from_dict(found)
 
 

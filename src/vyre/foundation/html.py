@@ -42,7 +42,7 @@ def text(value: object, most: int = MAX_CELL) -> Html:
 
 
 def page(title: object, *parts: Html) -> str:
-    """The whole of what is shown for one value."""
+    """All the markup shown for one value."""
     head = f'<div style="font-weight:bold;margin:0.4em 0">{text(title)}</div>'
     return f'<div class="vyre">{head}{"".join(parts)}</div>'
 
@@ -71,7 +71,7 @@ def facts(pairs: Iterable[tuple[str, object]]) -> Html:
 
 
 def code(title: object, source: str) -> Html:
-    """A text of many lines; what is too long is cut, and the note says by how much."""
+    """A text of many lines; one that is too long is cut, and the note says by how much."""
     lines = source.splitlines()
     shown = "\n".join(lines[:MAX_LINES])[:MAX_CHARS]
     count = shown.count("\n") + 1

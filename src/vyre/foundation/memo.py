@@ -13,7 +13,7 @@ V = TypeVar("V")
 
 
 def keep(table: dict[K, V], key: K, value: V, most: int) -> list[tuple[K, V]]:
-    """Keep an item in a table of at most `most`; what went for it, oldest first.
+    """Keep an item in a table of at most `most`; returns the items dropped for it, oldest first.
 
     Other threads may use the table meanwhile, without a lock.
     """

@@ -235,13 +235,16 @@ def test_a_damaged_entry_of_a_file_is_left_out(stored, tmp_path, capsys):
 @pytest.mark.parametrize(
     "content, text",
     [
-        (b"", "is no export of vyre"),
-        (b"PK but no zip", "is no export of vyre"),
+        (b"", "is not an export of vyre"),
+        (b"PK but no zip", "is not an export of vyre"),
         ({"format": 2, "entries": []}, "has format 2"),
-        ({"entries": []}, "is no export of vyre"),
-        ({"format": 1, "entries": [{}]}, "is no export of vyre"),
-        ({"format": 1, "entries": [{"record": "[]", "device": {}, "name": "", "seal": ""}]}, "is no export of vyre"),
-        ([], "is no export of vyre"),
+        ({"entries": []}, "is not an export of vyre"),
+        ({"format": 1, "entries": [{}]}, "is not an export of vyre"),
+        (
+            {"format": 1, "entries": [{"record": "[]", "device": {}, "name": "", "seal": ""}]},
+            "is not an export of vyre",
+        ),
+        ([], "is not an export of vyre"),
         (None, "cannot be read"),
     ],
 )
@@ -260,7 +263,7 @@ def test_parts_that_are_too_long_are_not_read(stored, tmp_path, monkeypatch):
     monkeypatch.setattr(archive, "MAX_DISK_PIPELINE_BLOB_BYTES", 10)
     assert [entry.payload for entry in read_archive(tmp_path / "x.zip")] == [None]
     monkeypatch.setattr(archive, "MAX_INDEX_BYTES", 10)
-    with pytest.raises(ArgumentValueError, match="is no export of vyre"):
+    with pytest.raises(ArgumentValueError, match="is not an export of vyre"):
         list(read_archive(tmp_path / "x.zip"))
 
 

@@ -117,7 +117,7 @@ def test_broken_plugins_are_named_and_spoil_nothing_else(tmp_path):
     assert findings["liar", "colour"]["fix"] == "ask the author of the backend"
     assert "backend twice is disabled: it is provided more than once" in said("general", "plugins")
     stopped = [f["detail"] for f in found["findings"] if (f["area"], f["name"]) == ("liar", "checks")]
-    assert stopped == ["'not a check' is no check", "they stopped: ValueError: that was all"]
+    assert stopped == ["'not a check' is not a check", "they stopped: ValueError: that was all"]
 
 
 def test_a_backend_that_hangs_is_left_alone(tmp_path):

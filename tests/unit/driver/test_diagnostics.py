@@ -132,13 +132,13 @@ def test_every_record_survives_json_pickling_and_copying(record):
 @pytest.mark.parametrize(
     "text, complaint",
     [
-        ("{", "this is no JSON"),
-        ("[]", "this is no diagnostic"),
-        ("{}", "this is no diagnostic: 'severity'"),
-        ('{"severity": "fatal", "code": "X", "message": "m"}', "this is no diagnostic: 'fatal'"),
-        ('{"severity": "error", "code": "X"}', "this is no diagnostic: .*message"),
-        ('{"severity": "error", "code": "X", "message": "m", "color": 1}', "this is no diagnostic: .*color"),
-        ('{"severity": "error", "code": "X", "message": "m", "location": 1}', "this is no diagnostic"),
+        ("{", "this is not JSON"),
+        ("[]", "this is not a diagnostic"),
+        ("{}", "this is not a diagnostic: 'severity'"),
+        ('{"severity": "fatal", "code": "X", "message": "m"}', "this is not a diagnostic: 'fatal'"),
+        ('{"severity": "error", "code": "X"}', "this is not a diagnostic: .*message"),
+        ('{"severity": "error", "code": "X", "message": "m", "color": 1}', "this is not a diagnostic: .*color"),
+        ('{"severity": "error", "code": "X", "message": "m", "location": 1}', "this is not a diagnostic"),
     ],
 )
 def test_what_is_no_record_is_refused(text, complaint):
@@ -226,7 +226,7 @@ def test_records_render_together():
     assert [json.loads(line)["message"] for line in render(records, "json").split("\n")] == [
         "ValueError: a", "KeyError: 'b'",
     ]  # fmt: skip
-    with pytest.raises(ArgumentValueError, match=r"'xml' is no form of a diagnostic\. Fix: use human or json"):
+    with pytest.raises(ArgumentValueError, match=r"'xml' is not a form of a diagnostic\. Fix: use human or json"):
         render(records, "xml")
 
 

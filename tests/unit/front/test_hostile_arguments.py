@@ -291,9 +291,9 @@ def test_values_of_the_ir_refuse_what_cannot_be_part_of_them():
         vyre.Program([], "ab", [])
     with pytest.raises(ArgumentTypeError, match=r"capabilities of validate\(\) is a str.*Fix: pass a Capabilities"):
         vyre.validate(PROGRAM, "x")
-    with pytest.raises(ArgumentTypeError, match=r"a list is no revision of the wire form.*Fix: pass a number"):
+    with pytest.raises(ArgumentTypeError, match=r"a list is not a wire revision.*Fix: pass a number"):
         PROGRAM.to_wire([])
-    with pytest.raises(ArgumentTypeError, match=r"a list is no name of a buffer.*Fix: pass a text"):
+    with pytest.raises(ArgumentTypeError, match=r"a list is not a name of a buffer.*Fix: pass a text"):
         PROGRAM.buffer([])
     with pytest.raises(ArgumentTypeError, match=r"the name of a kernel is a int.*Fix: pass a text"):
         vyre.Kernel.of_program(PROGRAM, 5)

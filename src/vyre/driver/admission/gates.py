@@ -1,7 +1,7 @@
-"""May this program be compiled at all? Rules of whoever runs the process, asked once per program.
+"""May this program be compiled at all? Rules of the process, asked once per program.
 
 A gate looks at a program and allows or denies it. The gates that are installed are asked in order by every compilation;
-what they said about a program is remembered for as long as the same gates are installed.
+their verdict on a program is remembered for as long as the same gates are installed.
 """
 
 from __future__ import annotations
@@ -177,4 +177,4 @@ def _check_gate(gate: object) -> None:
         raise ArgumentTypeError(f"{type(gate).__name__} is not a gate", fix="pass a subclass of EnforceGate")
 
 
-in_child(lambda: _current.renew_lock())  # whoever held it is not in the child
+in_child(lambda: _current.renew_lock())  # the thread that held it is not in the child

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 PROFILES: Mapping[str, Mapping[str, Any]] = {
     "default": {},
-    "interactive": {"timeout": 5.0},  # someone is waiting
+    "interactive": {"timeout": 5.0},  # a user is waiting
     "stress": {"timeout": 600.0, "speculation": "disable", "persistent_thread": "disable"},  # the plain path, at length
 }
 """Defaults by name. A backend adds its own as `capability.extras["profiles"]`."""
@@ -47,8 +47,8 @@ _PROFILE_FIELDS = frozenset(f.name for f in fields(DispatchConfig) if f.default 
 def capabilities_of(backend: VyreBackend) -> Capabilities:
     """What programs may contain on this backend, native or emulated: its operations and value types decide.
 
-    A value type that is offered brings its literals. A grid-wide barrier needs a device that has one, or somebody who
-    splits the program there.
+    A value type that is offered brings its literals. A grid-wide barrier needs a device that has one, or a guard
+    that splits the program there.
     """
     facts = backend.capability
     ops = backend.supported_ops() | {LITERAL_IDS[t] for t in facts.types if t in LITERAL_IDS}
@@ -117,7 +117,7 @@ def validate_program_for_backend(
 
 
 def clear() -> None:
-    """Forget who was admitted where."""
+    """Forget which programs were admitted."""
     _admitted.clear()
 
 

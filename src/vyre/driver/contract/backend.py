@@ -77,7 +77,7 @@ class Query(property, Generic[T_co]):
 PIPELINE_CACHE_ATTRIBUTE = "_vyre_pipeline_cache"
 """Where the driver keeps the pipelines of a backend instance: in the instance, under a name that no author uses.
 
-Not in a table of ours: what is kept refers to the backend, and a weak table would keep both for ever. It also takes
+Not in a table of ours: pipelines refer to their backend, and a weak table would keep both for ever. It also takes
 0.14 us to look there, and 0.04 in the instance.
 """
 
@@ -88,7 +88,7 @@ def _forget_pipelines(backend: VyreBackend) -> None:
 
 
 def _ends_pipelines(method: Callable[[Any], None]) -> Callable[[Any], None]:
-    """A lifecycle method after which no pipeline from before may run, whoever wrote the method."""
+    """A lifecycle method after which no pipeline from before may run, whichever class defines it."""
 
     @wraps(method)
     def ending(self: VyreBackend) -> None:
@@ -121,7 +121,7 @@ class VyreBackend(ABC):
         if contract is not None:
             if type(contract) is not int:
                 raise TypeError(
-                    f"{cls.__name__} gives contract={contract!r}, which is no version. "
+                    f"{cls.__name__} gives contract={contract!r}, which is not a version. "
                     f"Fix: write class {cls.__name__}(VyreBackend, contract={CONTRACT_VERSION})"
                 )
             if contract != CONTRACT_VERSION:
@@ -273,7 +273,7 @@ class VyreBackend(ABC):
     # -- facts
 
     def device_profile(self) -> DeviceProfile:
-        """Facts of the device for whoever plans and measures."""
+        """Facts of the device, for planning and measuring."""
         from .profile import DeviceProfile
 
         return DeviceProfile.from_backend(self)

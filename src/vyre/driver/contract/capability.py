@@ -21,9 +21,9 @@ DEADLINES = tuple(_DEADLINES)
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What there is to say about a field of the record.
+    """The documentation of a field of the record.
 
-    `no` is what it means for a program that the answer is no. Where `emulated` by other means, `offered` names what
+    `no` says what a negative answer means for a program. Where `emulated` by other means, `offered` names what
     programs may then contain, by the field of `Capabilities`. `flag` is the flag of compiled code that it sets, and
     `choices` are all texts that it may be, each with its meaning.
     """
@@ -45,7 +45,7 @@ def core_supported_ops() -> frozenset[str]:
 
 
 def _fact(default: Any, doc: str, **more: Any) -> Any:
-    """A field of the record, with what there is to say about it."""
+    """A field of the record, with its documentation."""
     metadata = {"about": Fact(doc, **more)}
     if isinstance(default, dict):
         return field(default_factory=default.copy, metadata=metadata)
@@ -224,7 +224,7 @@ class BackendCapability:
 
 
 FACTS: Mapping[str, Fact] = {f.name: f.metadata["about"] for f in fields(BackendCapability)}
-"""Field of the record -> what there is to say about it."""
+"""Field of the record -> its documentation."""
 BackendCapability.__doc__ = f"{BackendCapability.__doc__}\n\n{listed_fields(BackendCapability)}"
 
 

@@ -35,22 +35,22 @@ class DeviceExchange(ABC):
         return None
 
     def stream_of(self, array: Any) -> int | None:
-        """The stream on which the library of an array uses it now; None where nobody knows."""
+        """The stream on which the library of an array uses it now; None where it is unknown."""
         return None
 
     def wait_for(self, stream: int) -> None:  # noqa: B027 - work that is done when it returns needs none of these
-        """What we submit from now on begins after what is in that stream by now."""
+        """Our work from now on begins after the work that is in that stream by now."""
 
     def wait_for_all(self, streams: set[int]) -> None:  # noqa: B027
         """As `wait_for`, of streams that may be gone by now; -1 stands for any that there are."""
 
     def release_to(self, stream: int | None) -> None:  # noqa: B027
-        """What is submitted to that stream from now on begins after our work so far. None: wait for it here."""
+        """Work submitted to that stream from now on begins after our work so far. None: wait for it here."""
 
     def keep(self, objects: list[Any]) -> None:  # noqa: B027
         """Hold these until our work so far has ended."""
 
     def pinned(self, nbytes: int) -> Buffer | None:
-        """Host memory that the device reads and writes directly, freed when nobody holds it; None where no memory of
-        the host is better than any other."""
+        """Host memory that the device reads and writes directly, freed with its last reference; None where no memory
+        of the host is better than any other."""
         return None

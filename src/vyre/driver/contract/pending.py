@@ -22,7 +22,7 @@ class PendingDispatch(ABC):
 
     def __init__(self) -> None:
         self.__renew_locks()
-        self.__held: tuple[OutputBuffers] | None = None  # what came, until it is taken
+        self.__held: tuple[OutputBuffers] | None = None  # the outputs, until they are taken
         self.__taken = False
 
     def __reduce__(self) -> NoReturn:
@@ -54,7 +54,7 @@ class PendingDispatch(ABC):
         return self.__awaited().__await__()
 
     async def __awaited(self) -> OutputBuffers:
-        import asyncio  # 50 ms that only those pay who await
+        import asyncio  # 50 ms, only paid by an await
 
         await asyncio.get_running_loop().run_in_executor(None, self._settle, None)
         return self.__take()
@@ -64,7 +64,7 @@ class PendingDispatch(ABC):
         """Wait until the outputs are here, and leave them. A thread that waits for another's wait keeps its time."""
         start = time.monotonic()
         if self.__process != os.getpid():
-            self.__renew_locks()  # whoever held them is not in this process
+            self.__renew_locks()  # the threads that held them are not in this process
         if not self.__waiting.acquire(timeout=-1 if timeout is None else timeout):
             raise _not_ended(timeout)
         try:
@@ -96,7 +96,7 @@ class PendingDispatch(ABC):
             if self.__held is None:
                 raise DispatchFailed("the result was already taken", fix="keep the list that the first call returned")
             (outputs,) = self.__held
-            self.__taken, self.__held = True, None  # in this order: whoever waits sees one of them
+            self.__taken, self.__held = True, None  # in this order: a thread that waits sees one of them
         return outputs
 
 

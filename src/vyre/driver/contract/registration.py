@@ -18,7 +18,7 @@ PRECEDENCE_UNKNOWN = 0xFFFFFFFF
 class Unavailable(str):
     """Why a backend would not open: the text `reason: fix`, which is what users read, and its two parts.
 
-    `fix` is what to do about it; it may be empty where a plain text names none.
+    `fix` says what to do; it may be empty where a plain text names none.
     """
 
     __slots__ = ("fix", "reason")

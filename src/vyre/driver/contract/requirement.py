@@ -1,6 +1,6 @@
 """What does a backend need on this machine, and is it there? Findings that `vyre doctor` prints.
 
-A registration offers them by its `checks`; they need not be available for that: what is missing is the point.
+A registration offers them by its `checks`; the backend need not be available for that: a check names what is missing.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ def listed(files: Sequence[str], limit: int = 4) -> str:
 
 
 def sound(found: Iterable[object]) -> Iterable[Check]:
-    """The findings of someone's own code, where each that is none becomes one that says so."""
+    """The findings of a backend's code. An item that is not a `Check` becomes a failed one that says so."""
     for each in found:
         if isinstance(each, Check) and each.verdict in VERDICTS and all(type(field) is str for field in each):
             lacks_fix = each.verdict != "ok" and not each.fix.strip()
             yield each._replace(fix="ask the author of the backend") if lacks_fix else each
         else:
-            yield Check("checks", "fail", f"{each!r} is no check", "correct the checks of the registration")
+            yield Check("checks", "fail", f"{each!r} is not a check", "correct the checks of the registration")

@@ -1,4 +1,4 @@
-"""Who can run a program, and who can run it over a stream of chunks: structural views of the contract."""
+"""What runs a program, and what runs it over a stream of chunks: structural views of the contract."""
 
 from __future__ import annotations
 

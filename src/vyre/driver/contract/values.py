@@ -87,7 +87,8 @@ class Option:
 
     `check` gives the value to keep, or raises. `result`: which result is right depends on it, so that a reference needs
     it too. `whole`: it is about a whole dispatch, and each of several launches goes without. `code` is how it reaches
-    compiled code, if it does. `lacks` is what a backend has not that lacks what the code needs.
+    compiled code, if it does. `lacks` names the missing feature in the error of a backend
+    without the fact that the code needs.
     """
 
     doc: str
@@ -344,11 +345,11 @@ class DispatchConfig:
         return {} if self.label is None else {"label": self.label}
 
     def for_one_launch(self) -> DispatchConfig:
-        """The config without what is about the whole dispatch."""
+        """The config without the fields about the whole dispatch."""
         return self.with_(**{name: getattr(DEFAULT_CONFIG, name) for name, option in OPTIONS.items() if option.whole})
 
     def for_reference(self) -> DispatchConfig:
-        """What of the config says which result is right. A reference is exact, and takes the time that it takes."""
+        """The part of the config that decides which result is right. A reference is exact, and has no deadline."""
         kept = {name: getattr(self, name) for name, option in OPTIONS.items() if option.result}
         return DispatchConfig(label=self.label, **kept)
 
@@ -358,19 +359,19 @@ class DispatchConfig:
 
 
 OPTIONS: Mapping[str, Option] = {f.name: f.metadata["about"] for f in fields(DispatchConfig)}
-"""Field of a config -> what is known of it."""
+"""Field of a config -> its option."""
 DispatchConfig.__doc__ = f"{DispatchConfig.__doc__}\n\n{listed_fields(DispatchConfig)}"
 
 
 def seconds(value: float | timedelta | None, least: float = 0.0) -> float | None:
-    """A time to wait; what is below `least` is no time."""
+    """A time to wait; a value below `least` is refused."""
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ArgumentTypeError(f"timeout={shown(value)} is not a time", fix="pass seconds or a timedelta")
-    if not value >= least:  # also what is not a number
+    if not value >= least:  # also for a NaN
         raise ArgumentValueError(f"timeout={shown(value)} is not a time", fix="pass seconds of 0 or more")
     try:
         return float(value)
@@ -414,7 +415,7 @@ def _element_counts(given: Any) -> FrozenDict:
     counts = {}
     for name, count in given.items():
         if not isinstance(name, str):
-            raise ArgumentTypeError(f"output_elements has the key {shown(name)}, which is no name", fix=fix)
+            raise ArgumentTypeError(f"output_elements has the key {shown(name)}, which is not a name", fix=fix)
         counts[name] = whole(f"output_elements[{name!r}]", count, U32_MAX)
         if counts[name] is None:
             raise ArgumentTypeError(f"output_elements[{name!r}] is None", fix=fix)
@@ -512,7 +513,7 @@ class ResidentDispatchStep:
 
     @property
     def config(self) -> DispatchConfig:
-        """What the launch is asked for, as a config."""
+        """The launch's own options, as a config."""
         return DispatchConfig(grid_override=self.grid_override, workgroup_override=self.workgroup_override)
 
 

@@ -1,7 +1,7 @@
 """Compile a program on a guarded backend: admit it, look it up, else let the backend compile it.
 
-What comes back is a handle whose dispatches pass the funnel. Compiled code is shared by every handle with the same key;
-what differs between handles (labels, limits, how long a deadline is) travels with each dispatch.
+The result is a handle whose dispatches pass the funnel. Compiled code is shared by every handle with the same key;
+options that differ between handles (labels, limits, how long a deadline is) travel with each dispatch.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class PipelineReproManifest:
 class CompiledPipelineBuild:
     """A pipeline and where it came from; `evidence` explains a miss in memory and is None without one.
 
-    `tier` is `memory`, `disk`, or `compiled`, which is no hit.
+    `tier` is `memory`, `disk`, or, without a hit, `compiled`.
     """
 
     pipeline: DriverPipeline

@@ -55,7 +55,7 @@ class RoutePending(PendingDispatch):
         raise TimeoutError
 
     def _outputs(self, timeout: float | None) -> tuple[OutputBuffers] | None:
-        """What the backend gives, or None when the time is over and the dispatch is not."""
+        """The outputs of the backend, or None when the time is over and the dispatch still runs."""
         pending, end = self._pending, None if timeout is None else time.monotonic() + timeout
         while True:
             self._require_device()
@@ -64,14 +64,14 @@ class RoutePending(PendingDispatch):
                 return (pending.result(left),)
             except DeadlineExceeded as e:
                 if "waited_s" not in e.context:
-                    raise  # not the wait has ended but the dispatch, ready or not
+                    raise  # the dispatch has ended, not the wait
                 if pending.is_ready():
                     return (pending.result(0),)  # it ended just now, or the deadline was its own
                 if end is not None and time.monotonic() >= end:
                     return None
 
     def _require_device(self) -> None:
-        """Raise if the device this runs on is gone. After a shutdown, what was started still ends."""
+        """Raise if the device this runs on is gone. After a shutdown, started dispatches still end."""
         life = self._lane.life
         if life.number != self._life_number or life.phase not in (Phase.OPEN, Phase.BUSY, Phase.SHUT):
             raise self._lane.stale()

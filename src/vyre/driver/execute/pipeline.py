@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _RouteKey: TypeAlias = tuple[DispatchConfig, object]
 """A settled config, and which shadow is asked for."""
 _MAX_ROUTES = 64
-"""Configs that a pipeline remembers; a caller who makes a new one for each call stays within it."""
+"""Configs that a pipeline remembers; a caller that makes a new one for each call stays within it."""
 
 
 class DriverPipeline(CompiledPipeline):
@@ -73,7 +73,7 @@ class DriverPipeline(CompiledPipeline):
 
     @property
     def native(self) -> CompiledPipeline:
-        """What the backend compiled, or the passthrough to it."""
+        """The backend's compiled code, or the passthrough to the backend."""
         return self._entry.native
 
     def dispatch(
@@ -123,7 +123,7 @@ class DriverPipeline(CompiledPipeline):
             with route.running():
                 sizes, bound = route.prepare(ASYNC, inputs, out)
                 with counting_failures(route):
-                    held = None if out is None else list(out)  # the caller's list stays his
+                    held = None if out is None else list(out)  # the caller's list is not changed
                     pending = bound.start(inputs, held)
                     if not isinstance(pending, PendingDispatch):
                         raise route.broken(f"it returned {type(pending).__name__}", "return a PendingDispatch")
@@ -154,7 +154,7 @@ class DriverPipeline(CompiledPipeline):
 
     def explain(self, inputs: Sequence[Buffer], config: DispatchConfig | None = None) -> Explanation:
         """What a dispatch would do, and why. Nothing runs."""
-        from .explanation import explain_dispatch  # only those who ask pay for it
+        from .explanation import explain_dispatch  # only `explain` pays for it
 
         return explain_dispatch(self, inputs, config)
 

@@ -1,4 +1,4 @@
-"""What of a compiled pipeline is ready to run again: dispatches over memory that stays on the device."""
+"""Dispatches of a compiled pipeline that are ready to run again: those over memory that stays on the device."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Again: TypeAlias = Callable[[], list[ResidentHandle] | None]
 class Repeats:
     """Resident dispatches that a compiled pipeline keeps ready, as its attribute `repeats`.
 
-    `table` has them by the identities of a config and of the handles, all of which are kept. `last` is the one that was
-    asked for last, with what it was asked for: to compare that costs a warm launch less than to make a key of it.
+    `table` has them by the identities of a config and of the handles, all of which are kept. `last` is the latest
+    one, with its arguments: to compare them costs a warm launch less than to make a key of them.
     """
 
     __slots__ = ("_kept", "_lock", "_uses", "last", "table")
@@ -34,14 +34,14 @@ class Repeats:
     def keep(self, config: DispatchConfig | None, given: Sequence[ResidentHandle], again: Again) -> None:
         """From now on, and until it is forgotten, this is a dispatch over exactly this memory."""
         key = id(config), *map(id, given)  # 0.05 us each; a hash of a config takes 3, and `_kept` keeps all of them
-        with self._lock:  # what is in the table is kept, and known to whoever frees it
+        with self._lock:  # the table's entries are kept alive, and `forget` finds them
             self._kept[key] = config, given
             for handle in given:
                 self._uses.setdefault(handle.id, set()).add(key)
             self.table[key] = again
 
     def find(self, config: int, given: Sequence[Resource]) -> Again | None:
-        """What was kept for these, the config being named by its identity."""
+        """The dispatch kept for these; the config is given by its identity."""
         found = self.table.get((config, *map(id, given)))
         if found is not None and type(given) is list:
             last = config, given.copy(), found

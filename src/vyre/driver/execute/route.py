@@ -65,7 +65,7 @@ class Sample(Protocol):
 
 
 class Shadow(Protocol):
-    """What computes dispatches again and compares, as far as the funnel knows it."""
+    """A checker that computes dispatches again and compares, as far as the funnel knows it."""
 
     def around(self, run: Run, config: DispatchConfig) -> Run: ...
     def around_resident(
@@ -107,7 +107,7 @@ class Route:
         def run(inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> OutputBuffers:
             enter(None)
             try:
-                if cache.epoch != epoch:  # not before entering: recovery changes it first, and then looks who is here
+                if cache.epoch != epoch:  # not before entering: recovery changes it first, then looks for calls
                     raise self.stale()
                 try:
                     planned = known(lengths(inputs, out))
@@ -209,7 +209,7 @@ class Route:
                     if not isinstance(bound, Bound):
                         raise self.broken(f"bind returned {type(bound).__name__}", "return a contract.Bound from bind")
             except VyreError:
-                self._count(branch, taken, made)  # what the backend cannot run is a dispatch that failed
+                self._count(branch, taken, made)  # a dispatch that the backend cannot run counts as failed
                 raise
         planned = taken, made, sizes, bound.run, bound
         TALLY.numbers[SHAPES] += 1
@@ -229,7 +229,7 @@ class Route:
         decided = launch_of(self.program, self.backend, self.config, grid, native)
         count_decision(decided)
         if isinstance(native, SequencePipeline) or decided.choice != SEQUENCE:
-            return native  # where its workgroups do not all run at once, it refuses, and says how many it holds
+            return native  # it refuses a grid whose workgroups do not all run at once, and says how many it holds
         if self._sequence is None:
             oversized = max(grid) > self.backend.max_workgroups_per_dimension
             self._sequence = SequencePipeline(self.backend, self.program, self.config, code_for, oversized=oversized)
@@ -255,7 +255,7 @@ class Route:
             self.life.inflight.pop()
 
     def prepare(self, branch: int, inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> tuple[list[int], Bound]:
-        """What `run` does before it dispatches, for the calls that are not hot: the outputs' lengths, and the rest."""
+        """The first half of `run`, for the calls that are not hot: the outputs' lengths, and the bound dispatch."""
         try:
             planned = self._plans.get(lengths(inputs, out))
         except (TypeError, ValueError, BufferError):
@@ -265,7 +265,7 @@ class Route:
         return sizes, bound
 
     def accept(self, outputs: Any, out: Sequence[Buffer] | None, sizes: list[int]) -> OutputBuffers:
-        """What a backend handed back, if it is what was planned. Fresh buffers are copied to where the caller wants."""
+        """The outputs of a backend, if they are as planned. Fresh buffers are copied to the caller's."""
         if not isinstance(outputs, list):
             raise self.broken(f"it returned {type(outputs).__name__}", _RETURN_BUFFERS)
         if out is not None and len(outputs) == len(out) and all(map(is_, outputs, out)):
@@ -291,14 +291,14 @@ class Route:
         )
 
     def failure(self, error: Exception) -> VyreError:
-        """What the caller gets for what the backend raised: the loss of its device, or one of our errors."""
+        """The error that the caller gets for the backend's: the loss of its device, or one of our errors."""
         found = self.backend.failure(error, self.entry.epoch, pipeline=self.entry.native.id)
         if self.config.label is not None:
             found.context.setdefault("label", self.config.label)
         return found
 
     def sample(self, inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> Sample | None:
-        """What to hand the outputs to, where a shadow wants this dispatch."""
+        """The sample that checks the outputs, where a shadow wants this dispatch."""
         return None if self.shadow is None else self.shadow.sample(inputs, self.config, out)
 
     def _count(self, branch: int, taken: int, made: int) -> None:
@@ -321,12 +321,12 @@ def launch_of(
 
 
 def deadline_of(backend: VyreBackend, config: DispatchConfig) -> Decision:
-    """Who ends a dispatch under this config that takes too long."""
+    """Whether backend or driver ends a dispatch under this config that takes too long."""
     return choose_deadline(config.timeout, backend=backend.id, keeps=backend.deadline)
 
 
 def _shadow_of(backend: VyreBackend, program: Program) -> Shadow | None:
-    """What the setting `shadow` holds this program's outputs against."""
+    """The shadow that the setting asks for, to check this program's outputs."""
     if SHADOW.peek() is None:
         return None
     found: Shadow | None = above.shadow_of(backend, program)

@@ -57,7 +57,7 @@ T = TypeVar("T")
 LIFE_ATTRIBUTE = "_vyre_life"
 GUARD_ATTRIBUTE = "_vyre_guard"
 FACTS = frozenset(("supported_ops", "device_profile", "metrics", "pipeline_cache_snapshot"))
-"""Members that are asked of the backend whatever became of its device."""
+"""Members that are asked of the backend whatever the state of its device."""
 _MAX_HANDLES = 256
 """Programs, each with a config, that a guard dispatches without looking for their pipelines again."""
 
@@ -107,18 +107,18 @@ def _method(name: str, member: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Ready(NamedTuple):
-    """What was given, a step or several, and in which epoch it became what the backend gets; with its code."""
+    """The caller's step or steps, the epoch in which they were prepared, the backend's form of them, and its code."""
 
     given: object
     epoch: int
     steps: Any
     code: object = None
-    """Held: code that no holder is left of is closed."""
+    """Held, because code is closed with its last holder."""
 
 
 @_forwarding
 class GuardedBackend(WatchedBackend):
-    """A backend and what became of its device. `inner` is the backend itself."""
+    """A backend and the state of its device. `inner` is the backend itself."""
 
     def __init__(self, inner: VyreBackend) -> None:
         facts: object = inner.capability
@@ -188,7 +188,7 @@ class GuardedBackend(WatchedBackend):
             key = (program.fingerprint, config, self.pipelines.epoch, gates())
             handle = self._handles.get(key)
         except (AttributeError, TypeError, VyreError):  # no program, no config, or one that cannot be encoded
-            return compile_on(self, program, config, in_time=False).pipeline  # which says what is wrong with them
+            return compile_on(self, program, config, in_time=False).pipeline  # which raises the error
         if handle is None:
             handle = compile_on(self, program, config, in_time=True).pipeline
             keep(self._handles, key, handle, _MAX_HANDLES)
@@ -277,7 +277,7 @@ class GuardedBackend(WatchedBackend):
 
     def _keep(self, given: object, ready: _Ready) -> None:
         # By identity (0.05 us), since a hash of steps goes through their programs and configs (3 us a config). `ready`
-        # holds what was given, so that no other object can have its id as long as this is kept.
+        # holds the caller's object, so that no other object can have its id as long as this is kept.
         keep(self._steps, id(given), ready, _MAX_HANDLES)
 
     def _own(self, ranges: Sequence[ResidentReadRange]) -> list[ResidentReadRange]:
@@ -304,7 +304,7 @@ class GuardedBackend(WatchedBackend):
         for pending in self.life.watched():
             try:
                 pending._settle(None)
-            except Exception:  # kept in the handle, for whoever asks it for its result
+            except Exception:  # kept in the handle, whose `result` raises it
                 continue
         self.life.require_open()
 
@@ -320,7 +320,7 @@ class GuardedBackend(WatchedBackend):
         return self.life.phase not in (Phase.OPEN, Phase.SHUT) or self._is_lost()
 
     def try_recover(self) -> None:
-        """Rebuild the device's state. Who is still running after half a second is not waited for any longer."""
+        """Rebuild the device's state. It waits half a second for running calls, and no longer."""
         if unwrap(type(self.inner).try_recover) is VyreBackend.try_recover:
             self.inner.try_recover()  # which refuses, and nothing has ended
         self._handles.clear()
@@ -348,7 +348,7 @@ class GuardedBackend(WatchedBackend):
             life.require_open()
 
     def on_device(self, call: Callable[[], T]) -> T:
-        """What `call` gives, if the device is there."""
+        """The result of `call`, if the device is there."""
         self.require_usable()
         life, epoch = self.life, self.pipelines.epoch
         life.inflight.append(None)
@@ -365,7 +365,7 @@ class GuardedBackend(WatchedBackend):
             life.inflight.pop()
 
     def failure(self, error: Exception, epoch: int, **context: Any) -> VyreError:
-        """What the caller gets for what the backend raised. On a device that is gone, every failure is its loss."""
+        """The error that the caller gets for the backend's. On a device that is gone, every failure is its loss."""
         life = self.life
         current = life.pipelines.epoch == epoch
         if isinstance(error, DeadlineExceeded):
@@ -383,8 +383,8 @@ class GuardedBackend(WatchedBackend):
     def _is_lost(self) -> bool:
         try:
             return bool(self.inner.device_lost())
-        except Exception:  # a backend that cannot say is used, and its failures are told
-            import logging  # which costs milliseconds, and is needed by nobody else here
+        except Exception:  # a backend that cannot say is still used, and its failure is logged
+            import logging  # which costs milliseconds, and is needed only here
 
             logging.getLogger("vyre.guard").warning("device_lost() of backend %s raised", self.id, exc_info=True)
             return False

@@ -35,7 +35,7 @@ def compile(
 ) -> DriverPipeline:
     """The program compiled for this backend, from its cache if it was compiled before.
 
-    `config` is what dispatches use that bring none of their own, or one equal to the default. `in_time`: a dispatch
+    `config` is used by dispatches without one of their own, or with one equal to the default. `in_time`: a dispatch
     waits for it, so that the timeout of the config holds here too.
     """
     return compile_with_telemetry(backend, program, config, in_time=in_time).pipeline
@@ -74,6 +74,6 @@ def explain(
     backend: VyreBackend | None = None,
 ) -> Explanation:
     """What a dispatch of a pipeline, or of a program on a backend, would do, and why. Nothing runs or is compiled."""
-    from ..execute.explanation import explain_dispatch  # only those who ask pay for it
+    from ..execute.explanation import explain_dispatch  # only `explain` pays for it
 
     return explain_dispatch(target, inputs, config, None if backend is None else guarded(backend))

@@ -1,4 +1,4 @@
-"""Stored pipelines in one file, to take to another machine. What is read is believed only where its digests fit.
+"""Stored pipelines in one file, to take to another machine. An entry is used only where its digests fit.
 
 The file is a zip: `pipelines.json` says what there is, and each payload lies under the digest of its key.
 """
@@ -34,7 +34,7 @@ class Archived:
 
 
 def write_archive(store: DiskPipelineCache, path: Path, backend: str | None = None) -> list[KeyRecord]:
-    """Write what is stored, of one backend or of all, replacing the file in one step; what was written."""
+    """Write the stored pipelines of one backend or of all, replacing the file in one step; returns those written."""
     import zipfile
 
     written, rows = [], []
@@ -98,7 +98,7 @@ def _told(path: Path) -> Iterator[None]:
     except OSError as e:
         raise ArgumentValueError(f"{path} cannot be read: {e.strerror or e}", fix="name a file of yours") from e
     except (zipfile.BadZipFile, NotImplementedError, ValueError, LookupError, TypeError, RecursionError) as e:
-        raise ArgumentValueError(f"{path} is no export of vyre: {e}", fix="make one: vyre cache export FILE") from e
+        raise ArgumentValueError(f"{path} is not an export of vyre: {e}", fix="make one: vyre cache export FILE") from e
 
 
 def _entry(file: zipfile.ZipFile, row: dict[str, Any]) -> Archived:

@@ -1,4 +1,4 @@
-"""The memory tier: what one backend has compiled, found by key. One flight per key; the coldest goes first."""
+"""The memory tier: the compiled code of one backend, by key. One compilation per key; the coldest goes first."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 DEFAULT_PIPELINE_CACHE_ENTRIES = PIPELINE_CACHE_ENTRIES.default
 DEFAULT_PIPELINE_CACHE_BYTES = PIPELINE_CACHE_BYTES.default
 _REMEMBERED_KEYS = 256
-"""Keys kept, also of what was thrown out, to explain a miss; and failures kept, not to compile them again."""
+"""Keys kept, also of evicted entries, to explain a miss; and failures kept, not to compile them again."""
 _LASTING = (KernelCompileFailed, UnsupportedFeature)
 """Failures that the same key meets again. Others (no memory, a lost device) may pass."""
 
@@ -48,10 +48,10 @@ class PipelineStore(Protocol):
         """Nothing more is saved for a key that was asked for, whether anything was or not."""
 
     def reject(self, key: PipelineCacheKey) -> None:
-        """The backend cannot use what was loaded."""
+        """The backend cannot use the loaded code."""
 
     def holds(self, key: PipelineCacheKey) -> bool:
-        """Whether `load` would find it, which nothing else is asked of."""
+        """Whether `load` would find it, without any effect."""
 
     def explain(self, key: PipelineCacheKey) -> PipelineCacheMissEvidence | None:
         """Why a key is not there."""
@@ -79,7 +79,7 @@ class PipelineCacheAuditReport:
 
 @dataclass(slots=True)
 class PipelineCacheAudit:
-    """Observed lookups and their hit rate in basis points. What is unknown counts neither way."""
+    """Observed lookups and their hit rate in basis points. An unknown outcome counts neither way."""
 
     hits: int = 0
     misses: int = 0
@@ -118,7 +118,7 @@ class Entry:
         epoch: int,
         evidence: PipelineCacheMissEvidence | None = None,
     ) -> None:
-        """`evidence` is what the store knows of earlier keys: more than this process does."""
+        """`evidence` is the store's, which knows earlier keys of other processes too."""
         self.native = native
         self.nbytes = nbytes
         self.tier = tier
@@ -127,9 +127,9 @@ class Entry:
         self.uses, self.last_use_s = 1, time.monotonic()
         self._process = os.getpid()
 
-    def __del__(self) -> None:  # no finalizer: that would hold the code, which may hold its backend, which holds us
+    def __del__(self) -> None:  # a finalizer would hold the code, which may hold its backend, which holds us
         if sys.is_finalizing() or getattr(self, "_process", 0) != os.getpid():
-            return  # a device library may be gone by then; what a forked process lets go of is still its parent's
+            return  # a device library may be gone by then; in a forked process the code is still its parent's
         self.native.close()
 
 
@@ -166,7 +166,7 @@ class _Flight:
 
 
 def _fly(flight: _Flight, make: Callable[[int], Entry]) -> None:
-    """Compile for everyone who waits."""
+    """Compile for all threads that wait."""
     try:
         flight.entry = make(flight.epoch)
     except Exception as e:
@@ -175,7 +175,7 @@ def _fly(flight: _Flight, make: Callable[[int], Entry]) -> None:
 
 
 def fresh(error: Exception) -> Exception:
-    """An equal error that nobody else holds: whoever catches it may add to its context."""
+    """An equal error that no other thread holds: the thread that catches it may add to its context."""
     if isinstance(error, VyreError):
         error = copy(error)
         error.context = dict(error.context)
@@ -190,8 +190,8 @@ def _remember(table: dict[PipelineCacheKey, T], key: PipelineCacheKey, value: T)
 class PipelineCache:
     """The pipelines of one backend instance.
 
-    `epoch` names a state of the device, and no two have the same: a pipeline of another epoch belongs to one that is no
-    more.
+    `epoch` names a state of the device, and no two have the same: a pipeline of another epoch belongs to a state that
+    has ended.
     """
 
     def __init__(self) -> None:
@@ -211,10 +211,10 @@ class PipelineCache:
         self._device: tuple[BackendCapability, str, PipelineDeviceFingerprint] | None = None
 
     def get(self, key: PipelineCacheKey, make: Callable[[int], Entry], within: float | None = None) -> Found:
-        """The entry of a key, made by `make(epoch)` if nobody has it; others who ask meanwhile wait for it.
+        """The entry of a key, made by `make(epoch)` if it is not there; threads that ask meanwhile wait for it.
 
-        A lasting failure is remembered and raised again; what else goes wrong is raised to everyone who waited. After
-        `within` seconds the caller is told so, and the making goes on: it has a thread of its own then.
+        A lasting failure is remembered and raised again; any other is raised in every thread that waited. After
+        `within` seconds the caller gets DeadlineExceeded, and compilation goes on: it then has a thread of its own.
         """
         limits = pipeline_cache_limits_from_env()
         end = None if within in (None, math.inf) else time.monotonic() + within
@@ -238,7 +238,7 @@ class PipelineCache:
                     _fly(ours, make)
                 elif ours is not None:
                     self._fly_apart(key, ours, make, limits)
-            finally:  # whatever interrupts this thread, also in here, those who wait must not wait for ever
+            finally:  # whatever interrupts this thread, also in here, the waiting threads must not wait for ever
                 if ours is not None and not ours.apart:
                     try:
                         self._land(key, ours, limits)
@@ -268,7 +268,7 @@ class PipelineCache:
                 with self._lock:
                     self.audit.observe(True)
                 return Found(flight.entry, "memory")
-            # the thread that compiled was interrupted: somebody else takes over
+            # the thread that compiled was interrupted: a thread that waited takes over
 
     def _fly_apart(
         self, key: PipelineCacheKey, flight: _Flight, make: Callable[[int], Entry], limits: tuple[int, int]
@@ -291,7 +291,7 @@ class PipelineCache:
         flight.apart = True
 
     def _land(self, key: PipelineCacheKey, flight: _Flight, limits: tuple[int, int]) -> None:
-        """Tell those who wait, and keep what came of it. Once is enough, and twice does no harm."""
+        """Wake the threads that wait, and keep the result. A second call does no harm."""
         gone: list[Entry] = []
         with self._lock:
             if self._flights.get(key) is flight:
@@ -301,7 +301,7 @@ class PipelineCache:
         del gone  # closing code that no caller holds may take other locks, so not under ours
 
     def _landed(self, key: PipelineCacheKey, flight: _Flight, limits: tuple[int, int]) -> list[Entry]:
-        """Keep what came of a flight; what had to go for it."""
+        """Keep the result of a flight; returns the entries that had to go for it."""
         self.reasons[flight.known_evidence.reason] += 1
         self.audit.observe(flight.entry is not None and flight.entry.tier != "compiled")
         if flight.epoch != self.epoch:
@@ -338,7 +338,7 @@ class PipelineCache:
             return PipelineCacheMissEvidence.from_keys(self._seen, key)
 
     def peek(self, key: PipelineCacheKey) -> Entry | None:
-        """What is here of a key; nothing is counted."""
+        """The entry of a key, if it is here; nothing is counted."""
         return self._entries.get(key)
 
     def __contains__(self, key: PipelineCacheKey) -> bool:
@@ -355,12 +355,12 @@ class PipelineCache:
         del gone
 
     def expire(self) -> None:
-        """As `clear`, but what was compiled is closed later: it may still run somewhere."""
+        """As `clear`, but compiled code is closed later: another thread may still run it."""
         with self._lock:
             self.epoch = next(self._epochs)
 
     def suspend(self) -> Callable[[], None]:
-        """Let every pipeline refuse until what this returns is called, which is in vain after anything ended them."""
+        """Let every pipeline refuse until the returned function is called; it does nothing once they have ended."""
         with self._lock:
             before = self.epoch
             meanwhile = self.epoch = next(self._epochs)
@@ -373,7 +373,7 @@ class PipelineCache:
         return resume
 
     def forked(self) -> None:
-        """This is a child process: pipelines refuse, and whoever held the lock is not here."""
+        """This is a child process: pipelines refuse, and the thread that held the lock is not here."""
         self._lock = threading.RLock()
         self.epoch = next(self._epochs)
 

@@ -32,7 +32,7 @@ def pipelines_of(backend: VyreBackend) -> PipelineCache:
 
 
 def attach_store(backend: VyreBackend, store: PipelineStore | None) -> None:
-    """Ask `store` before compiling, and give it what was compiled. None: memory only."""
+    """Ask `store` before compiling, and save compiled code there. None: memory only."""
     pipelines_of(backend).store = store
 
 
@@ -107,7 +107,7 @@ def _compiled(
     except VyreError:
         raise
     except Exception as e:
-        raise DispatchFailed(  # and not of the kind that is remembered: memory may have run out
+        raise DispatchFailed(  # not a lasting failure: memory may have run out
             f"backend {backend.id} raised {type(e).__name__} while compiling: {e}",
             fix="read the chained error, and correct the backend or the program",
             backend=backend.id,
@@ -135,7 +135,7 @@ def _checked(backend: VyreBackend, native: CompiledPipeline | None) -> CompiledP
 
 
 def _ask(cache: PipelineCache, ask: Callable[[PipelineStore], T]) -> T | None:
-    """What the store answers. One that cannot be read or written costs time and never an answer."""
+    """The answer of the store. One that cannot be read or written costs time and never an answer."""
     assert cache.store is not None
     try:
         return ask(cache.store)
@@ -147,13 +147,13 @@ def _ask(cache: PipelineCache, ask: Callable[[PipelineStore], T]) -> T | None:
 def _revive(
     backend: LoadsPipelines, program: Program, config: DispatchConfig, payload: bytes
 ) -> CompiledPipeline | None:
-    """What the backend makes of stored bytes. Code that it cannot use, for whatever reason, is compiled again."""
+    """The pipeline that the backend makes of stored bytes. Code that it cannot use is compiled again."""
     try:
         return backend.load_native(program, config, payload)
     except KernelCompileFailed:
         return None
     except VyreError:
-        raise  # of the device, and not of the code
+        raise  # a failure of the device, not of the code
     except Exception:
         return None
 

@@ -35,11 +35,11 @@ TABLES = {
     "gone": "key BLOB PRIMARY KEY, record TEXT, name TEXT, backend TEXT, why TEXT, at REAL",
     "counts": "name TEXT PRIMARY KEY, n INTEGER",
 }
-"""`payload` comes last: what looks at the other columns does not read it. `gone` says what was thrown out, and why."""
+"""`payload` comes last: a query of the other columns does not read it. `gone` lists removed rows and why."""
 BUSY_S = 5.0
 """How long a write waits for those of other processes."""
 _JOURNAL_WAIT_MS = 50
-"""Another journal is only slower."""
+"""Short, because any other journal is only slower."""
 MOST_IDLE = 4
 FORK_WAIT_S = 1.0
 NETWORK = {
@@ -47,7 +47,7 @@ NETWORK = {
     "fuse.rclone", "fuse.s3fs", "fuse.sshfs", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "orangefs", "smb2",
     "smb3", "smbfs",
 }  # fmt: skip
-"""File systems on which locks or shared memory do not reach all who use the file."""
+"""File systems on which locks or shared memory do not reach all processes that use the file."""
 ELSEWHERE = "set VYRE_CACHE_DIR to a folder of yours on a local disk, or VYRE_CACHE=off"
 _CLEAR = "run `vyre cache clear`, which begins a new one"
 
@@ -147,7 +147,7 @@ class Database:
         try:
             return self._read("mode=ro")
         except sqlite3.OperationalError:
-            return self._read("immutable=1")  # beside a file that cannot be written, nothing can be made for its log
+            return self._read("immutable=1")  # sqlite cannot make its log beside a file that cannot be written
 
     def _connected(self, place: str, *, uri: bool = False) -> sqlite3.Connection:
         import sqlite3
@@ -166,7 +166,7 @@ class Database:
             raise
 
     def examine(self) -> None:
-        """Look once whether the folder can be had, be written to and be locked."""
+        """Look once whether the folder can be made, written to and locked."""
         if self._examined:
             return
         if not self.readonly:
@@ -202,7 +202,7 @@ class Database:
                 connection.execute("COMMIT")
             if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
                 connection.execute(f"PRAGMA busy_timeout={_JOURNAL_WAIT_MS}")
-                with suppress(sqlite3.OperationalError):  # where there is none, or where others use the file just now
+                with suppress(sqlite3.OperationalError):  # where there is none, or another process uses the file
                     connection.execute("PRAGMA journal_mode=WAL")
                 connection.execute(f"PRAGMA busy_timeout={int(BUSY_S * 1000)}")
             connection.execute("PRAGMA synchronous=NORMAL")
@@ -254,7 +254,7 @@ class Database:
         self._held = False
         if not child:
             return
-        self._lock = threading.Condition(threading.Lock())  # the thread that may wait for the other is not here
+        self._lock = threading.Condition(threading.Lock())  # threads that used the old one are not here
         if self._busy:
             self._left = self._busy, self._idle
             self._busy, self._idle = {}, []
@@ -288,7 +288,7 @@ forking.in_child(_after_fork(child=True))
 
 
 def require_folder(folder: Path) -> None:
-    """Raise unless nobody but this user can put anything into the folder, or another one in its place."""
+    """Raise unless only this user can write to the folder or replace it."""
     if os.name == "nt":
         return  # mode bits say nothing there
     for place, info in ((folder, _status(folder)), (folder.parent, folder.parent.stat())):
@@ -306,7 +306,7 @@ def require_folder(folder: Path) -> None:
 
 
 def require_file(path: Path) -> None:
-    """Raise if the database is there and is no file of this user's alone."""
+    """Raise if the database is there and is not a file that only this user can write."""
     if os.name == "nt" or not os.path.lexists(path):
         return
     info = _status(path)

@@ -1,7 +1,7 @@
-"""Who keeps a deadline? A backend that can, and else the driver: it leaves a call that takes too long to itself.
+"""A backend that can keeps its deadlines. For any other the driver does: it abandons a call that takes too long.
 
 With a timeout, outputs go to memory of their own and are copied to the caller's when the dispatch has succeeded, so
-that nothing of the caller's is written after an error. A call that is left to itself reads copies of the inputs.
+that nothing of the caller's is written after an error. An abandoned call reads copies of the inputs.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ def expired(**context: object) -> DeadlineExceeded:
 
 
 class Call(Generic[T]):
-    """A call on a thread of its own, which the one who started it may leave behind."""
+    """A call on a thread of its own, which its caller may leave behind."""
 
     def __init__(self, work: Callable[[], T], until: float, left_behind: Callable[[], Callable[[], None]]) -> None:
-        """`left_behind` is called when nobody waits any longer, and what it gives when the call ends after all."""
+        """`left_behind` is called when the caller stops waiting; the function it returns, when the call ends."""
         self._until, self._left_behind = until, left_behind
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._at_end: Callable[[], None] | None = None
         self._outcome: tuple[T] | BaseException | None = None
-        context = copy_context()  # what the caller has set for his thread holds here too
+        context = copy_context()  # settings of the caller's thread hold here too
 
         def run() -> None:
             try:
@@ -52,13 +52,13 @@ class Call(Generic[T]):
                     raise expired()
                 self._outcome = (context.run(work),)
             except BaseException as e:
-                self._outcome = e  # raised where somebody waits
+                self._outcome = e  # raised in the thread that waits
             with self._lock:
                 self._ended.set()
             if self._at_end is not None:
                 self._at_end()
 
-        threading.Thread(target=run, name="vyre-call", daemon=True).start()  # one that hangs must not hold up the exit
+        threading.Thread(target=run, name="vyre-call", daemon=True).start()  # if it hangs, it must not hold up the exit
 
     @property
     def is_over(self) -> bool:
@@ -77,7 +77,7 @@ class Call(Generic[T]):
                 self._at_end = self._left_behind()
 
     def outcome(self) -> T:
-        """What came of it; DeadlineExceeded when it has not ended."""
+        """Its result or error; DeadlineExceeded when it has not ended."""
         if not self._ended.is_set():
             self.leave()
             raise expired()
@@ -145,7 +145,7 @@ class DeadlinePipeline:
         return None if out is None else [bytearray(n) for n in self._sizes]
 
     def _left_behind(self) -> Callable[[], Callable[[], None]]:
-        """What is done when a call that starts now is left behind."""
+        """The function to call when a call that starts now is left behind."""
         life, number = self._life, self._life.number
 
         def left() -> Callable[[], None]:

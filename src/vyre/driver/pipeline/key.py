@@ -57,7 +57,7 @@ def digest_of(domain: str, *parts: object) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class LoweringOptions:
-    """What of a config changes code. `config` is what a backend compiles with, and has nothing else in it.
+    """The part of a config that changes code. A backend compiles with `config`, which has nothing else in it.
 
     A deadline is open-ended there: the code looks at the clock, and each dispatch says how long.
     """
@@ -68,7 +68,7 @@ class LoweringOptions:
     def of(
         cls, config: DispatchConfig, backend: VyreBackend | None = None, program: Program | None = None
     ) -> LoweringOptions:
-        """Of a settled config; with a backend and a program, what that backend uses for it and nothing else."""
+        """Of a settled config; with a backend and a program, only the fields that this backend uses for it."""
         kept = {}
         for name, code in CODE.items():
             value = code.compiled(getattr(config, name))
@@ -106,7 +106,7 @@ def _text(value: object) -> str:
 
 
 def dispatch_policy_cache_string(config: DispatchConfig) -> str:
-    """What of a config reaches the code, as text."""
+    """The part of a config that reaches the code, as text."""
     return str(LoweringOptions.of(config))
 
 
@@ -133,7 +133,7 @@ class PipelineFeatureFlags(IntFlag):
 
     @classmethod
     def of(cls, backend: VyreBackend, options: LoweringOptions) -> PipelineFeatureFlags:
-        """What the device has and the config does not forbid."""
+        """The features that the device has and the config does not forbid."""
         facts = backend.capability
         forbidden = {code.needs for name, code in CODE.items() if getattr(options.config, name) == "disable"}
         flags = cls.PUSH_CONSTANTS if facts.extras.get("push_constants") else cls(0)
@@ -162,7 +162,7 @@ class PipelineDeviceFingerprint:
     device: int
     driver_digest: bytes
     facts: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
-    """What the digest is of, fact by fact: for people who ask what changed."""
+    """The facts that the digest is made of: for people who ask what changed."""
 
     @classmethod
     def from_parts(cls, vendor: int, device: int, revision: str, revision_extra: str = "") -> PipelineDeviceFingerprint:
@@ -196,7 +196,7 @@ class PipelineDeviceFingerprint:
 
 
 def _listed(value: Any) -> Any:
-    """Of sets, and of what is no JSON, which a backend's own facts may hold."""
+    """For sets and other values that JSON lacks, which a backend's own facts may hold."""
     return sorted(value) if isinstance(value, set | frozenset) else repr(value)
 
 
@@ -218,7 +218,7 @@ class Change(NamedTuple):
 class KeyRecord:
     """A key written down: plain values under the names of its fields. Equal keys have equal records.
 
-    What the device says of itself, and what people call the program, explain it and are not part of it.
+    The facts of the device and the name of the program explain it and are not part of it.
     """
 
     fields: Mapping[str, Any]
@@ -230,7 +230,7 @@ class KeyRecord:
         """From the texts that were written; raises a ValueError for any other."""
         found, facts = json.loads(text), json.loads(device)
         if not isinstance(found, dict) or not isinstance(facts, dict):
-            raise ArgumentValueError("the text is no record of a key", fix="pass what `KeyRecord.text` gave")
+            raise ArgumentValueError("the text is not a record of a key", fix="pass what `KeyRecord.text` gave")
         return cls({name: tuple(v) if isinstance(v, list) else v for name, v in found.items()}, facts, name)
 
     @property
@@ -246,7 +246,7 @@ class KeyRecord:
         return tuple(name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name))
 
     def changes(self, since: KeyRecord) -> list[Change]:
-        """What is different here from what it was there; where the device is another, which of its facts."""
+        """The fields that differ from an earlier record; where the device is another, which of its facts."""
         changes = []
         for name in self.differs(since):
             facts = {**self.device, **since.device} if name == "device" else {}
@@ -387,7 +387,7 @@ class PipelineCacheMissReason(StrEnum):
 class PipelineCacheMissEvidence:
     """How close earlier keys came, and in what the nearest one differs. Earlier keys include those thrown out.
 
-    `gone` says what became of this very key, where that is known.
+    `gone` says why this very key was removed, where that is known.
     """
 
     total_entries: int = 0

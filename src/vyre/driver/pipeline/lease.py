@@ -1,4 +1,4 @@
-"""Who compiles what? A process that does has a lease of the key, and others wait for what comes of it."""
+"""Which process compiles a key? The one that has its lease; the others wait for the code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 LEASE_S = 60.0
-"""After which a lease is worth nothing, whoever has it. A process that ended has none either."""
+"""After so long a lease is void, and so is the lease of a process that has ended."""
 
 
 class Owner(NamedTuple):
@@ -27,7 +27,7 @@ class Owner(NamedTuple):
 
     @property
     def has_ended(self) -> bool:
-        """Whether its process is known to be no more. Of one elsewhere nothing is known."""
+        """Whether its process is known to have ended. Of a process elsewhere nothing is known."""
         if self.machine != _machine(os.getpid()):
             return False
         if self.started:
@@ -66,7 +66,7 @@ def _own_start(pid: int) -> str:
 
 
 def _started(pid: int) -> str:
-    """When a process began, in a unit of the system; nothing where there is none, or where no one can say."""
+    """When a process began, in a unit of the system; empty where there is none, or where the system does not tell."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             state, *fields = file.read(4096).rpartition(b")")[2].split()

@@ -1,4 +1,4 @@
-"""Which of what is kept may go? Pure: numbers in, a verdict out. Both tiers ask here, memory and disk."""
+"""Which entries may be evicted? Pure: numbers in, a verdict out. Both tiers ask here, memory and disk."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 DECAY_HALF_LIFE_S = 300.0
-"""Of what a process holds in memory."""
+"""Of code in the memory of a process."""
 DISK_HALF_LIFE_S = 7 * 86_400.0
-"""Of what outlives processes: a kernel of last week is worth half of an equal one of today."""
+"""Of code on disk: a kernel of last week is worth half of an equal one of today."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class CacheEntryStats:
     nbytes: int = 0
 
     def heat(self, now_s: float, half_life_s: float = DECAY_HALF_LIFE_S) -> float:
-        """Uses, halved with every half-life since the last one. Times that are no numbers are as old as can be.
+        """Uses, halved with every half-life since the last one. A time that is not finite counts as the oldest.
 
         >>> [CacheEntryStats("a", 100, 0.0).heat(now) for now in (0, 300, 600)]
         [100.0, 50.0, 25.0]
@@ -53,7 +53,7 @@ def entries_to_evict(
 
 def select_retention_set(gains: Sequence[float], n: int, k: int) -> list[int]:
     """1 for each of the first `n` entries that stays, 0 for the others: the `k` with the highest gain, of equals the
-    earlier one. What gains nothing does not stay.
+    earlier one. An entry without a gain does not stay.
 
     >>> select_retention_set([3, 10, 2, 8, 1], 5, 2)
     [0, 1, 0, 1, 0]

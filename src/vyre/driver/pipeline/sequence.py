@@ -3,7 +3,7 @@
 A sequence is repeated as a whole, until nothing changes or the iterations are used up.
 
 Between launches, memory is known by name: every launch takes what it touches and gives back what it writes, in full.
-What the caller passed is never written, and what he gets is made at the end.
+The caller's inputs are never written, and the outputs are made at the end.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class SequencePipeline(CompiledPipeline):
         *,
         oversized: bool = False,
     ) -> None:
-        """Compile the launches of a grid that fits the device, or of one that does not; the others when they come.
+        """Compile the launches of a grid that fits the device, or of one that does not; the others when first needed.
 
         `find` gives the compiled code of one launch.
         """
@@ -166,7 +166,7 @@ class SequencePipeline(CompiledPipeline):
                     ) from e
 
     def _require_current(self, code: _StageCode) -> None:
-        """A device that was lost or recovered between two launches has nothing of what the first one left."""
+        """Raise if the device was lost or recovered between two launches: the memory of the first one is gone."""
         life = self.backend.life
         if code.entry.epoch != self.backend.pipelines.epoch:
             raise life.refusal(pipeline=self.id)
@@ -269,11 +269,11 @@ class _Run:
 
     def same_as(self, before: dict[str, Buffer]) -> bool:
         """Whether the launches since then have left every byte as it was."""
-        memory = self.memory  # of a buffer that a backend gave back changed in place, nobody knows what it was before
+        memory = self.memory  # a buffer that a backend changed in place has lost its old bytes
         return all(memory[n] is not before[n] and bytearray(before[n]) == memory[n] for n in self._written)
 
     def results(self) -> OutputBuffers:
-        """What the host sees, in slot order; nothing of it is the caller's."""
+        """The host's outputs in slot order, in memory that is not the caller's."""
         found = OutputBuffers()
         for b in self.plan.bindings.outputs:
             data = self.memory[b.name]

@@ -1,8 +1,8 @@
-"""The disk tier: what any process of this user has compiled, found by key.
+"""The disk tier: code that any process of this user has compiled, found by key.
 
 One row for each pipeline: the fields of its key, so that a miss can be explained, the code, and a digest over both. A
 row whose digest does not fit is never used; it is thrown out and counted. One process compiles a key while the others
-wait for it. Whatever is wrong with the file or its folder is told once, and programs are compiled as if there were no
+wait for it. A problem with the file or its folder is logged once, and programs are compiled as if there were no
 disk.
 """
 
@@ -32,9 +32,9 @@ FOLDER = "pipelines"
 MAX_DISK_PIPELINE_BLOB_BYTES = 64 << 20
 """The largest code that is kept."""
 AFTER_EVICTION = 0.75
-"""How full it is then, so that not every save throws something out."""
+"""How full an eviction leaves the store, so that not every save evicts."""
 MOST_GONE = 256
-"""Rows about what was thrown out."""
+"""Rows about evicted pipelines."""
 NEAREST = 32
 """Rows that a miss is compared with, besides those of the same program or name."""
 _PAUSES_S = (0.001, 0.002, 0.004, 0.008, 0.015, 0.03)
@@ -42,12 +42,12 @@ USE_EVERY_S = 3600.0
 """A use that follows another within this time is not counted: writing it down takes longer than loading the code."""
 _USE_WAIT_S = 0.02
 COUNTS = ("misses", "saved", "evicted", "quarantined", "takeovers")
-"""What is counted for all processes."""
+"""Counters over all processes."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredPipeline:
-    """What is known of a row without its code. Times are seconds since 1970."""
+    """A row without its code. Times are seconds since 1970."""
 
     key: bytes
     record: KeyRecord
@@ -67,7 +67,7 @@ class StoredPipeline:
 
 @dataclass(frozen=True, slots=True)
 class StoreSummary:
-    """What is there, and what happened in all processes since it was begun."""
+    """The contents of the store, and the counts of all processes since it was made."""
 
     folder: Path
     entries: int
@@ -92,17 +92,17 @@ class DiskPipelineCache:
         self._refused: dict[Database, CacheProblem] = {}
         self._leases: set[tuple[bytes, Owner]] = set()
         self.counts: Counter[str] = Counter()
-        """What this process did, by the names of `COUNTS`; and `hits`, `waits` and `errors`."""
+        """Counts of this process, by the names of `COUNTS`; and `hits`, `waits` and `errors`."""
 
     @staticmethod
     def shared() -> DiskPipelineCache:
-        """The one of all backends that selection opens: where, and as, the settings say at each use."""
+        """The store of all backends that selection opens; settings give its folder and mode at each use."""
         return _shared
 
     # -- for the compiler: nothing here raises because of a disk
 
     def load(self, key: PipelineCacheKey) -> bytes | None:
-        """The code of a key; None: nobody has it, and the caller compiles. Others wait for what it saves."""
+        """The code of a key; None: the caller compiles it. Other threads and processes wait for what it saves."""
         if not keeps(key):
             return None
         return self._unless_refused(lambda database: self._load(database, key.record), None)
@@ -114,14 +114,14 @@ class DiskPipelineCache:
         self.give_up(key)
 
     def give_up(self, key: PipelineCacheKey) -> None:
-        """Nothing more is saved for a key that was asked for; who waits for it takes over."""
+        """Save nothing more for a key that was asked for; a thread that waits for it takes over."""
         digest, owner = key.digest(), this_thread()
         if (digest, owner) in self._leases:
             self._leases.discard((digest, owner))
             self._unless_refused(lambda database: _drop_lease(database, digest, owner), None)
 
     def reject(self, key: PipelineCacheKey) -> None:
-        """The backend could not use what was loaded."""
+        """The backend could not use the loaded code."""
         self._unless_refused(lambda database: self._throw_out(database, key.record, "damaged"), None)
 
     def holds(self, key: PipelineCacheKey) -> bool:
@@ -143,7 +143,7 @@ class DiskPipelineCache:
         return self._readonly is not None or CACHE.value() != "off"
 
     def database(self) -> Database:
-        """The database in the folder of now."""
+        """The database in the current folder of the settings."""
         readonly = CACHE.value() == "readonly" if self._readonly is None else self._readonly
         place = self.folder, readonly
         found = self._databases.get(place)
@@ -237,8 +237,8 @@ class DiskPipelineCache:
     # -- inside
 
     def _unless_refused(self, use: Callable[[Database], T], otherwise: T, *, look: bool = False) -> T:
-        """What `use` gives; where it only looks, nothing is made for it. A problem is told, and one that lasts is not
-        met again."""
+        """The result of `use`; where it only looks, nothing is made for it. A problem is logged; after one that lasts,
+        the store is not used again."""
         if not self.is_on:
             return otherwise
         database = self.database()
@@ -364,7 +364,7 @@ _NUMBERS = ", ".join(
     f"ifnull(CAST({name} AS {kind}), 0)"
     for name, kind in (("nbytes", "INTEGER"), ("created", "REAL"), ("uses", "INTEGER"), ("last_use", "REAL"))
 )
-"""Whatever lies in a column that no digest covers is a number."""
+"""A column that no digest covers may hold anything: these read it as a number."""
 _DROP_LEASE = "DELETE FROM leases WHERE key=? AND pid=? AND thread=?"
 
 
@@ -373,7 +373,7 @@ def _seal(key: bytes, record: str, name: str, payload: bytes) -> bytes:
 
 
 def _verified(key: bytes, row: tuple[Any, ...]) -> bytes | None:
-    """The code of a row, if every part of it is what was written."""
+    """The code of a row, if every part of it is as it was written."""
     record, name, seal, payload, _ = row
     typed = (type(record), type(name), type(seal), type(payload)) == (str, str, bytes, bytes)
     return payload if typed and seal == _seal(key, record, name, payload) else None
@@ -403,7 +403,7 @@ def _delete(connection: sqlite3.Connection, key: bytes, record: KeyRecord, why: 
 
 
 def _evict(connection: sqlite3.Connection, newest: bytes, limit: int) -> int:
-    """Throw out what is over the budget; the newest stays."""
+    """Evict rows over the budget, the coldest first; the newest stays."""
     held: int = connection.execute("SELECT sum(nbytes) FROM entries").fetchone()[0]
     if held <= limit:
         return 0
@@ -439,7 +439,7 @@ def _is_void(lease: tuple[Any, ...], now: float) -> bool:
 
 
 def _told(record: object, name: object, device: object = "{}") -> KeyRecord:
-    """What a row says, whether it is true or not."""
+    """The record of a row, without a check of its digest."""
     try:
         return KeyRecord.parsed(str(record), str(device), str(name))
     except (ValueError, RecursionError):

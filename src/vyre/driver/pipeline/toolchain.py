@@ -1,4 +1,4 @@
-"""Whose compiler made the code? Part of every key, and so of what is kept on disk."""
+"""Which compiler made the code? Part of every key, and so of every row on disk."""
 
 from __future__ import annotations
 

@@ -239,7 +239,7 @@ def _binding(index: int, decl: BufferDecl, input_index: int | None, output_index
     hint = decl.hints.preferred_alignment
     if hint < 0 or hint & (hint - 1):
         raise InvalidProgram(
-            f"buffer {decl.name!r} has preferred_alignment={hint}, which is no power of two",
+            f"buffer {decl.name!r} has preferred_alignment={hint}, which is not a power of two",
             fix="use 0 or a power of two",
         )
     for what, value, most in (("slot", decl.binding, MAX_SLOT), ("count", decl.count, U32_MAX)):

@@ -145,7 +145,7 @@ def plan_dispatch(
 ) -> PlannedDispatch:
     """Plan one dispatch. Raises ArgumentValueError for what the caller passed, InvalidProgram for all else.
 
-    `out` are the caller's buffers for the outputs: one that is no slot must have exactly its output's length, and
+    `out` are the caller's buffers for the outputs: one that is not a slot must have exactly its output's length, and
     tells the length of an output that nothing else sizes.
     """
     iterations = resolve_fixpoint_iterations(config, backend)
@@ -164,10 +164,10 @@ def plan_dispatch(
 
 
 def lengths(inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> tuple[int | None, ...] | None:
-    """What a plan is kept under: the lengths of the inputs, then None and those of the caller's outputs.
+    """The key of a kept plan: the lengths of the inputs, then None and those of the caller's outputs.
 
-    None, which no plan is kept under, where one of the two is no list; looking at an iterator would use it up. Memory
-    that cannot be written has -1, which no plan is kept under either.
+    None, which is never a key, where one of the two is not a list; looking at an iterator would use it up. Memory
+    that cannot be written has -1, which is never part of a key either.
     """
     if type(inputs) not in _LISTS:
         return None

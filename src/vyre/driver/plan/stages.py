@@ -69,7 +69,7 @@ def decide_launch(
 def stage_programs(program: Program) -> tuple[Program, ...]:
     """One program for each segment, with the buffers it touches: to be read, or to be read and written.
 
-    None has outputs of its own, or takes its grid from memory: whoever runs them in turn keeps the memory.
+    None has outputs of its own, or takes its grid from memory: the pipeline that runs them in turn keeps the memory.
     """
     return program._cached("driver.stages", lambda: tuple(_stage(s.program) for s in segments(program)))
 

@@ -1,4 +1,4 @@
-"""How is a dispatch launched, is it recorded, and who keeps its deadline?"""
+"""How is a dispatch launched, is it recorded, and does the backend or the driver keep its deadline?"""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def choose_launch(
 
 
 def choose_deadline(timeout_s: float | None, *, backend: str, keeps: str) -> Decision:
-    """Who ends a dispatch that takes too long. `keeps` is how the backend does, or "none"."""
+    """Whether backend or driver ends a dispatch that takes too long. `keeps` is how the backend does, or "none"."""
     if timeout_s is None:
         return Decision("deadline", NONE, "no timeout is set")
     numbers = {"timeout_s": timeout_s}

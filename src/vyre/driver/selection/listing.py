@@ -2,7 +2,7 @@
 
 The contract is imported where a record is met: listing names does without, and that halves its time. Whatever the code
 of a backend raises or answers is a failure of that backend alone; so is `sys.exit()`, which would end the process of
-the user. Ctrl-C is no failure of a backend, and passes.
+the user. Ctrl-C is not caught.
 """
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ class BackendListing:
 
 
 def unusable(id: str, why: str) -> BackendUnavailable:
-    """The error of whoever asks for a backend that is there and cannot be used."""
+    """The error for a backend that is there and cannot be used."""
     return BackendUnavailable(
         f"backend {id} is disabled: {why}",
         fix="correct or uninstall the package that provides it; other backends are not affected",
@@ -291,7 +291,7 @@ def _name_and_version(package: Distribution) -> tuple[str | None, str]:
     try:
         facts = package.metadata  # read and parsed anew each time it is asked for
         return re.sub(r"[-_.]+", "-", facts["Name"]).lower(), facts["Version"]
-    except Exception:  # a finder of someone else's reads it, and may raise anything
+    except Exception:  # a finder of another package reads it, and may raise anything
         return None, ""
 
 

@@ -165,7 +165,7 @@ def _changed() -> None:
 
 @in_child
 def _forked() -> None:
-    """What the parent opened has its threads and its device there, and whoever held a lock is not here."""
+    """In a child: the parent's backends, with their threads, and the threads that held a lock are not here."""
     global _swap
     _swap = threading.Lock()
     for registry in _registries:
@@ -184,7 +184,7 @@ def registered_backends_by_precedence() -> tuple[BackendListing, ...]:
 
 
 def problems() -> dict[str, str]:
-    """Ids that are disabled, with the reason. A record that nobody has used yet is not looked at."""
+    """Ids that are disabled, with the reason. A record that was not used yet is not looked at."""
     table = _current.table()
     broken = {b.id: b._problem for b in table.listed if b._problem is not None}
     return dict(sorted({**table.disabled, **broken}.items()))
@@ -313,7 +313,7 @@ class Loser(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """Who runs the program, open and not yet prepared, and why the others do not."""
+    """The backend that runs the program, open and not yet prepared, and why the others do not."""
 
     chosen: str
     backend: GuardedBackend
@@ -344,10 +344,11 @@ def acquire_preferred_dispatch_backend(
 def select(program: Program | None = None, *, allow_oracle: bool = False, strict: bool | None = None) -> Selection:
     """Choose a backend: the first in order of precedence that is available and admits the program.
 
-    Nobody after it is opened. The setting `backend` (`VYRE_BACKEND`) replaces the order by the user's own: one name, or
-    several with commas; of those, a later one is used with a FallbackWarning, or not at all if `strict`, a setting too.
-    What runs on request only (the reference, clusters) is never chosen unless named there; `allow_oracle` admits
-    oracles after all others.
+    No backend after it is opened. The setting `backend` (`VYRE_BACKEND`) replaces the order by the user's own: one
+    name, or several with commas; of those, a later one is used with a FallbackWarning, or not at all if `strict`, a
+    setting too.
+    A backend that runs on request only (the reference, clusters) is never chosen unless named there; `allow_oracle`
+    admits oracles after all others.
     """
     if program is not None:
         from ...foundation.ir.program import Program
@@ -415,7 +416,7 @@ def _candidates(
     losers: dict[str, str],
     look: Callable[[BackendListing], Probe],
 ) -> Iterator[BackendListing]:
-    """Who may be chosen, best first, each looked at only when those before it were not chosen."""
+    """Backends that may be chosen, best first, each looked at only when those before it were not chosen."""
     emulated: list[BackendListing] = []
     oracles: list[BackendListing] = []
     for listing in everyone:
@@ -453,7 +454,7 @@ def probed(listing: BackendListing, *, brief: bool = False) -> Probe:
 
 
 def _in_time(listing: BackendListing, ask: Callable[[], T]) -> T:
-    """What a backend answers. Nobody named it, so it may not keep the others waiting for ever."""
+    """The answer of a backend. The user did not name it, so it may not keep the others waiting for ever."""
     from ..pipeline.deadline import call_within
 
     seconds = settings.ACQUIRE_TIMEOUT.value()

@@ -40,7 +40,7 @@ def recall(name: str, key: str) -> dict[str, Any] | None:
 def remember(name: str, key: str, record: dict[str, Any], *, for_s: float | None = None) -> None:
     """Keep a record of JSON values, replacing what was there in one step; `for_s` seconds, or while the key holds."""
     entry = {"schema": SCHEMA, "name": name, "key": key, "written": time.time(), "for_s": for_s, "record": record}
-    import tempfile  # 3 ms that only those pay who learn something
+    import tempfile  # 3 ms, only paid when a record is written
 
     try:
         blob = sealed(entry)
@@ -67,7 +67,7 @@ def forget(name: str) -> None:
 
 
 def _folder(*, create: bool = False) -> Path | None:
-    """The directory of the files, if nobody else can write to it or put another in its place."""
+    """The directory of the files, if only this user can write to it or replace it."""
     top = cache_dir()
     folder = top / "probes"
     if create:

@@ -1,4 +1,4 @@
-"""What may be set from outside, and by whom. A backend describes its own settings with these."""
+"""What may be set from outside, and where. A backend describes its own settings with these."""
 
 from ...foundation.lazy import lazily, where
 

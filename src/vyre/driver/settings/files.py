@@ -5,8 +5,8 @@ a table `[tool.vyre]`. The way ends at the root of a repository (a folder with `
 file is `vyre/config.toml` in the platform's folder for settings.
 
 A file is obeyed only if it belongs to this user or to root and no other user can write to it: on the way up may be
-folders where anyone can put one. What is wrong with a file never stops a call. It is told once, and the call goes on
-with what the other files say, or with the defaults.
+folders where anyone can put one. A mistake in a file never stops a call. It is logged once, and the call goes on
+with the settings of the other files, or with the defaults.
 """
 
 from __future__ import annotations
@@ -153,13 +153,13 @@ def _table(path: str) -> Mapping[str, Any] | None:
 
     try:
         table: Any = tomllib.loads(blob.decode())
-    except (ValueError, RecursionError) as e:  # bytes that are no text, too
+    except (ValueError, RecursionError) as e:  # also for bytes that are not text
         raise ArgumentValueError(f"{path} is not TOML: {e}", fix="correct it at that place") from e
     if shared:
         tool = table.get("tool")
         table = tool.get("vyre") if isinstance(tool, dict) else None
         if table is not None and not isinstance(table, dict):
-            raise ArgumentValueError(f"tool.vyre={table!r} in {path} is no table", fix="write a table: [tool.vyre]")
+            raise ArgumentValueError(f"tool.vyre={table!r} in {path} is not a table", fix="write a table: [tool.vyre]")
     return table  # type: ignore[no-any-return]
 
 
@@ -172,7 +172,7 @@ def _open(path: str, flags: int) -> int:
 
 
 def _others(info: os.stat_result, *, is_link: bool = False) -> str | None:
-    """Who else may have written a file, or made a link to it; or None.
+    """Which other user may have written a file, or made a link to it; or None.
 
     A group is others, unless it is the one that the user's files get. A link has an owner, and no mode of its own.
     """

@@ -1,4 +1,4 @@
-"""Where may things be kept on disk, and can what lies there be trusted?"""
+"""Where may things be kept on disk, and can the files there be trusted?"""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def cache_dir() -> Path:
 
 
 def why_not_ours(info: os.stat_result) -> str | None:
-    """Who else may have written what has this status; None where only this user can."""
+    """Which other user may have written a file with this status; None where only this user can."""
     if os.name == "nt":
         return None  # mode bits say nothing there
     if info.st_uid != os.geteuid():

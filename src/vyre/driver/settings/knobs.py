@@ -1,4 +1,4 @@
-"""What may be set from outside a call: one table of knobs, and who sets them.
+"""What may be set from outside a call: one table of knobs, and where each is set.
 
 An argument of a call wins over `with vyre.config(...)`, that over an environment variable, that over the project's file
 (`vyre.toml`, or `[tool.vyre]` of `pyproject.toml`), that over the user's file, and that over the default. Arguments,
@@ -45,7 +45,7 @@ class Kind(Generic[T]):
         wants: str,
         blank_is_unset: bool = True,
     ) -> None:
-        """`fix` may name the `{knob}` as its user spells it; `wants` is for who gave a value of another type."""
+        """`fix` may name the `{knob}` as its user spells it; `wants` names the type that it takes."""
         self.word, self.types, self.parse = word, types, parse
         self.complaint, self.fix, self.wants, self.blank_is_unset = complaint, fix, wants, blank_is_unset
 
@@ -123,7 +123,7 @@ def _shadow(given: str | float) -> ShadowRate | None:
 
 NAMES = Kind(
     "names of backends", (str,), _names,
-    complaint="is no list of backends: each of them is an id, or an id and a device",
+    complaint="is not a list of backends: each of them is an id, or an id and a device",
     fix='set {knob} to "id" or "id:device", or to several with commas between them', wants='a text such as "cpu"',
 )  # fmt: skip
 YES_OR_NO = Kind(
@@ -132,7 +132,7 @@ YES_OR_NO = Kind(
 )  # fmt: skip
 SECONDS = Kind(
     "seconds", (int, float), _seconds,
-    complaint="is no time to wait", fix="set it to a number of seconds above 0", wants="a number such as 30.0",
+    complaint="is not a time to wait", fix="set it to a number of seconds above 0", wants="a number such as 30.0",
 )  # fmt: skip
 COUNT = Kind(
     "whole number", (int,), _count,
@@ -141,7 +141,7 @@ COUNT = Kind(
 )  # fmt: skip
 FOLDER = Kind(
     "folder", (str, os.PathLike), _folder,
-    complaint="is no folder", fix="set {knob} to the path of a folder", wants="a text, the path of a folder",
+    complaint="is not a folder", fix="set {knob} to the path of a folder", wants="a text, the path of a folder",
 )  # fmt: skip
 CACHE_USE = Kind(
     "on, off or readonly", (str, bool), _cache_use,
@@ -150,7 +150,7 @@ CACHE_USE = Kind(
 )  # fmt: skip
 SHARE = Kind(
     "share of dispatches", (str, int, float), _shadow,
-    complaint="is no share of dispatches",
+    complaint="is not a share of dispatches",
     fix="set {knob} to a number from 0 to 1, followed by ',unordered' or ',log' where wanted",
     wants='a number, or a text such as "0.01,log"',
 )  # fmt: skip
@@ -167,7 +167,7 @@ class Setting(NamedTuple):
     origin: str
 
     def __str__(self) -> str:
-        """As whoever set it may have written it."""
+        """The value as a user would write it."""
         if self.origin == self.knob.variable:
             return f"{self.origin}={self.value}"
         if self.origin == CONFIG:
@@ -202,7 +202,7 @@ class Knob(Generic[T]):
         return value
 
     def setting(self) -> Setting:
-        """The same, with who set it."""
+        """The same, with where it was set."""
         here = _here.get().values
         if self.name in here:
             return Setting(self, here[self.name], CONFIG)
@@ -280,7 +280,7 @@ SHADOW_TIMEOUT = Knob(
 )  # fmt: skip
 ACQUIRE_TIMEOUT = Knob(
     "acquire_timeout", SECONDS, default=30.0,
-    meaning="How long a backend that nobody named may take to answer before the next one is asked.",
+    meaning="How long a backend that the user did not name may take to answer before the next one is asked.",
     read="when a backend is chosen",
 )  # fmt: skip
 CACHE_DIR: Knob[str | None] = Knob(

@@ -59,7 +59,7 @@ class ConformanceError(BackendError):
 
 
 class EmptyMatrix(ConformanceError):
-    """There is no case to check, and no cases prove nothing."""
+    """The list of cases is empty, so that it would prove nothing."""
 
 
 class NotComparable(ConformanceError):

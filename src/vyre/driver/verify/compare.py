@@ -107,7 +107,7 @@ def arrangement(compare: Compare) -> Arrange | None:
         return compare
     if compare not in _ARRANGEMENTS:
         raise ArgumentValueError(
-            f"{compare!r} is no comparison", fix=f"use one of: {', '.join(_ARRANGEMENTS)}; or pass a function"
+            f"{compare!r} is not a comparison", fix=f"use one of: {', '.join(_ARRANGEMENTS)}; or pass a function"
         )
     return _ARRANGEMENTS[compare]
 
@@ -117,7 +117,7 @@ def unordered(name: str, data: bytes, element: DataType) -> bytes:
     size = element.size
     if size not in (1, 2, 4, 8) or len(data) % size:
         return data
-    import numpy as np  # only those pay for it who compare this way
+    import numpy as np  # only this comparison pays for it
 
     return np.sort(np.frombuffer(data, f"<u{size}")).tobytes()
 

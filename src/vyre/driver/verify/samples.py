@@ -122,7 +122,7 @@ class Shadow:
             on_divergence = "raise" if self._share == 1 else "log"
         if not callable(on_divergence) and on_divergence not in ("raise", "log"):
             raise ArgumentValueError(
-                f"on_divergence={on_divergence!r} is no reaction",
+                f"on_divergence={on_divergence!r} is not a reaction",
                 fix="use raise, log or a function that takes the error",
             )
         self._on_divergence = on_divergence
@@ -561,5 +561,5 @@ class _SampledPending(PendingDispatch):
 
 def _share(rate: Any) -> Fraction:
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate <= 1:
-        raise ArgumentValueError(f"sample_rate={rate!r} is no share", fix="pass a number from 0 to 1")
+        raise ArgumentValueError(f"sample_rate={rate!r} is not a share", fix="pass a number from 0 to 1")
     return Fraction(rate).limit_denominator(1_000_000) or Fraction(rate)  # a small share is still one

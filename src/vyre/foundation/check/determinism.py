@@ -1,7 +1,7 @@
 """Can the schedule change a result? A static proof that it cannot, or the reasons why there is none.
 
 Two accesses of different invocations to one location are harmless if both read, if both are the same order-free atomic
-whose old value nobody uses, if a barrier lies between them, or if they can never meet: their indices, as linear forms
+whose old value is unused, if a barrier lies between them, or if they can never meet: their indices, as linear forms
 in the ids, differ. Every other pair leaves the program unproved. When no pair is left, every load sees one possible
 value, by induction over the barriers.
 
@@ -84,7 +84,7 @@ def determinism(program: Program, grid: Dims | None = None, workgroup: Dims | No
     `workgroup` is the size of a workgroup where a dispatch has another than the program declares. A program that is not
     valid is unproved.
     """
-    from .validate import Capabilities, validate  # which asks this package for much that is not needed here
+    from .validate import Capabilities, validate  # which imports much that is not needed here
 
     broken = next((i for i in validate(program, Capabilities.everything()) if i.severity == "error"), None)
     if broken is not None:
@@ -194,7 +194,7 @@ _Sources = dict[Place, Span | None]
 
 
 class _Places:
-    """Collects the accesses to memory that someone writes, each with what is known where it stands."""
+    """Collects the accesses to memory that an invocation writes, each with the facts known at its place."""
 
     def __init__(self, program: Program) -> None:
         everything = list(distinct(program.entry))

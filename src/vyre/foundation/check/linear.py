@@ -1,4 +1,4 @@
-"""The value of a 32-bit index as a sum of ids and loop variables, each times a number; None where it is no such sum."""
+"""The value of a 32-bit index as a sum of ids and loop variables, each times a number; None for any other index."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..ir.visit import fold
 
 WORD = 1 << 32
 MOST_TERMS = 64
-"""What has more is not followed: sums of sums would take ages."""
+"""A sum with more is not followed: sums of sums would take ages."""
 Atom = tuple[str, int | str]
 """`g`, `l`, `w` with an axis; `k` with the number of a loop; `u` with the name of a value all invocations share."""
 

@@ -1,7 +1,7 @@
 """Where do all invocations of a workgroup arrive together? Barriers and subgroup operations may stand only there.
 
-A graph says what makes what diverge: values make the names they are assigned to, conditions make the bodies they guard,
-a body makes every name that is assigned in it. Whatever ids and writable memory reach diverges. A name is one vertex
+Divergence spreads along a graph: from values to the names they are assigned to, from conditions to the bodies they
+guard, from a body to every name that is assigned in it. It starts at ids and writable memory. A name is one vertex
 for all its assignments, so that loops need no second pass and a `while` over uniform values stays uniform.
 """
 
@@ -79,10 +79,10 @@ class _Meeting(NamedTuple):
 
 
 class _Flow:
-    """The graph: vertices are names, bodies and exits; an edge leads to what diverges along."""
+    """The graph: vertices are names, bodies and exits; an edge leads to a vertex that diverges with its source."""
 
     def __init__(self, program: Program) -> None:
-        # nobody can change these during the dispatch, so one index gives one value
+        # no invocation can change these during the dispatch, so one index gives one value
         self.constant = {b.name for b in program.buffers if b.access in (Access.READ_ONLY, Access.UNIFORM)}
         self.edges: list[list[int]] = [[]]  # DIVERGENT is the first vertex
         self.names: Scopes[int] = Scopes()

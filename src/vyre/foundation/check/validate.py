@@ -70,8 +70,8 @@ def validate(
 ) -> list[Issue]:
     """Every finding, empty when the program is good; whatever a `Program` holds, this does not raise.
 
-    Without `capabilities` the answer holds for any target, so what only some offer is refused. `fused` makes unordered
-    plain and atomic access to one buffer an error, because the two halves of a merged program do not know each other.
+    Without `capabilities` the answer holds for any target, so features that only some offer are refused. `fused` makes
+    unordered plain and atomic access to one buffer an error: the two halves of a merged program do not know each other.
     """
     if not isinstance(program, Program):
         raise ArgumentTypeError(

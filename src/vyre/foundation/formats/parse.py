@@ -222,7 +222,7 @@ class _Parser(Tokens):
             return lit(value, t)
         if not whole or len(digits) > MAX_DIGITS:
             raise self.error(
-                f"{show(token)} is no value of {t.name}", "write a whole number, or one without this type", token
+                f"{show(token)} is not a value of {t.name}", "write a whole number, or one without this type", token
             )
         count = int(digits, 0) if digits[:2] in ("0x", "0X") else int(digits)
         try:

@@ -1,7 +1,7 @@
 """The text form of programs, for people, diffs and tests (`parse.py` reads it back), and the hex envelope.
 
-`parse_program(print_program(p)) == p`: the text carries everything that equality sees, names that are no words in
-quotes, numbers that have no plain spelling as bits. It is not hashed and may change between major versions.
+`parse_program(print_program(p)) == p`: the text carries everything that equality sees, names other than words in
+quotes, numbers without a plain spelling as bits. It is not hashed and may change between major versions.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def print_expr(root: Expr) -> str:
 
 
 def _shown(show: Callable[[Any], T], value: Any) -> T | None:
-    """None for what has no text: a value of the wrong kind somewhere in a program that is not well-formed. It is
+    """None for a value without text: one of the wrong kind somewhere in a program that is not well-formed. It is
     printed as `<repr>`, which the parser refuses, because a program must be printable to be complained about."""
     try:
         return show(value)

@@ -191,7 +191,7 @@ class Builder:
 
     @contextmanager
     def if_(self, condition: Operand) -> Iterator[None]:
-        """What is appended inside runs where the condition holds."""
+        """Statements appended inside run where the condition holds."""
         span, value = self.span, lift(condition)
         body = self._open()
         try:

@@ -18,7 +18,7 @@ from .rounding import f32_to_bits, round_bf16, round_f16
 from .value import Value, field
 
 NUMPY_BOOLS = (("numpy", "bool"), ("numpy", "bool_"))
-"""NumPy's own bool registers as no kind of number."""
+"""NumPy's own bool is not registered as a number."""
 
 # ---- expressions ----------------------------------------------------------------------------------------------------
 
@@ -259,7 +259,7 @@ class UnOp(Expr):
 
 
 class Call(Expr):
-    """An operation by id; carried, and inlined before dispatch by whoever knows it."""
+    """An operation by id; carried, and inlined before dispatch by a library that knows it."""
 
     op_id: str
     args: tuple[Expr, ...]
@@ -517,7 +517,7 @@ def lit(value: int | float | bool, dtype: DataType | None = None) -> Expr:
 
 
 def plain_number(value: object) -> int | float | bool | None:
-    """A number of Python's own types, also for one of NumPy's or another library's; None for what is no number."""
+    """A number of Python's own types, also for one of NumPy's or another library's; None for anything else."""
     if type(value) is int or type(value) is float:
         return value
     if isinstance(value, bool) or (type(value).__module__, type(value).__name__) in NUMPY_BOOLS:

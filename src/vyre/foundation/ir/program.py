@@ -200,7 +200,7 @@ def _items(what: str, given: Iterable[Any]) -> tuple[Any, ...]:
 
 def _require_revision(rev: int) -> None:
     if not isinstance(rev, int):
-        raise ArgumentTypeError(f"a {type(rev).__name__} is no revision of the wire form", fix="pass a number: rev=6")
+        raise ArgumentTypeError(f"a {type(rev).__name__} is not a wire revision", fix="pass a number: rev=6")
 
 
 class Program:
@@ -379,7 +379,7 @@ class Program:
     def buffer(self, name: str) -> BufferDecl | None:
         """The buffer of that name (the first, should a bad program declare it twice)."""
         if not isinstance(name, str):
-            raise ArgumentTypeError(f"a {type(name).__name__} is no name of a buffer", fix="pass a text")
+            raise ArgumentTypeError(f"a {type(name).__name__} is not a name of a buffer", fix="pass a text")
         return self._cached("by_name", lambda: {b.name: b for b in reversed(self.buffers)}).get(name)
 
     @property

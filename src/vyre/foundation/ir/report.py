@@ -78,7 +78,7 @@ class Report:
 
 
 class Capabilities(Value):
-    """What a target offers, as far as validity depends on it. A limit of None is no limit, a set of None is all.
+    """What a target offers, as far as validity depends on it. None stands for no limit, or for the full set.
 
     `collectives` means those of a single rank, which move nothing; `grid_sync` may be native or by splitting.
     """

@@ -80,7 +80,7 @@ class CallCompiler(ExpressionCompiler):
         return found
 
     def table(self, node: ast.expr) -> Table | None:
-        """The table that an expression stands for; None of anything else, of which nothing is compiled."""
+        """The table that an expression stands for; None for any other expression, which is not compiled here."""
         found: object = MISSING
         match node:
             case ast.Tuple(elts=items) | ast.List(elts=items):

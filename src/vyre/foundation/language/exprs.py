@@ -77,7 +77,7 @@ class ExpressionCompiler(NumberCompiler, ABC):
         self.effects = 0  # statements so far that must not run when Python would not run them
         self.hint = ""  # the name that the value being compiled is assigned to
         self.wanted: DataType | None = None  # the type that `1 if c else 0` takes where it stands
-        self.temporaries: set[str] = set()  # locals that hold one value and belong to nobody
+        self.temporaries: set[str] = set()  # locals that hold one value and have no name in the source
         self._acting: dict[ast.expr, bool] = {}
 
     # -- values
@@ -163,7 +163,7 @@ class ExpressionCompiler(NumberCompiler, ABC):
         return self._acting[node]
 
     def _observes(self, expr: Expr) -> bool:
-        """Whether memory that somebody may change is part of it."""
+        """Whether it reads memory that the program may change."""
         writable = {d.name for d in self.b.buffers if d.writable}
         return any(isinstance(e, Load) and e.buffer in writable for e in walk_exprs(expr))
 

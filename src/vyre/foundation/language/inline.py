@@ -203,7 +203,7 @@ class HelperCompiler(CallCompiler):
         if not (arg.annotation is None or t is not None or note is const or isinstance(note, Annotation)):
             assert arg.annotation is not None
             raise source.error(
-                arg.annotation, f"`{show(arg.annotation)}` is no type of kernels", "write In[f32], f32, u32, ..."
+                arg.annotation, f"`{show(arg.annotation)}` is not a type of kernels", "write In[f32], f32, u32, ..."
             )
         if isinstance(given, Buffer):
             if t is not None or note is const:
@@ -238,5 +238,5 @@ def _result_type(source: FunctionSource) -> DataType | None:
     note = None if node is None else source.annotation("return", node)
     t = element_type(note)
     if node is not None and note is not None and t is None:
-        raise source.error(node, f"`{show(node)}` is no type of kernels", "write f32, u32, ... or None")
+        raise source.error(node, f"`{show(node)}` is not a type of kernels", "write f32, u32, ... or None")
     return t

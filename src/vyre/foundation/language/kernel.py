@@ -113,7 +113,7 @@ class KernelSource(FunctionSource):
         if not name.isascii():
             raise self.error(arg, f"the parameter name `{name}` is not ASCII", "use letters, digits and underscores")
         if arg.annotation is None and name in ("self", "cls"):
-            raise self.error(arg, "a kernel is no method", f"move it out of the class, or drop {name}")
+            raise self.error(arg, "a kernel is not a method", f"move it out of the class, or drop {name}")
         if arg.annotation is None:
             raise self.error(
                 arg, f"the parameter `{name}` has no annotation", f"write {name}: In[f32], or {name}: f32 for a number"
@@ -132,7 +132,7 @@ class KernelSource(FunctionSource):
         if isinstance(note, Annotation):
             return Param(name, note.role, note.element, note.count, NO_DEFAULT, line)
         raise self.error(
-            arg.annotation, f"`{ast.unparse(arg.annotation)}` is no type of kernels", _annotation_fix(note)
+            arg.annotation, f"`{ast.unparse(arg.annotation)}` is not a type of kernels", _annotation_fix(note)
         )
 
     def _number(self, arg: ast.arg, default: object, t: DataType) -> object:
@@ -142,7 +142,7 @@ class KernelSource(FunctionSource):
         number = outside_value(default, arg.arg)
         if not isinstance(number, Const) or not adapts(number, t):
             wanted = "True or False" if t == bool_ else "a number" if t.is_float else "a whole number"
-            raise self.error(arg, f"the default of `{arg.arg}` is no {t}", f"give {wanted}")
+            raise self.error(arg, f"the default of `{arg.arg}` is not of type {t}", f"give {wanted}")
         try:
             lit(number.value, t)
         except VyreError as e:
@@ -202,7 +202,7 @@ def _const_value(source: KernelSource, param: Param, consts: Mapping[str, object
 
 
 def _refuse_invalid(source: KernelSource, program: Program) -> None:
-    """Findings of the validator, at the statement they are about. What a backend lacks is said at dispatch."""
+    """Findings of the validator, each at its statement. A feature that a backend lacks is refused at dispatch."""
     from ..check.validate import validate
     from ..ir.report import Capabilities
 

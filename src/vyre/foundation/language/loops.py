@@ -109,7 +109,7 @@ class LoopCompiler(HelperCompiler):
             self._counted(node, node.target, node.iter, go)
 
     def _items(self, node: ast.expr, called: object) -> Sequence[object] | None:
-        """What a loop over tables goes through, also in `enumerate()` and `zip()`; None of any other loop."""
+        """What a loop over tables goes through, also in `enumerate()` and `zip()`; None for any other loop."""
         if not isinstance(node, ast.Call):
             table = self.table(node)
             return None if table is None else table.items

@@ -175,7 +175,7 @@ BUFFER_FIXES: dict[str, str] = {
 
 
 def foreign_fix(dotted: str) -> str | None:
-    """What to write instead of a name of another library: `cuda.threadIdx.x`, `np.mean`; None of an unknown one."""
+    """What to write instead of a name of another library: `cuda.threadIdx.x`, `np.mean`; None for an unknown one."""
     parts = dotted.split(".")
     for size in range(len(parts), 0, -1):  # shared.array tells more than array
         for start in range(len(parts) - size + 1):

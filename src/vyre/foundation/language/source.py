@@ -29,7 +29,7 @@ from ..ir.nodes import Span
 from .refused_syntax import foreign_fix
 
 MISSING = object()
-"""What a name means that nothing defines."""
+"""The meaning of an undefined name."""
 
 MAX_NUMBERS = 4096
 """In one table that a kernel captures. Longer ones are data, and data is passed."""
@@ -337,7 +337,7 @@ def frozen(value: object, depth: int = 8) -> object:
 
 
 def _contents(value: object) -> tuple[Sequence[object], tuple[str, ...]] | None:
-    """What something holds, and under which names; None of what holds nothing, or too much."""
+    """The items of a container, and their names; None for other objects, and for containers with too many."""
     fields = getattr(type(value), "__dataclass_fields__", None)
     if fields is not None:
         return [getattr(value, name, MISSING) for name in fields], tuple(fields)

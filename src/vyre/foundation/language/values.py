@@ -34,7 +34,7 @@ class Typed(NamedTuple):
 
 
 class Outside(NamedTuple):
-    """Something of the surrounding Python program that is no number."""
+    """An object of the surrounding Python program, other than a number."""
 
     what: object
     name: str
@@ -132,7 +132,7 @@ def float_fits(number: Number, t: DataType) -> bool:
 
 
 def outside_value(found: object, name: str) -> Result:
-    """What something of the surrounding program is to a kernel."""
+    """What an object of the surrounding program means in a kernel."""
     number = plain_number(found)
     return Outside(found, name) if number is None else Const(number)
 
@@ -151,7 +151,7 @@ def refusal(node: ast.expr) -> tuple[str, str]:
 
 
 def misplaced(what: object, name: str) -> tuple[str, str]:
-    """Why an outside thing is no value, and what to write."""
+    """Why an outside object cannot be used as a value, and what to write."""
     if element_type(what) is not None:
         return f"`{name}` is a type, not a value", f"convert with {name}(x)"
     if isinstance(what, Ids):
@@ -173,7 +173,7 @@ def kind_of(what: object) -> str:
 
 
 def undefined(name: str) -> tuple[str, str]:
-    """What is said of a name that nothing defines."""
+    """The message and the fix for an undefined name."""
     if isinstance(getattr(lang, name, None), Intrinsic | Ids) or name in ANNOTATIONS:
         return f"`{name}` is not defined", f"write from vyre import {name} above the kernel"
     fix = foreign_fix(name)

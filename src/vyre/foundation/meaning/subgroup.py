@@ -17,7 +17,7 @@ _MOST = 1 << 31
 def reduction_offsets(size: int) -> tuple[int, ...]:
     """Distances of a butterfly over `size` lanes, far to near: every lane ends with the value of all.
 
-    A width that is no power of two is rounded up; the lanes that are missing then hold the identity.
+    A width that is not a power of two is rounded up; the missing lanes hold the identity.
 
     >>> reduction_offsets(32)
     (16, 8, 4, 2, 1)

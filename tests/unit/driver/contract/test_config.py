@@ -262,7 +262,7 @@ def test_a_timedelta_is_taken_in_seconds():
         ("cooperative", None, ArgumentTypeError, "cooperative=None is not a bool"),
         ("output_elements", 5, ArgumentTypeError, "output_elements is int, not a mapping"),
         ("output_elements", [("out", 1)], ArgumentTypeError, "output_elements is list, not a mapping"),
-        ("output_elements", {1: 1, "out": 1}, ArgumentTypeError, "output_elements has the key 1, which is no name"),
+        ("output_elements", {1: 1, "out": 1}, ArgumentTypeError, "output_elements has the key 1, which is not a name"),
         ("output_elements", {"out": None}, ArgumentTypeError, "output_elements['out'] is None"),
         ("output_elements", {"o": -1}, ArgumentValueError, "output_elements['o']=-1 is out of range"),
     ],

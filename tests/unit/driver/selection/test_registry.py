@@ -532,7 +532,7 @@ def test_the_first_of_the_list_is_used_without_a_word(monkeypatch):
 def test_a_list_with_a_mistake_in_it_is_not_used_up_to_the_mistake(monkeypatch):
     with isolated(record("x")):
         monkeypatch.setenv("VYRE_BACKEND", "x,,")
-        with pytest.raises(ArgumentValueError, match="VYRE_BACKEND='x,,' is no list of backends"):
+        with pytest.raises(ArgumentValueError, match="VYRE_BACKEND='x,,' is not a list of backends"):
             select()
 
 

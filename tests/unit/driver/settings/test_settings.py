@@ -283,22 +283,22 @@ def test_a_block_that_is_left_in_another_thread_changes_nothing_there(place):
         ({"zzz": 1}, ArgumentTypeError, "config() has no setting 'zzz'. Fix: use one of: acquire_timeout, backend"),
         ({"cpu_thread": 1}, ArgumentTypeError, "has no setting 'cpu_thread'. Fix: did you mean 'cpu_threads'?"),
         ({"backend": 5}, ArgumentTypeError, "config(backend=5) is a int, and backend takes names of backends"),
-        ({"backend": ""}, ArgumentValueError, "config(backend='') is no list of backends"),
-        ({"backend": "cpu,:1"}, ArgumentValueError, "config(backend='cpu,:1') is no list of backends"),
-        ({"backend": "cpu: "}, ArgumentValueError, "is no list of backends"),
+        ({"backend": ""}, ArgumentValueError, "config(backend='') is not a list of backends"),
+        ({"backend": "cpu,:1"}, ArgumentValueError, "config(backend='cpu,:1') is not a list of backends"),
+        ({"backend": "cpu: "}, ArgumentValueError, "is not a list of backends"),
         ({"strict": 1}, ArgumentTypeError, "strict takes yes or no. Fix: give it true or false"),
         ({"strict": "yes"}, ArgumentTypeError, "config(strict='yes') is a str"),
-        ({"shadow": 1.5}, ArgumentValueError, "config(shadow=1.5) is no share of dispatches. Fix: set shadow to"),
+        ({"shadow": 1.5}, ArgumentValueError, "config(shadow=1.5) is not a share of dispatches. Fix: set shadow to"),
         ({"shadow": True}, ArgumentTypeError, "config(shadow=True) is a bool"),
-        ({"shadow": "0.5,loud"}, ArgumentValueError, "is no share of dispatches"),
-        ({"acquire_timeout": 0}, ArgumentValueError, "is no time to wait"),
-        ({"acquire_timeout": float("nan")}, ArgumentValueError, "is no time to wait"),
+        ({"shadow": "0.5,loud"}, ArgumentValueError, "is not a share of dispatches"),
+        ({"acquire_timeout": 0}, ArgumentValueError, "is not a time to wait"),
+        ({"acquire_timeout": float("nan")}, ArgumentValueError, "is not a time to wait"),
         ({"acquire_timeout": "5"}, ArgumentTypeError, "acquire_timeout takes seconds. Fix: give it a number"),
-        ({"cache_dir": ""}, ArgumentValueError, "config(cache_dir='') is no folder. Fix: set cache_dir to the path"),
+        ({"cache_dir": ""}, ArgumentValueError, "config(cache_dir='') is not a folder. Fix: set cache_dir to the path"),
         ({"cache_dir": 3}, ArgumentTypeError, "cache_dir takes folder"),
-        ({"cache_dir": "a\0b"}, ArgumentValueError, "is no folder"),
-        ({"acquire_timeout": 10**400}, ArgumentValueError, "is no time to wait"),
-        ({"shadow": 1 << 20_000}, ArgumentValueError, "config(shadow=(a number of 20001 bits)) is no share of"),
+        ({"cache_dir": "a\0b"}, ArgumentValueError, "is not a folder"),
+        ({"acquire_timeout": 10**400}, ArgumentValueError, "is not a time to wait"),
+        ({"shadow": 1 << 20_000}, ArgumentValueError, "config(shadow=(a number of 20001 bits)) is not a share of"),
         ({"pipeline_cache_entries": 10**19}, ArgumentValueError, "is not a positive whole number"),
         ({"pipeline_cache_entries": 0}, ArgumentValueError, "is not a positive whole number"),
         ({"pipeline_cache_bytes": 1.0}, ArgumentTypeError, "takes whole number. Fix: give it a whole number such as"),
@@ -461,11 +461,11 @@ def test_a_current_folder_that_is_gone_has_no_file(place, monkeypatch):
 FILE_MISTAKES = {
     "bakend = 'cpu'": "has no setting 'bakend'. Fix: did you mean 'backend'?",
     "strict = 'perhaps'": "strict='perhaps' in {file} is a str, and strict takes yes or no. Fix: give it true or false",
-    "shadow = 2": "shadow=2 in {file} is no share of dispatches. Fix: set shadow to a number from 0 to 1",
+    "shadow = 2": "shadow=2 in {file} is not a share of dispatches. Fix: set shadow to a number from 0 to 1",
     "backend = ['cpu']": "backend=['cpu'] in {file} is a list, and backend takes names of backends",
     "backend.id = 'cpu'": "is a dict, and backend takes names of backends",
     "cpu_threads = 0": "cpu_threads=0 in {file} is not a positive whole number. Fix: set cpu_threads=1 or more",
-    "cache_dir = ''": "cache_dir='' in {file} is no folder. Fix: set cache_dir to the path of a folder",
+    "cache_dir = ''": "cache_dir='' in {file} is not a folder. Fix: set cache_dir to the path of a folder",
     "cpu_threads = 0x1" + "0" * 5000: "cpu_threads=(a number of 20001 bits) in {file} is not a positive whole number",
     "cpu_cores = 0": "{file} has no setting 'cpu_cores'",
     "strict = ": "{file} is not TOML: Invalid value (at line {line}, column 10). Fix: correct it at that place",
@@ -643,7 +643,7 @@ def problem():
 
 def test_tool_vyre_must_be_a_table(place):
     (place / "pyproject.toml").write_text("[tool]\nvyre = 1")
-    assert re.search(r"tool.vyre=1 in .*pyproject.toml is no table.*Fix: write a table", problem())
+    assert re.search(r"tool.vyre=1 in .*pyproject.toml is not a table.*Fix: write a table", problem())
     (place / "pyproject.toml").write_text("tool = 1\n# vyre")
     assert seen() == (256, "default")
 

@@ -195,5 +195,7 @@ def test_a_comparison_is_known_or_a_function():
     assert arrangement("bytes") is None
     assert arrangement("unordered") is unordered
     assert arrangement(bytes.join) == bytes.join
-    with pytest.raises(ArgumentValueError, match=r"'sorted' is no comparison\. Fix: use one of: bytes, unordered; or"):
+    with pytest.raises(
+        ArgumentValueError, match=r"'sorted' is not a comparison\. Fix: use one of: bytes, unordered; or"
+    ):
         arrangement("sorted")

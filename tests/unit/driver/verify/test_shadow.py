@@ -482,13 +482,13 @@ def test_a_sampled_dispatch_that_fails_passes_its_turn_on():
 @pytest.mark.parametrize(
     "options, text",
     [
-        ({"sample_rate": 1.5}, "sample_rate=1.5 is no share"),
-        ({"sample_rate": -0.1}, "sample_rate=-0.1 is no share"),
-        ({"sample_rate": float("nan")}, "sample_rate=nan is no share"),
-        ({"sample_rate": True}, "sample_rate=True is no share"),
-        ({"sample_rate": "1"}, "sample_rate='1' is no share"),
-        ({"on_divergence": "print"}, "on_divergence='print' is no reaction"),
-        ({"compare": "nearly"}, "'nearly' is no comparison"),
+        ({"sample_rate": 1.5}, "sample_rate=1.5 is not a share"),
+        ({"sample_rate": -0.1}, "sample_rate=-0.1 is not a share"),
+        ({"sample_rate": float("nan")}, "sample_rate=nan is not a share"),
+        ({"sample_rate": True}, "sample_rate=True is not a share"),
+        ({"sample_rate": "1"}, "sample_rate='1' is not a share"),
+        ({"on_divergence": "print"}, "on_divergence='print' is not a reaction"),
+        ({"compare": "nearly"}, "'nearly' is not a comparison"),
     ],
 )
 def test_impossible_options_are_refused(options, text):
@@ -1150,7 +1150,7 @@ def test_a_share_in_code_raises_where_that_is_asked_for():
 def test_a_mistake_in_the_time_limit_is_said_before_anything_runs(monkeypatch):
     monkeypatch.setenv("VYRE_SHADOW", "0.5,log")
     monkeypatch.setenv("VYRE_SHADOW_TIMEOUT", "soon")
-    text = "VYRE_SHADOW_TIMEOUT='soon' is no time to wait"
+    text = "VYRE_SHADOW_TIMEOUT='soon' is not a time to wait"
     with compiled_for(registration(), REFERENCE) as compiled, pytest.raises(ArgumentValueError, match=text):
         compiled.dispatch([words(1)])
 
@@ -1245,7 +1245,7 @@ def test_many_threads_are_checked_each_with_its_own_inputs(monkeypatch):
 @pytest.mark.parametrize("value", ["often", "2", "-1", "nan", "0.5,sorted", "log"])
 def test_a_variable_that_is_no_share_is_refused(monkeypatch, value):
     monkeypatch.setenv("VYRE_SHADOW", value)
-    text = rf"VYRE_SHADOW='{value}' is no share .*Fix: set VYRE_SHADOW to"
+    text = rf"VYRE_SHADOW='{value}' is not a share .*Fix: set VYRE_SHADOW to"
     with compiled_for(registration(), REFERENCE) as compiled, pytest.raises(ArgumentValueError, match=text):
         compiled.dispatch([words(1)])
 

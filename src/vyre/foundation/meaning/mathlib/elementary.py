@@ -23,7 +23,7 @@ ONE = 127  # the exponent field of 1.0
 def exp(b: Builder, x: Var) -> Expr:
     """e^x = 2^k e^r with k = round(x / ln 2) and |r| <= ln(2) / 2.
 
-    k stops at 127, because 2^128 is no f32: the polynomial holds up to r = 0.7, so that the product overflows where
+    k stops at 127, because 2^128 is not an f32: the polynomial holds up to r = 0.7, so that the product overflows where
     the function does. 2^-127 is built as zero, and products below 2^-126 flush by themselves.
     """
     scale, r = _exp_parts(b, "exp", x)
@@ -56,7 +56,7 @@ def log2(b: Builder, x: Var) -> Expr:
 def log1p(b: Builder, x: Var) -> Expr:
     """log(1 + x) with 1 + x = 2^k (1 + f): k is that of the rounded sum, and f = 2^-k x + (2^-k - 1) is exact.
 
-    4 2^-k is built, because 2^-128 is no f32.
+    4 2^-k is built, because 2^-128 is not an f32.
     """
     total = b.let("log1p_u", x + 1.0)
     k = b.let("log1p_k", (Bitcast(i32, total) - c.SQRT_HALF_BITS) >> 23)
