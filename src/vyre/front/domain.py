@@ -6,7 +6,8 @@ which these are, the arrays that it reads by id do; a call of which nothing is k
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from ..driver.contract.values import Dims
@@ -76,7 +77,19 @@ class _Call:
             found = [self._ids(w, axis) for w in self.reach.writes]
             domain[axis], source = max(found, key=lambda f: f[0], default=(0, "write nothing"))
             why[source] = None
+        self._require_room(domain)
         return tuple(domain[: 1 + max(self.reach.axes, default=0)]), f"the invocations that {' and '.join(why)}"
+
+    def _require_room(self, domain: Sequence[int]) -> None:
+        """Refuse a domain some of whose invocations would write into the rows of others."""
+        for w, axis in itertools.product(self.reach.writes, self.reach.axes):
+            room, at = self.extent.row(w, axis, domain), f"gid.{'xyz'[axis]}"
+            if room is not None and domain[axis] > room:
+                raise ArgumentValueError(
+                    f"{self._name(w)} at an index of several axes, which has room for {room} along {at}, and something "
+                    f"else asks for {domain[axis]} invocations there",
+                    fix=f"pass {self._example(axis, None)}, or write inside `if {at} < n` of a length or number",
+                )
 
     def _ids(self, w: Write, axis: int) -> tuple[int, str]:
         """So many ids along an axis get to a write, or matter to it, and what they do."""

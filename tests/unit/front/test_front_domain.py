@@ -712,3 +712,26 @@ def test_a_short_result_is_no_reason_to_run_a_part_of_the_input(kernel, shape):
         vyre.ArgumentValueError, match=r"Fix: pass domain=\(width, height\), such as domain=\(600, height\)"
     ):
         any_near(image, sizes={"out": shape})
+
+
+@vyre.kernel(workgroup=(1, 8))
+def rows_and_more(x: In[u32], a: InOut[u32], seen: InOut[u32]):
+    i = gid.y * 17 + gid.x
+    a[i] = a[i] + x[i]
+    if x[gid.x] > 5:
+        seen[0] = 1
+
+
+@vyre.kernel(workgroup=(1, 1, 8))
+def alike(a: InOut[u32]):
+    a[(gid.z + gid.y) * 2 + gid.x] += 1
+
+
+def test_invocations_that_would_write_into_the_rows_of_others_are_refused():
+    x, a, seen = zeros(7, 17), zeros(7, 17), zeros(1)
+    with pytest.raises(vyre.ArgumentValueError, match=r"room for 17 along gid.x, .* for 119 .*Fix: pass domain="):
+        rows_and_more(x, a, seen)
+    rows_and_more(x, a, seen, domain=(17, 7))
+    with pytest.raises(vyre.ArgumentValueError, match=r"room for 1 along gid.[yz].*Fix: pass domain="):
+        alike(zeros(4, 1, 2))
+    alike(zeros(4, 1, 2), domain=(2, 1, 4))

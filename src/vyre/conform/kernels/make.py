@@ -52,23 +52,19 @@ class _Maker(Statements):
         lanes = prod(workgroup)
         dims = (rng.choice(LENGTHS),) if rank == 1 else tuple(rng.choice(SIDES[rank]) for _ in range(rank))
         alike = rng.random() < 0.4  # every array has the shape of the domain
-        way = rng.choice(("grid", "domain", "inferred", "inferred") if alike else ("grid", "domain"))
+        way = rng.choice(("grid", "domain", "shapes", "shapes") if alike else ("grid", "domain"))
         grid = tuple(ceil_div(n, w) for n, w in zip(dims, workgroup, strict=True))
         if way == "grid":
             grid = tuple(max(0, min(g + rng.choice((-1, 0, 0, 1)), 40)) or 1 for g in grid)
         arrays, scalars = self.declared(dims, alike, way)
         i, guard = self.linear(dims, grid, workgroup, scalars)
         body = self.body(lanes, workgroup, i, guard)
-        if way == "inferred" and guard is None and not all(map(self.is_by_id, self.outs)):
-            way = "domain"  # which of the places are inside the array is not for the model to say
-        if way == "inferred" and rank == 1:  # one workgroup at least, also for nothing
-            grid = (max(1, grid[0]),)
         x, y, z = (*grid, 1, 1)[:3]
-        call: tuple[Any, ...] = {"grid": ("grid", grid), "domain": ("domain", dims), "inferred": ()}[way]
+        call: tuple[Any, ...] = {"grid": ("grid", grid), "domain": ("domain", dims), "shapes": ("domain", dims)}[way]
         tree = Tree(
             seed, tuple(arrays), tuple(scalars), tuple(self.consts.items()), tuple(self.captured.items()),
             tuple(self.helpers), workgroup, (x, y, z), call,
-            sized=way != "inferred" or not self.says_shapes(arrays) or rng.random() < 0.3,
+            sized=way != "shapes" or not self.says_shapes(arrays) or rng.random() < 0.3,
             later=rng.random() < 0.1, body=body,
         )  # fmt: skip
         return without_unused(tree)
@@ -106,11 +102,11 @@ class _Maker(Statements):
         if rng.random() < 0.15:
             t, extent = rng.choice(("u32", "i32")), shaped(False)
             arrays.append(Array("swap", "inout", t, extent, inputs.elements(rng, t, prod(extent))))
-        if rng.random() < 0.15 and (not alike or way != "inferred"):
+        if rng.random() < 0.15 and (not alike or way != "shapes"):
             t, n = rng.choice(("u32", "i32")), rng.randint(1, 7)
             arrays.append(Array("bins", "inout", t, (n,), inputs.elements(rng, t, n)))
             self.bins.append(Bins("bins", t, rng.choice(ORDER_FREE)))
-        if rng.random() < 0.05 and way != "inferred":
+        if rng.random() < 0.05 and way != "shapes":
             t, n = rng.choice(self.types), rng.choice(LENGTHS)
             self.meeting = Array("meet", "inout", t, (n,), inputs.elements(rng, t, n))
             arrays.append(self.meeting)
@@ -184,11 +180,6 @@ class _Maker(Statements):
             case 3:
                 return [E("-", "u32", (self.num_at(rng.randint(0, 300)), i))]
         return [i]
-
-    def is_by_id(self, out: Owned) -> bool:
-        """Whether it is written at the number of the lane, from the front or the back."""
-        (place, *more) = out.places
-        return not more and (place == self.ids[0] or (place.op == "-" and place.args[0].op == "-"))
 
     # -- the body
 

@@ -88,7 +88,7 @@ class Array:
 
 @dataclass(frozen=True)
 class Tree:
-    """A kernel and one call of it. `call` is how the grid is said: ("grid", ...), ("domain", ...) or (); `grid` is
+    """A kernel and one call of it. `call` is how the grid is said: ("grid", ...) or ("domain", ...); `grid` is
     what it is, in workgroups."""
 
     seed: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -54,6 +54,29 @@ class Extent:
                 (known if row is None else rows).append(found if row is None else min(found, row))
         bound = min(known or rows, default=None)
         return bound if bound is None or bound < FAR else None
+
+    def row(self, write: Write, axis: int, domain: Sequence[int]) -> int | None:
+        """How many ids along the axis an index of several axes has room for, where nothing else confines them.
+
+        None: an `if` does, or no other invocation of this domain writes there. 1: another axis counts alike.
+        """
+        rows = []
+        for choices, below in self._constraints(write):
+            if self._most(choices, below, axis) is None:
+                continue
+            if (row := self._row(choices, below, axis)) is not None:
+                rows.append(row)
+            elif any(self._is_shared(s, axis, domain) for s in choices):
+                rows.append(1)
+            else:
+                return None
+        return min(rows, default=None)
+
+    def _is_shared(self, s: Sum, axis: int, domain: Sequence[int]) -> bool:
+        """Whether another axis with several ids counts as this one does in a sum."""
+        steps = [s.get(("l", b), 0) if self.reach.size[b] > 1 else s.get(("w", b), 0) for b in range(3)]
+        others = (steps[b] for b in range(3) if b != axis and domain[b] > 1)
+        return steps[axis] != 0 and steps[axis] in others
 
     def _constraints(self, write: Write) -> Iterator[tuple[list[Sum], int]]:
         """Values of which one is below a number."""
