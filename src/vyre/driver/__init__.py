@@ -1,4 +1,4 @@
-"""The backend-neutral middle: what a backend is, which there are, and how a program gets from bytes to bytes.
+"""The backend-neutral middle: the contract of backends, their selection, and the way of a program from bytes to bytes.
 
 Every name is resolved on first use (PEP 562), under the spelling that the driver's documentation uses.
 """

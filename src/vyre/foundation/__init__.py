@@ -1,4 +1,4 @@
-"""What a program is and means. Backends of other packages find here what they walk and evaluate programs with."""
+"""What a program is and means. Backends of other packages walk and evaluate programs with these modules."""
 
 from importlib import import_module
 from typing import Any

@@ -47,7 +47,7 @@ EnforceVerdict: TypeAlias = Allow | Deny
 
 
 class EnforceGate(ABC):
-    """A rule about programs. `a & b` asks `b` only about what `a` allows."""
+    """A rule about programs. `a & b` asks `b` only about programs that `a` allows."""
 
     name: str
 
@@ -97,7 +97,7 @@ class RegistryGate(EnforceGate):
 
 
 class GateSet:
-    """The gates that hold together, and what they said."""
+    """The gates that hold together, and their verdicts."""
 
     def __init__(self, gate: Chain) -> None:
         self.gate = gate
@@ -108,7 +108,7 @@ class GateSet:
         try:
             key = program.fingerprint
         except WireError:
-            return self.gate.evaluate(program)  # a program without bytes; admission says what is wrong with it
+            return self.gate.evaluate(program)  # a program without bytes; admission raises its error
         with self._lock:
             known = self._verdicts.get(key)
         if known is None:

@@ -1,7 +1,7 @@
 """May this program run here, and with this config?
 
 Two answers for a program: `InvalidProgram` when it is wrong on every backend, `UnsupportedFeature` when another backend
-could run it. A config is settled once: its profile filled in, and whatever this backend cannot keep refused.
+could run it. A config is settled once: its profile is filled in, and a field that this backend cannot keep is refused.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def _key(program: Program, backend: VyreBackend) -> _Key | None:
     try:
         return program.fingerprint, backend.capability.digest(), backend.supported_ops(), _has_grid_sync(backend)
     except WireError:
-        return None  # the validator says what is wrong with it
+        return None  # the validator raises its error
 
 
 def _check(program: Program, backend: VyreBackend) -> None:
@@ -219,7 +219,7 @@ def _broken_limits(program: Program, backend: VyreBackend) -> dict[str, str]:
 def settle_config(config: DispatchConfig, backend: VyreBackend) -> DispatchConfig:
     """The config with its profile's defaults filled in; the same object when there is nothing to fill in.
 
-    Raises for what this backend cannot keep. A field that is set wins over the profile.
+    Raises for a field that this backend cannot keep. A field that is set wins over the profile.
     """
     if config is DEFAULT_CONFIG:
         return config

@@ -80,7 +80,7 @@ def reserve_bytes(nbytes: int, domain: str, *, limit: int = MAX_STAGING_BYTES) -
 class Counter:
     """A count shared by threads, which never wraps and never shows a rejected value.
 
-    What happens at the border is the mode's: `checked` raises and changes nothing, `pinning` stays at the largest
+    The mode decides at the border: `checked` raises and changes nothing, `pinning` stays at the largest
     value, `repair` lets a subtraction below zero end at zero. The last two call `on_event(before, amount)`: pinning
     once, when the border is reached, and repair each time.
     """

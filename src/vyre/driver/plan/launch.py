@@ -143,7 +143,7 @@ def plan_dispatch(
     *,
     out: Sequence[Buffer | OutputSlot] | None = None,
 ) -> PlannedDispatch:
-    """Plan one dispatch. Raises ArgumentValueError for what the caller passed, InvalidProgram for all else.
+    """Plan one dispatch. Raises ArgumentValueError for the caller's arguments, InvalidProgram for all else.
 
     `out` are the caller's buffers for the outputs: one that is not a slot must have exactly its output's length, and
     tells the length of an output that nothing else sizes.

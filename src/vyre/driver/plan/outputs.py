@@ -1,4 +1,4 @@
-"""What comes back: where each output's bytes lie on the device, and the caller's own memory to put them in."""
+"""Outputs: where the bytes of each lie on the device, and the caller's own memory to put them in."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ class OutputSlotByteStats:
 
 @dataclass(frozen=True, slots=True)
 class OutputReplacementStats:
-    """What became of some outputs on their way into the caller's slots."""
+    """Counts of the outputs put into the caller's slots, and of their bytes."""
 
     slots: OutputSlotStats
     bytes: OutputSlotByteStats
@@ -264,7 +264,7 @@ def check_outputs_apart(out: Sequence[Buffer | OutputSlot]) -> None:
     """Raise when two of the caller's buffers, which can take their outputs, share memory."""
     if len(out) < 2:
         return
-    from ctypes import addressof, c_char  # only those with several outputs pay for it
+    from ctypes import addressof, c_char  # only calls with several outputs pay for it
 
     views = [(_plain(o.arena if isinstance(o, OutputSlot) else o), k) for k, o in enumerate(out)]
     spans = sorted(
@@ -288,7 +288,7 @@ def _plain(data: Buffer) -> memoryview:
         raise ArgumentTypeError(
             f"an output of type {type(data).__name__} is not contiguous", fix="pass a contiguous buffer"
         )
-    if not view.nbytes:  # which cannot be cast
+    if not view.nbytes:  # an empty view cannot be cast
         return memoryview(b"" if view.readonly else bytearray())
     return view.cast("B")
 

@@ -61,7 +61,7 @@ class SpecValue:
 
     @property
     def value(self) -> int | float | bool | DataType:
-        """What it was made of, rounded to its type."""
+        """The number or type it was made of, rounded to its type."""
         match self.kind:
             case "dtype":
                 assert self.type is not None
@@ -133,7 +133,7 @@ class SpecMap(Mapping[str, SpecValue]):
 
 @dataclass(frozen=True, slots=True)
 class SpecCacheKey:
-    """What a specialised pipeline is found by."""
+    """The key of a specialised pipeline."""
 
     shader_hash: int
     binding_sig: int

@@ -37,7 +37,7 @@ def segments_needed(program: Program, backend: VyreBackend) -> bool:
 
 
 def launch_limits(program: Program, backend: VyreBackend, config: DispatchConfig) -> LaunchGeometryLimits:
-    """What a dispatch is held to: the device's limits, without that on the grid where it may become several launches.
+    """The limits of a dispatch: the device's, without that on the grid where it may become several launches.
 
     A launch that is asked to be cooperative stays one, as does a program with an extension that may use an id, or with
     a grid-wide barrier where the backend wants no launches behind its back.

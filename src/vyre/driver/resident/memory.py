@@ -1,4 +1,4 @@
-"""What a resident dispatch is given: resources by slot, ranges of resident memory, and what is refused of them."""
+"""Arguments of a resident dispatch: resources by slot, ranges of resident memory, and the checks of both."""
 
 from __future__ import annotations
 

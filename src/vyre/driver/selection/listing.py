@@ -1,7 +1,7 @@
-"""One backend by its name: what the name says costs nothing, everything else loads the record behind it.
+"""One backend by its name: id and precedence cost nothing, everything else loads the record behind the name.
 
-The contract is imported where a record is met: listing names does without, and that halves its time. Whatever the code
-of a backend raises or answers is a failure of that backend alone; so is `sys.exit()`, which would end the process of
+The contract is imported where a record is met: listing names does without, and that halves its time. An error or a
+wrong answer of a backend's code is a failure of that backend alone; so is `sys.exit()`, which would end the process of
 the user. Ctrl-C is not caught.
 """
 
@@ -252,7 +252,7 @@ class BackendListing:
         try:
             found = Probe(None, self.devices())
         except BackendUnavailable:
-            return None  # it says itself what is wrong, when it is asked whether it would open
+            return None  # `unavailable` says what is wrong
         if not found.emulated:
             return None
         if key is not None:
@@ -260,7 +260,7 @@ class BackendListing:
         return found
 
     def forget(self) -> None:
-        """Drop what is remembered of it: it turned out to be wrong."""
+        """Drop the remembered probe, which turned out to be wrong."""
         if self._record is not None and self._record.probe_key is not None:
             from . import remembered
 

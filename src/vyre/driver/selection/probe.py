@@ -1,4 +1,4 @@
-"""What did a backend's probe learn? Whether it would open, and its devices, kept so that choosing loads no library."""
+"""The result of a backend's probe: whether it would open, and its devices; kept so that choosing loads no library."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Probe:
 
 
 def recall_probe(name: str, key: str) -> Probe | None:
-    """What was learned under exactly this key; a refusal, less than a day ago."""
+    """The probe kept under exactly this key; a refusal only for a day."""
     record = recall(name, key)
     try:
         return None if record is None else _probe(**record)
@@ -36,7 +36,7 @@ def recall_probe(name: str, key: str) -> Probe | None:
 
 
 def remember_probe(name: str, key: str, probe: Probe) -> None:
-    """Keep it. What was found stays as long as its key: a device that is gone makes it forgotten when it is opened."""
+    """Keep it. Devices stay as long as their key; opening one that is gone makes the process forget them."""
     record = {"unavailable": probe.unavailable, "devices": [asdict(d) for d in probe.devices]}
     remember(name, key, record, for_s=None if probe.unavailable is None else REFUSAL_S)
 

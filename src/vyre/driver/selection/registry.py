@@ -233,7 +233,7 @@ def locate(name: str) -> tuple[str, DeviceInfo]:
     listing = _listing(id)
     known = listing.devices()
     if not known:
-        listing.open(device)  # which says why there is none
+        listing.open(device)  # which raises, and says why there is none
     return id, known[0] if device is None and known else listing.find("0" if device is None else device)
 
 

@@ -1,4 +1,4 @@
-"""What was learned of this machine last time? Small records on disk, so that no process learns it again.
+"""Facts about this machine from earlier processes: small records on disk, so that no process learns them again.
 
 One file per record under the cache directory, which ends in a check of its bytes. A file that is damaged, old, too
 large, of another version or in a directory that others can write to is as good as none: nothing here ever fails.
@@ -17,7 +17,7 @@ from ..settings.folders import cache_dir, why_not_ours
 SCHEMA = 2
 MAX_BYTES = 64 * 1024
 REFUSAL_S = 24 * 3600.0
-"""How long a refusal is worth remembering: what was in the way may be gone without a trace in the key."""
+"""How long a refusal is remembered: its cause may be gone without a trace in the key."""
 
 
 def recall(name: str, key: str) -> dict[str, Any] | None:
@@ -58,7 +58,7 @@ def remember(name: str, key: str, record: dict[str, Any], *, for_s: float | None
 
 
 def forget(name: str) -> None:
-    """Drop what is remembered: it turned out to be wrong."""
+    """Drop a record that turned out to be wrong."""
     try:
         if (folder := _folder()) is not None:
             (folder / f"{name}.json").unlink(missing_ok=True)

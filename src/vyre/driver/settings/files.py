@@ -45,7 +45,7 @@ class Problem(NamedTuple):
 
 
 class Files(NamedTuple):
-    """What the files set, each with the path of its file; which of them are obeyed, and what is wrong with them."""
+    """The settings of the files, each with the path of its file; which files are obeyed, and their problems."""
 
     state: tuple[_Seen, ...] | None = None
     values: Mapping[str, Any] = {}
@@ -63,7 +63,7 @@ UNREAD = Files()
 
 
 def look(before: Files, parse: Parse) -> Files:
-    """What the files say now; `before` itself where they are as they were."""
+    """The settings of the files now; `before` itself where no file has changed."""
     project, user = project_candidates(), user_path()
     state = tuple(seen for path in (*project, user) if (seen := _seen(path)) is not None)
     if state == before.state:
@@ -167,7 +167,7 @@ _MAKE_IT_YOURS = "let it belong to this user and be written by no other (chmod g
 
 
 def _open(path: str, flags: int) -> int:
-    """Does not wait for the other end of a pipe that took the place of the file."""
+    """Open without waiting for the other end of a pipe that took the place of the file."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 

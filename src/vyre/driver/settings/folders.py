@@ -11,7 +11,7 @@ from .knobs import CACHE_DIR
 
 
 def cache_dir() -> Path:
-    """Where vyre keeps what it can do without: the setting `cache_dir`, else the platform's place."""
+    """The folder for files that vyre can make again: the setting `cache_dir`, else the platform's place."""
     if given := CACHE_DIR.value():
         return Path(given)
     if sys.platform == "linux" and "ANDROID_ROOT" not in os.environ:

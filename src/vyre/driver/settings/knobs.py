@@ -4,7 +4,7 @@ An argument of a call wins over `with vyre.config(...)`, that over an environmen
 (`vyre.toml`, or `[tool.vyre]` of `pyproject.toml`), that over the user's file, and that over the default. Arguments,
 `config()` and variables are read at every call; files when one is first needed, and again once they have changed, which
 is looked for at most once in `LOOK_EVERY_S` seconds, so that a warm call stays cheap. A mistake in an argument or a
-variable is an error; one in a file is logged once, and what it spoils is not set.
+variable is an error; one in a file is logged once, and its setting is not set.
 
 A backend declares knobs of its own in its registration; their names begin with its id: `cpu_threads`.
 """
@@ -30,7 +30,7 @@ LOOK_EVERY_S = 1.0
 
 
 class Kind(Generic[T]):
-    """What a knob holds. `parse` gives None for a text, or a value of `types`, that means nothing."""
+    """The type of a knob. `parse` gives None for a text, or a value of `types`, that it cannot read."""
 
     __slots__ = ("blank_is_unset", "complaint", "fix", "parse", "types", "wants", "word")
 
@@ -160,7 +160,7 @@ SHARE = Kind(
 
 
 class Setting(NamedTuple):
-    """What holds here and now. `origin` is `config()`, a variable, the path of a file, or `default`."""
+    """The value that holds here and now. `origin` is `config()`, a variable, the path of a file, or `default`."""
 
     knob: Knob[Any]
     value: Any
@@ -197,7 +197,7 @@ class Knob(Generic[T]):
         return f"<knob {self.name}>"
 
     def value(self) -> T:
-        """What holds here and now."""
+        """The value that holds here and now."""
         value: T = self.setting().value
         return value
 
@@ -217,7 +217,7 @@ class Knob(Generic[T]):
         return Setting(self, self.default, DEFAULT)
 
     def peek(self) -> object:
-        """Something that changes whenever `value()` may: for keys of what depends on it. None where nothing is set.
+        """An object that changes whenever `value()` may: part of a key. None where nothing is set.
 
         This is on the way of every warm call.
         """
@@ -370,7 +370,7 @@ def unknown(name: str, where: str, error: type[VyreError] = ArgumentValueError) 
 
 
 class Here:
-    """What the `config()` blocks around this code set, all together; what the last of them set, and what was before."""
+    """The settings of all `config()` blocks around this code; those of the last one; and the state before it."""
 
     __slots__ = ("last", "outer", "values")
 
@@ -429,7 +429,7 @@ _this_thread = threading.local()
 
 
 def refresh() -> None:
-    """Look at the files now, and log what is wrong with them."""
+    """Look at the files now, and log their problems."""
     for problem in _look():
         if _is_new(problem):
             import logging
@@ -438,21 +438,21 @@ def refresh() -> None:
 
 
 def files() -> Files:
-    """The files that are obeyed, and what is wrong with them. The caller tells that, so it is not logged."""
+    """The files that are obeyed, and their problems. The caller reports those, so they are not logged."""
     for problem in _look():
         _is_new(problem)
     return _files
 
 
 def _look() -> tuple[Problem, ...]:
-    """What is wrong with the files, looked at now. There is no lock: threads that need the first look each take it."""
+    """The problems of the files now. It takes no lock: threads that need the first look each take it."""
     global _files, _found, _next_look, _backends
     if getattr(_this_thread, "looks", False):
         return ()  # a backend, loaded for the knob that a file names, asks for a setting
     _this_thread.looks = True
     try:
         if _files is not UNREAD:
-            _next_look = _clock() + LOOK_EVERY_S  # meanwhile the others go on with what is known
+            _next_look = _clock() + LOOK_EVERY_S  # meanwhile other threads go on with the known settings
         backends = above.generation()
         files = look(_files if backends == _backends else UNREAD, _from_file)
         _files, _found, _backends = files, files.values, backends

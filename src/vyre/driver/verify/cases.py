@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 ReferenceExecutor: TypeAlias = "Callable[[Program, Sequence[Buffer], DispatchConfig], OutputBuffers]"
-"""What says which outputs are right; the `dispatch` of a backend is one."""
+"""A function that gives the right outputs; the `dispatch` of a backend is one."""
 _WHAT = {
     "count": "the number of outputs",
     "length": "the length of an output",
@@ -40,7 +40,7 @@ _WHAT = {
 
 @dataclass(frozen=True, slots=True)
 class DivergenceEvent:
-    """All there is to know about outputs that differ; inputs and outputs are copies."""
+    """Everything known about outputs that differ; inputs and outputs are copies."""
 
     case_label: str
     program_fingerprint: str
@@ -166,7 +166,7 @@ def _trap_or_not(side: tuple[bytes, ...] | Trap) -> str:
 
 
 def in_words(error: Exception) -> str:
-    """What an error says, without its fix."""
+    """The message of an error, without its fix."""
     return error.message if isinstance(error, VyreError) else f"{type(error).__name__}: {error}"
 
 
@@ -229,7 +229,7 @@ class ConformanceMatrix:
 
 @dataclass(frozen=True, slots=True)
 class ConformanceReport:
-    """What came of all cases; `worst_ulps` is how far apart floats were that a budget let pass."""
+    """The results of all cases; `worst_ulps` is how far apart floats were that a budget let pass."""
 
     cases: int
     errors: tuple[ConformanceError, ...]

@@ -102,7 +102,7 @@ def compare_outputs(
 
 
 def arrangement(compare: Compare) -> Arrange | None:
-    """What to do to both sides before they are compared; None compares them as they are."""
+    """The function applied to both sides before they are compared; None compares them as they are."""
     if callable(compare):
         return compare
     if compare not in _ARRANGEMENTS:

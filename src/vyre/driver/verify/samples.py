@@ -1,7 +1,7 @@
-"""One shadow: which dispatches are sampled, what of them is kept, what the reference makes of it, and what was seen.
+"""One shadow: which dispatches are sampled, what it keeps of them, how the reference judges them, and the counts.
 
 Outputs that differ are a divergence. Everything else that keeps a dispatch from being checked is a skip: it is counted
-by its reason, and logged once. A program whose results a schedule might change is judged by what it did with this data:
+by its reason, and logged once. A program whose results a schedule might change is judged on this data:
 where the reference finds no race and no order that shows, bytes are compared. Where it cannot tell, they are compared
 too, and only a difference is a skip.
 
@@ -85,9 +85,9 @@ JUDGED_FIRST, JUDGED = 1 << 14, 1 << 18
 A step is one statement of one invocation; the larger number takes seconds, and memory of the order of 100 MB.
 """
 OnDivergence: TypeAlias = "str | Callable[[ConformanceError], None]"
-"""`raise`, `log`, or what to call with the error."""
+"""`raise`, `log`, or a function to call with the error."""
 _Taken: TypeAlias = "tuple[tuple[bytes, ...], DispatchConfig, PlannedDispatch, Callable[[], object]]"
-"""What a sample begins with."""
+"""Inputs, config, plan and `put_back` of a sample."""
 T = TypeVar("T")
 _KEPT_PROOFS = 1024
 _KEPT_NOTES = 4096
@@ -100,7 +100,7 @@ _noted: dict[tuple[str, str, str], None] = {}
 
 
 class Shadow:
-    """What the outputs of one program are held against, how often, and what was seen so far.
+    """Checks outputs of one program against a reference, and counts the results.
 
     The first dispatch is sampled and then, evenly, as many as `sample_rate` says. `samples` were compared, and `skips`
     says how many could not be, by reason: `order`, `cost`, `memory`, `refused`, `failed`.
@@ -116,7 +116,7 @@ class Shadow:
         on_divergence: OnDivergence | None = None,
         compare: Compare = "bytes",
     ) -> None:
-        """`backend` is the id of what is checked. By default a share of 1 raises, and a smaller one logs."""
+        """`backend` is the id of the checked backend. By default a share of 1 raises, and a smaller one logs."""
         self._share = _share(sample_rate)
         if on_divergence is None:
             on_divergence = "raise" if self._share == 1 else "log"
@@ -182,7 +182,7 @@ class Shadow:
     def sample(
         self, inputs: Sequence[Buffer], config: DispatchConfig, out: Sequence[Buffer] | None = None
     ) -> Sample | None:
-        """What to hand the outputs of a dispatch to, or None when it is not this one's turn."""
+        """The sample that checks the outputs of a dispatch, or None when it is not this one's turn."""
         given: tuple[object, object] = inputs, () if out is None else out
         if not self._is_due() or not all(isinstance(g, Sequence) for g in given):
             return None  # looking at an iterator would use it up; the dispatch refuses it
@@ -196,7 +196,7 @@ class Shadow:
         return self._taken(config, taken)
 
     def _undo(self, out: Sequence[Buffer] | None) -> Callable[[], object]:
-        """What makes the caller's buffers what they are now."""
+        """A function that restores the caller's buffers to their present bytes."""
         if out is None or not self._may_raise:
             return _nothing
         targets, before = list(out), [bytearray(b) for b in copied(out)]
@@ -217,7 +217,7 @@ class Shadow:
     def _taken(self, config: DispatchConfig, take: Callable[[], _Taken]) -> Sample:
         try:
             return Sample(self, config, *take())
-        except Exception as e:  # a dispatch that fails as well says what is wrong; else this one cannot be checked
+        except Exception as e:  # if the dispatch fails too, its error says why; else it cannot be checked
             return Sample(self, config, problem=e)
 
     def _resident_inputs(self, before: _Overwritten, backend: VyreBackend, config: DispatchConfig) -> _Taken:
@@ -252,7 +252,7 @@ class Shadow:
         return inputs, wanted, plan, before.put_back
 
     def _require_affordable(self, plan: PlannedDispatch) -> None:
-        """What took too long once is not tried again, nor is anything larger."""
+        """Raise for a dispatch as large as one that took too long before, or larger."""
         if _invocations(plan) >= self._too_many:
             raise DeadlineExceeded(f"{self.claim.reference} ran out of time over as few invocations", fix=_COST_FIX)
 
@@ -272,7 +272,7 @@ class Shadow:
     # -- after it
 
     def check(self, sample: Sample, found: OutputBuffers | Trap) -> None:
-        """Hold what came of a dispatch against the reference, and react."""
+        """Compare the outputs of a dispatch with the reference, and react."""
         begun = time.perf_counter_ns()
         error: Diverged | None = None
         skipped: Exception | None = None
@@ -334,7 +334,7 @@ class Shadow:
             )
 
     def _judged(self, sample: Sample, until: float, max_steps: int) -> Exploration:
-        """What the program does with this data; raises where the order shows in it."""
+        """The exploration of the program on this data; raises where the order shows."""
         inputs, wanted, plan = sample.required
         explore: Callable[..., Exploration] | None = getattr(
             getattr(self.reference, "native", self.reference), "explore", None
@@ -388,7 +388,7 @@ class Shadow:
 
 
 def _wanted(config: DispatchConfig) -> DispatchConfig:
-    """What the reference is asked for. Dispatches are counted by label, and its own are not the caller's."""
+    """The config of the reference. Dispatches are counted by label, and its own are not the caller's."""
     return config.for_reference().with_(label=None)
 
 
@@ -470,14 +470,14 @@ class Sample:
 
     @property
     def required(self) -> tuple[tuple[bytes, ...], DispatchConfig, PlannedDispatch]:
-        """What the reference needs; raises the problem where there is one."""
+        """Inputs, config and plan for the reference; raises the problem where there is one."""
         if self.problem is not None:
             raise self.problem
         assert self.plan is not None
         return self.inputs, self.wanted, self.plan
 
     def checked(self, run: Callable[[], T], outputs: Callable[[T], OutputBuffers]) -> T:
-        """What `run` gives, after what came of it was checked: `outputs` of it, or that it trapped."""
+        """The result of `run`, after a check of its `outputs`, or of its trap."""
         result = self._of(run)
         try:
             found: OutputBuffers = outputs(result)
@@ -505,7 +505,7 @@ class Sample:
         self.shadow.check(self, found)
 
     def downloaded(self, kept: Sequence[ResidentHandle], backend: VyreBackend) -> OutputBuffers:
-        """What the host would have seen of outputs that stay on the device."""
+        """The bytes that the host would have seen of outputs that stay on the device."""
         if self.plan is None:
             return []
         ranges = []

@@ -5,7 +5,7 @@ gets the outputs of the main pipeline; the reference works on a copy of the inpu
 decided, in the thread that asks for the outputs and for at most `shadow_timeout` seconds.
 
 The setting is a share from 0 to 1, followed by `unordered` or `log` where that is wanted: `VYRE_SHADOW=0.01,log`. Every
-dispatch reads it; shares are counted by pipeline and config. A share of 1 raises what differs; a smaller one, or `log`,
+dispatch reads it; shares are counted by pipeline and config. A share of 1 raises a difference; a smaller one, or `log`,
 logs it, and then no dispatch ever fails because of its shadow.
 """
 
@@ -80,7 +80,7 @@ class ShadowedPipeline(CompiledPipeline):
     """The main pipeline, with a reference that computes its dispatches again.
 
     With the defaults every dispatch is checked and a difference raises; with a share below 1 it is logged, unless
-    `on_divergence` asks for something else. `shadow` counts, and keeps what was seen. Closing it closes both.
+    `on_divergence` asks for something else. `shadow` counts, and keeps the latest divergences. Closing it closes both.
     """
 
     def __init__(
@@ -208,7 +208,7 @@ class _NoReference(CompiledPipeline):
 
 
 def shadow_from_env(backend: VyreBackend, program: Program) -> Shadow | None:
-    """The shadow that the setting asks for. Oracles have none: they are what others are held against."""
+    """The shadow that the setting asks for. Oracles have none: other backends are compared with them."""
     settings = _settings()
     if not settings:
         return None
@@ -233,11 +233,11 @@ def _compiled(oracle: VyreBackend, program: Program) -> CompiledPipeline:
 
 
 def _settings() -> dict[str, Any]:
-    """Arguments of a shadow; none where there shall be none."""
+    """Arguments of a shadow; empty where the setting asks for none."""
     asked = SHADOW.value()
     if not asked.rate:
         return {}
-    SHADOW_TIMEOUT.value()  # a mistake in it is said now, and not in place of every check
+    SHADOW_TIMEOUT.value()  # a mistake in it raises now, and not in place of every check
     settings: dict[str, Any] = {"sample_rate": asked.rate}
     for word in asked.words:
         settings |= _WORDS[word]

@@ -1,4 +1,4 @@
-"""What is counted of a program, and what it needs of a backend."""
+"""The counts of a program, and its requirements of a backend."""
 
 from __future__ import annotations
 

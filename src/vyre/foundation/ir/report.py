@@ -1,4 +1,4 @@
-"""What the validator says, and what it is told: findings, capabilities, limits."""
+"""Results and arguments of the validator: findings, capabilities, limits."""
 
 from __future__ import annotations
 

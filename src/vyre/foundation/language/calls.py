@@ -45,7 +45,7 @@ from .values import Const, Frame, Nothing, Number, Outside, Result, Scalar, Type
 
 
 class CallCompiler(ExpressionCompiler):
-    """Compiles calls and tables; what a helper's statements mean is left to the compiler of statements."""
+    """Compiles calls and tables; the compiler of statements compiles a helper's."""
 
     def __init__(self, builder: Builder, frame: Frame) -> None:
         super().__init__(builder, frame)
@@ -60,7 +60,7 @@ class CallCompiler(ExpressionCompiler):
         return value if number is None else Const(number)
 
     def known_number(self, value: Scalar) -> Number | None:
-        """What a value will be, if only whole numbers known while compiling and names for such are part of it."""
+        """The number that a value will be, if it is made of whole numbers known while compiling, and names of such."""
         if isinstance(value, Const):
             return value.value
 

@@ -111,7 +111,7 @@ ANNOTATIONS: dict[str, object] = {
     "In": In, "Out": Out, "InOut": InOut, "Uniform": Uniform, "const": const, "bool_": bool_,
     **{t.name: t for t in SIMPLE.values() if t.live and t != bool_},
 }  # fmt: skip
-"""What annotations mean whose text is evaluated where the names of their surroundings are gone."""
+"""Names for annotations whose text is evaluated after the names of their surroundings are gone."""
 
 
 # ---- functions ------------------------------------------------------------------------------------------------------

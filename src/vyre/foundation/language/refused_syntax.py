@@ -75,14 +75,14 @@ FOREIGN_TYPES: dict[str, str] = {
     "uint64": "u64", "float16": "f16", "float32": "f32", "float64": "f64", "bool_": "bool_", "int": "i32",
     "float": "f32",
 }  # fmt: skip
-"""What others call our types."""
+"""Names of our types in other libraries."""
 FOREIGN_FUNCTIONS: dict[str, str] = {
     "isnan": "is_nan", "isinf": "is_inf", "isfinite": "is_finite", "where": "select", "rint": "round", "fabs": "abs",
     "absolute": "abs", "maximum": "max", "minimum": "min", "fmax": "max", "fmin": "min", "arcsin": "asin",
     "arccos": "acos", "arctan": "atan", "arctan2": "atan2", "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh",
     "power": "pow", "frexp": "frexp_mantissa", "bitwise_count": "popcount",
 }  # fmt: skip
-"""What others call our functions."""
+"""Names of our functions in other libraries."""
 _PIXEL = "compute one index: x[row * width + column]"
 _ONE = "a kernel says what one invocation does: use gid.x for its place"
 _AHEAD = "compute it before the kernel, and pass numbers or an array"
@@ -154,7 +154,7 @@ FOREIGN_FIXES: dict[str, str] = {
     "time": "measure around the call; a kernel sees no clock",
     "sleep": "leave it out; a kernel sees no clock",
 }  # fmt: skip
-"""What others have and kernels do not, under the name that people write, and what to write instead."""
+"""Features of other libraries that kernels lack, by the name that people write, and what to write instead."""
 BUFFER_FIXES: dict[str, str] = {
     "shape": "use len(x); buffers are flat, so pass the width as a parameter: width: u32",
     "ndim": "buffers are flat: pass the width as a parameter and index x[row * width + column]",
@@ -171,7 +171,7 @@ BUFFER_FIXES: dict[str, str] = {
     "sort": "sort before the kernel with np.sort, or swap elements in a for loop",
     "item": "index one element: x[0]", "tolist": "index one element: x[i]",
 }  # fmt: skip
-"""What arrays have and buffers do not."""
+"""Features of arrays that buffers lack."""
 
 
 def foreign_fix(dotted: str) -> str | None:

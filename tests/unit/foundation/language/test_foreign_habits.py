@@ -138,7 +138,7 @@ KERNELS = [
     ("def k(x, out):\n    i = cuda.grid(1)\n    out[i] = x[i]",
      1, "x", "`x` has no annotation", "x: In[f32], or x: f32 for a number"),
     ("def k(x: np.ndarray, out: np.ndarray):\n    out[gid.x] = x[gid.x]",
-     1, "np.ndarray", "no type of kernels", "In[f32], Out[f32], InOut[f32] for a buffer"),
+     1, "np.ndarray", "not a type of kernels", "In[f32], Out[f32], InOut[f32] for a buffer"),
     ("def k(x: 'In[float]', out: Out[f32]):\n    out[gid.x] = x[gid.x]",
      1, "'In[float]'", "does not name an element type", "write In[f32], or In[f32, 4]"),
     ("def k(x: 'In[np.int64]', out: Out[f32]):\n    pass",
