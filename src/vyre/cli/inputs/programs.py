@@ -431,7 +431,7 @@ def _from_file(name: str, text: str, element: DataType, *, scalar: bool) -> Arra
         if begin.startswith(_NPY):
             return _load_npy(path)
         if path.suffix in (".npy", ".npz") or begin.startswith(_ZIP):
-            what = "an archive of arrays" if begin.startswith(_ZIP) else "no array file"
+            what = "an archive of arrays" if begin.startswith(_ZIP) else "not an array file"
             raise ArgumentValueError(
                 f"{text} is {what}", fix=f"write one array: np.save({path.stem + '.npy'!r}, array)"
             )
