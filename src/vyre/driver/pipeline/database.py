@@ -243,7 +243,7 @@ class Database:
         until = time.monotonic() + FORK_WAIT_S
         while self._held and self._busy and self._lock.wait(max(0.0, until - time.monotonic())):
             pass
-        if not self._busy:
+        if self._held and not self._busy:
             for connection in self._idle:
                 connection.close()
             self._idle.clear()
@@ -255,7 +255,7 @@ class Database:
         if not child:
             return
         self._lock = threading.Condition(threading.Lock())  # threads that used the old one are not here
-        if self._busy:
+        if self._busy or self._idle:
             self._left = self._busy, self._idle
             self._busy, self._idle = {}, []
 

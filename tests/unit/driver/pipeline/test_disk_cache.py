@@ -792,6 +792,17 @@ def test_a_process_forked_while_the_cache_was_in_use_does_without_it(store, monk
 
 @needs_fork
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_process_forked_while_the_pool_was_locked_touches_nothing_of_it(store, folder, monkeypatch):
+    monkeypatch.setattr(databases, "FORK_WAIT_S", 0.05)
+    store.save(key(), b"code")
+    with store.database()._lock:
+        assert forked(lambda: (store.load(key()), store.counts["errors"])) == "(None, 1)"
+        assert len(store.database()._idle) == 1  # whose it was
+    assert store.load(key()) == b"code"
+
+
+@needs_fork
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_program_is_loaded_by_a_forked_process_that_opens_its_own_backend(on_disk):
     first = vyre.acquire("cpu")
     assert compile_with_telemetry(first, cached_kernels.program(5)).tier == "compiled"
