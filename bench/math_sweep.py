@@ -185,7 +185,8 @@ def document() -> str:
         on = ", ".join(backend for backend, other in best if other["bits"] == row["bits"])
         share = f"{100 * row['correctly_rounded']:.2f} %"
         size = f"2^{most.bit_length() - 1}" if most & most - 1 == 0 else f"{most:,}"
-        at = ", ".join(f"{x:.9g}" for x in (row["at"] if isinstance(row["at"], list) else [row["at"]]))
+        place = row["at"] if isinstance(row["at"], list) else [row["at"]]
+        at = ", ".join(f"{x:.9g}" for x in place) if row["max_ulp"] else ""
         rows.append(f"| `{name}` | {main} | {rare or ''} | {row['max_ulp']:.3f} | {at} | {share} | {size} | {on} |")
     return text.replace("TABLE\n", "\n".join(rows) + "\n")
 
