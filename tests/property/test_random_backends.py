@@ -270,7 +270,7 @@ def test_every_cast_on_edges(backend, name):
 @pytest.mark.parametrize("op", [*FUNCTIONS, *OF_TWO], ids=lambda op: op.text)
 def test_every_function_of_the_math_library_on_edges(backend, op):
     of_two = BinOp(op, A, Cast(i32, B) if op.rule == "scale" else B) if op in OF_TWO else None
-    values = [of_two] if of_two else [UnOp(op, A), UnOp(op, A * B)]
+    values = [of_two] if of_two is not None else [UnOp(op, A), UnOp(op, A * B)]
     case = with_edges(f32, [(i32 if op.rule == "exponent" else f32, value) for value in values])
     assert agrees(backend, case, random.Random(op.text), op.text, ("dispatch",))
 

@@ -178,7 +178,7 @@ def test_random_programs_give_the_bytes_of_the_reference(environment, first):
         import json, random
         import vyre
         from vyre.backends.reference import run
-        from vyre.conform.generate import random_program
+        from vyre.conform.programs.random import random_program
         from vyre.driver.admission.program import why_not
         words = {{"wide": False}}
         claimed = [words, {{"floats": False}}, {{**words, "max_statements": 24}}] * 3
