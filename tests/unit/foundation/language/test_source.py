@@ -51,7 +51,8 @@ def test_a_file_that_is_the_standard_input_has_its_text(tmp_path, options):
     script = tmp_path / "script"
     script.write_text(PROGRAM)
     with script.open() as file:
-        assert GAVE in python(*options, input=None, stdin=file).stdout
+        own = os.environ | {"HOME": str(tmp_path)}  # an interactive Python writes its history there
+        assert GAVE in python(*options, input=None, stdin=file, env=own).stdout
 
 
 def test_what_came_through_a_pipe_is_gone_and_the_error_says_what_to_do():
