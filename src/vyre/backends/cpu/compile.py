@@ -32,7 +32,7 @@ def compile_object(text: str) -> bytes:
         try:
             module.verify()
             if size <= _THOROUGH:
-                _optimize(module)
+                optimize(module)
             found: bytes = machine.emit_object(module)
         finally:
             module.close()
@@ -45,7 +45,7 @@ def compile_object(text: str) -> bytes:
     return found
 
 
-def _optimize(module: Any) -> None:
+def optimize(module: Any) -> None:
     """Function by function: what the compiler does for whole modules doubles the time and gains nothing here."""
     llvm = library()
     with llvm.create_pass_builder(_machine(2), _tuning()) as builder:

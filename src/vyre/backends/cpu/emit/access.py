@@ -285,13 +285,23 @@ def _last(e: LaneValues, vector: str, dtype: str, mask: str | None) -> str:
     """The value of the last active lane."""
     if e.width == 1:
         return vector
-    lane = str(e.width - 1)
-    if mask is not None:
-        t = f"i{e.width}"
-        zeros = e.w.call(t, f"llvm.ctlz.{t}", (t, e.bits(mask)), ("i1", "false"))
-        last = e.w.new(f"sub {t} {e.width - 1}, {zeros}")
-        lane = last if t == "i32" else e.w.new(f"{'zext' if e.width < 32 else 'trunc'} {t} {last} to i32")
+    lane = str(e.width - 1) if mask is None else _active_lane(e, mask, last=True)
     return e.w.new(f"extractelement {ty(dtype, e.width)} {vector}, i32 {lane}")
+
+
+def _active_lane(e: LaneValues, mask: str, *, last: bool) -> str:
+    """The number of the first or last active lane, of one at least; always that of some lane.
+
+    LLVM may take an element before the test that a lane is active, with no lane active and no number that it counts.
+    What it takes then is not used, but `freeze` and the mask keep its load within the vector: without them LLVM 22
+    loads from anywhere above the stack on processors where it counts with `bsr`.
+    """
+    t = f"i{e.width}"
+    lane = e.w.call(t, f"llvm.{'ctlz' if last else 'cttz'}.{t}", (t, e.bits(mask)), ("i1", "true"))
+    if last:
+        lane = e.w.new(f"sub {t} {e.width - 1}, {lane}")
+    lane = e.w.new(f"and {t} {e.w.new(f'freeze {t} {lane}')}, {e.width - 1}")
+    return lane if t == "i32" else e.w.new(f"{'zext' if e.width < 32 else 'trunc'} {t} {lane} to i32")
 
 
 # ---- atomics --------------------------------------------------------------------------------------------------------
@@ -436,11 +446,7 @@ def trap(e: LaneValues, ins: Ins) -> None:
     w = e.w
     mask = e.mask if e.variance.block > 1 else None
     with _only_if(e, [] if mask is None else [e.any(mask)]):
-        lane = ""
-        if mask is not None:
-            t = f"i{e.width}"
-            first = w.call(t, f"llvm.cttz.{t}", (t, e.bits(mask[0])), ("i1", "true"))
-            lane = first if t == "i32" else w.new(f"{'zext' if e.width < 32 else 'trunc'} {t} {first} to i32")
+        lane = "" if mask is None else _active_lane(e, mask[0], last=False)
         words = []
         for val in (e.value(ins.args[0]), *(e.id("gid", axis) for axis in range(3))):
             words.append(_of_lane(e, val, lane))
