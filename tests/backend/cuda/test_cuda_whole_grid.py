@@ -142,7 +142,7 @@ def test_a_grid_that_does_not_run_at_once_is_split_unless_it_must_not_be(monkeyp
         assert [bytes(o) for o in pipe.dispatch([a, b])] == wanted
         assert counters()["split_dispatches"] - before == splits
         monkeypatch.undo()
-        guard.life.pipelines.clear()
+        guard.device_state.pipelines.clear()
     assert "launch: cooperative" in str(pipelines.compile(guard, relay()).explain([a, b]))
     guard.shutdown()
 

@@ -129,7 +129,7 @@ class DriverPipeline(CompiledPipeline):
                         raise route.broken(f"it returned {type(pending).__name__}", "return a PendingDispatch")
                     handle = RoutePending(pending, route, held, sizes)
                     if not pending.is_ready():
-                        route.life.watch(handle)
+                        route.device_state.watch(handle)
             return handle
 
         sample = route.sample(inputs, out)
@@ -203,7 +203,7 @@ class DriverPipeline(CompiledPipeline):
 
     def _open(self, config: DispatchConfig) -> Route:
         if self.backend.pipelines.epoch != self._entry.epoch:
-            raise self.backend.life.refusal(pipeline=self.id)  # also where other code would have to be compiled
+            raise self.backend.device_state.refusal(pipeline=self.id)  # also where other code would have to be compiled
         admit(self.program, self.backend, config)
         entry = self._find(config)
         if entry is not self._entry:
