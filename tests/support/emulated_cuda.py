@@ -16,7 +16,7 @@ from vyre.runtime.backend import OffloadBackend
 from vyre.runtime.compiled import OPS
 from vyre.runtime.device import Batch, Built, Device, Ticket
 
-from .batched_round import ByBatch
+from .batched_small_dispatch import ByBatch
 from .cuda_host import Code
 
 MOST_THREADS = 2048
@@ -50,7 +50,7 @@ class EmulatedCuda(OffloadBackend, contract=1):
 
 
 class _Device(Device):
-    launch_costs, round_costs = CudaDevice.launch_costs, CudaDevice.round_costs
+    launch_costs, small_dispatch_costs = CudaDevice.launch_costs, CudaDevice.small_dispatch_costs
 
     def __init__(self, backend):
         self.backend = backend
@@ -78,7 +78,7 @@ class _Device(Device):
     def batch(self, *, timed=False, ahead=False, seconds=None):
         return _Batch()
 
-    def round(self, code, slots, lengths, launches):
+    def small_dispatch(self, code, slots, lengths, launches):
         return ByBatch(self, code, slots, lengths, launches)
 
     def lost(self):

@@ -32,8 +32,8 @@ from .memory_pool import MemoryPool
 from .pipeline import OffloadPipeline, WorkPending
 from .resident import Residents, run_steps
 
-MAX_ROUNDS = 64
-"""Rounds that a device keeps; a dispatch that loses its own may get another."""
+MAX_SMALL_DISPATCHES = 64
+"""Recordings of small dispatches that a device keeps; a dispatch that loses its own may get another."""
 
 
 class Session:
@@ -61,11 +61,11 @@ class Session:
         return self.device.lost()
 
     def keep(self, planned: Any) -> None:
-        """A dispatch has got a `Round`; the one that got its own longest ago loses it."""
+        """A dispatch was recorded as a `SmallDispatch`; the one that was recorded longest ago loses its recording."""
         with self._lock:
             alive = [ref for ref in self._repeated if ref() is not None]
             alive.append(weakref.ref(planned))
-            spare, self._repeated = alive[:-MAX_ROUNDS], alive[-MAX_ROUNDS:]
+            spare, self._repeated = alive[:-MAX_SMALL_DISPATCHES], alive[-MAX_SMALL_DISPATCHES:]
         for oldest in (ref() for ref in spare):
             if oldest is not None:
                 oldest.lose()

@@ -157,7 +157,7 @@ class Ticket(ABC):
         return None
 
 
-class Round(ABC):
+class SmallDispatch(ABC):
     """A small dispatch over host memory that can be repeated, each time when the one before has ended.
 
     `inputs` are the slots that are filled, in memory of the host that is written before `go`, and `outputs` those that
@@ -230,8 +230,8 @@ class Device(ABC):
     it, unless its batch is ahead."""
     launch_costs: LaunchCosts = LaunchCosts()
     """Of a launch over resident memory, by `ready`; recorded and repeated as one by `ready` and `sequence`."""
-    round_costs: LaunchCosts = LaunchCosts()
-    """Of a small dispatch over host memory, recorded and repeated as a `round`."""
+    small_dispatch_costs: LaunchCosts = LaunchCosts()
+    """Of a small dispatch over host memory, plain, and recorded by `small_dispatch`."""
 
     @abstractmethod
     def allocate(self, nbytes: int) -> Memory:
@@ -286,9 +286,9 @@ class Device(ABC):
 
         return go
 
-    def round(
+    def small_dispatch(
         self, code: Code, slots: Sequence[Slot], lengths: Sequence[int], launches: Sequence[tuple[Dims, Dims]]
-    ) -> Round | None:
+    ) -> SmallDispatch | None:
         """A dispatch over host memory as one, where that is faster: launches of (base, grid) over buffers by slot."""
         return None
 

@@ -31,7 +31,7 @@ from ..driver.policy.launch import NEVER, RECORDED, WHEN_REPEATED
 from ..errors import DeviceLost, VyreError
 from ..foundation.integers import round_up
 from ..foundation.ir.program import Program
-from .device import TRAP_BYTES, Built, Code, Device, Memory, Round, Slot, Ticket
+from .device import TRAP_BYTES, Built, Code, Device, Memory, Slot, SmallDispatch, Ticket
 from .native import NativePipeline
 from .resident import dispatch_over
 from .work import Shape, Work, plain, require_no_trap, settle, trap_words
@@ -51,8 +51,8 @@ class _Planned:
     """A dispatch over memory of the caller: the shape of its launches, and what goes to the device and comes back."""
 
     __slots__ = (
-        "__weakref__", "first", "inputs", "outputs", "plan", "reads", "recording", "repeats", "round", "runs", "shape",
-        "zeros",
+        "__weakref__", "first", "inputs", "outputs", "plan", "reads", "recording", "repeats", "runs", "shape",
+        "small_dispatch", "zeros",
     )  # fmt: skip
 
     def __init__(self, shape: Shape, plan: DispatchPlan) -> None:
@@ -64,7 +64,7 @@ class _Planned:
         """So far; below zero where the device has no faster way."""
         self.repeats: list[_Repeat] = []
         """The faster way, unless a thread has taken it or there is none."""
-        self.round: weakref.ref[Round] | None = None
+        self.small_dispatch: weakref.ref[SmallDispatch] | None = None
         """That of the faster way, wherever it is."""
         bound = list(enumerate(shape.bound))
         self.inputs = [(slot, b.input_index) for slot, b in bound if b.input_index is not None and b.nbytes]
@@ -82,7 +82,7 @@ class _Planned:
 
     @property
     def is_recorded(self) -> bool:
-        return self.round is not None and self.round() is not None
+        return self.small_dispatch is not None and self.small_dispatch() is not None
 
     def take(self, session: Session) -> _Repeat | None:
         """The device's faster way, if there is one by now and no other thread uses it."""
@@ -107,7 +107,7 @@ class _Planned:
         if made is None:
             self._settle(Decision("recording", NEVER, "the device refused"))
             return None
-        self.runs, self.round = 0, weakref.ref(made.round)
+        self.runs, self.small_dispatch = 0, weakref.ref(made.small_dispatch)
         self._settle(_RECORDED)
         session.keep(self)
         return made
@@ -118,12 +118,12 @@ class _Planned:
 
     def give(self, repeat: _Repeat) -> None:
         """For the next one, unless it was lost meanwhile."""
-        if self.round is not None and self.round() is repeat.round:
+        if self.small_dispatch is not None and self.small_dispatch() is repeat.small_dispatch:
             self.repeats.append(repeat)
 
     def lose(self) -> None:
         """Have none, until it is worth one again."""
-        self.runs, self.round, self.recording = 0, None, self.shape.recording
+        self.runs, self.small_dispatch, self.recording = 0, None, self.shape.recording
         self.repeats.clear()
 
     def _prepared(self, device: Device) -> _Repeat | None:
@@ -133,7 +133,7 @@ class _Planned:
         if traps:
             slots.append(Slot(TRAP_BYTES, False, True, True))
         assert shape.parts is not None
-        made = device.round(shape.code, slots, shape.lengths, shape.parts * shape.iterations)
+        made = device.small_dispatch(shape.code, slots, shape.lengths, shape.parts * shape.iterations)
         if made is None:
             return None
         views = iter(made.outputs)
@@ -143,9 +143,9 @@ class _Planned:
 
 
 class _Repeat(NamedTuple):
-    """A round, and where a dispatch's inputs, by index, its outputs, and the words of its traps lie in it."""
+    """A small dispatch, and where a dispatch's inputs, by index, its outputs, and the words of its traps lie in it."""
 
-    round: Round
+    small_dispatch: SmallDispatch
     inputs: list[tuple[memoryview, int]]
     outputs: list[memoryview]
     traps: memoryview | None
@@ -320,7 +320,7 @@ class OffloadPipeline(NativePipeline[_Planned]):
             for view, index in repeat.inputs:
                 view[:] = plain(inputs[index])
             ended = False  # an error from here on may leave it running
-            settle(self.session, repeat.round.go())
+            settle(self.session, repeat.small_dispatch.go())
             ended = True
             if repeat.traps is not None:
                 require_no_trap(planned.shape.facts.traps, trap_words(repeat.traps))

@@ -96,7 +96,7 @@ class Shape:
             differs = "its workgroups wait for each other" if facts.whole else "the host looks for a deadline"
         on_host = memory == "host"
         self.recording = choose_recording(
-            device.round_costs if on_host else device.launch_costs,
+            device.small_dispatch_costs if on_host else device.launch_costs,
             copied_bytes=sum(b.nbytes for b in self.bound) if on_host else None,
             differs=differs,
         )
