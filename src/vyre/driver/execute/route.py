@@ -190,7 +190,7 @@ class Route:
         return run
 
     def _plan(self, branch: int, inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> _Planned:
-        """Check a new shape. A plan whose grid lies in memory is good for one call only."""
+        """Plan for lengths that are new. A plan whose grid lies in memory is good for one call only."""
         with named(self.config.label):
             for what, given in (("inputs", inputs), ("out", () if out is None else out)):
                 if not isinstance(given, Sequence):
