@@ -31,6 +31,7 @@ from ..driver.policy.launch import NEVER, RECORDED, WHEN_REPEATED
 from ..errors import DeviceLost, VyreError
 from ..foundation.integers import round_up
 from ..foundation.ir.program import Program
+from ..foundation.memo import keep
 from .device import TRAP_BYTES, Built, Code, Device, Memory, Slot, SmallDispatch, Ticket
 from .native import NativePipeline
 from .resident import dispatch_over
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
     from .backend import OffloadBackend, Session
 
-_MAX_RESIDENT = 64
+_MAX_RESIDENT_LENGTHS = 64
 """Combinations of lengths of resident memory that a pipeline remembers."""
 _NEVER = -sys.maxsize
 _RECORDED = Decision("recording", RECORDED, "one call copies its inputs, launches it and copies its results")
@@ -271,9 +272,7 @@ class OffloadPipeline(NativePipeline[_Planned]):
 
     def remember_launches(self, key: Any, launches: DeviceLaunches) -> None:
         """A resident dispatch of this config over memory of these lengths was planned."""
-        if len(self.resident_launches) >= _MAX_RESIDENT:
-            self.resident_launches.clear()
-        self.resident_launches[key] = launches
+        keep(self.resident_launches, key, launches, _MAX_RESIDENT_LENGTHS)
 
     def keep_launched(
         self,

@@ -517,6 +517,18 @@ def test_a_program_runs_over_resident_memory(backend):
     assert downloaded(backend, a) == (15 * arange(1000)).tobytes()
 
 
+def test_a_pipeline_that_remembers_many_lengths_of_resident_memory_forgets_the_oldest_only(own):
+    compiled = pipelines.compile(own, ADD)
+    for n in range(1, 66):
+        a, b = uploaded(own, arange(n)), uploaded(own, 7 * arange(n))
+        (out,) = compiled.dispatch_resident([a, b])
+        assert downloaded(own, out) == (8 * arange(n)).tobytes()
+        for handle in (a, b, out):
+            own.free_resident(handle)
+    lengths = [launches.lengths[0] for launches in compiled.native.resident_launches.values()]
+    assert lengths == list(range(2, 66))
+
+
 def test_outputs_that_nobody_gives_memory_for_are_allocated(backend):
     before = backend.metrics()["resident_bytes"]
     pipeline = pipelines.compile(backend, ADD)

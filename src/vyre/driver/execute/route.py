@@ -12,6 +12,7 @@ from operator import is_
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from ...errors import ArgumentTypeError, DeviceLost, DispatchFailed, VyreError
+from ...foundation.memo import keep
 from .. import above
 from ..contract.backend import VyreBackend
 from ..contract.pending import PendingDispatch
@@ -52,7 +53,7 @@ RunResident: TypeAlias = Callable[[Sequence[Resource]], list[ResidentHandle]]
 _Planned: TypeAlias = tuple[int, int, list[int], Run, Bound]
 """Bytes taken, bytes made, the length of each output, and the dispatch: as it is run, and in all ways."""
 T = TypeVar("T")
-_MAX_SHAPES = 1024
+_MAX_PLANS = 1024
 """Combinations of input lengths that a route remembers."""
 _RETURN_BUFFERS = "return a list of every output, each of exactly the planned length, or write into out and return it"
 
@@ -218,9 +219,7 @@ class Route:
         if not plan.indirect and (out is None or all(_is_buffer(b) for b in out)):
             key = lengths(inputs, out)
             if key is not None:
-                while len(self._plans) >= _MAX_SHAPES:
-                    self._plans.pop(next(iter(self._plans)), None)
-                self._plans[key] = planned
+                keep(self._plans, key, planned, _MAX_PLANS)
         return planned
 
     def _code(self, grid: Dims) -> CompiledPipeline:
