@@ -14,7 +14,7 @@ from vyre.driver.contract.capability import BackendCapability
 from vyre.driver.policy.geometry import choose_threads
 from vyre.runtime.backend import OffloadBackend
 from vyre.runtime.compiled import OPS
-from vyre.runtime.device import Batch, Built, Device, Ticket
+from vyre.runtime.device import Artifact, Batch, Device, Ticket
 
 from .batched_small_dispatch import ByBatch
 from .cuda_host import Code
@@ -46,7 +46,7 @@ class EmulatedCuda(OffloadBackend, contract=1):
     def build(self, device, program, *, poll, ulp_budget=0):
         kernel, code, _ = kernel_code(program, poll=poll)
         self.kernels[code.text] = kernel
-        return Built(code.text, b"", facts_of(kernel, code))
+        return Artifact(code.text, b"", facts_of(kernel, code))
 
 
 class _Device(Device):

@@ -32,7 +32,7 @@ from ..errors import DeviceLost, VyreError
 from ..foundation.integers import round_up
 from ..foundation.ir.program import Program
 from ..foundation.memo import keep
-from .device import TRAP_BYTES, Built, Code, Device, Memory, Slot, SmallDispatch, Ticket
+from .device import TRAP_BYTES, Artifact, Code, Device, Memory, Slot, SmallDispatch, Ticket
 from .native import NativePipeline
 from .resident import dispatch_over
 from .work import DeviceLaunches, Work, plain, require_no_trap, settle, trap_words
@@ -156,7 +156,7 @@ class OffloadPipeline(NativePipeline[_Planned]):
     """A program that a device has loaded."""
 
     def __init__(
-        self, backend: OffloadBackend, session: Session, program: Program, config: DispatchConfig, built: Built
+        self, backend: OffloadBackend, session: Session, program: Program, config: DispatchConfig, built: Artifact
     ) -> None:
         super().__init__(backend, program, config)
         self.backend, self.session, self.built = backend, session, built

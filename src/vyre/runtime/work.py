@@ -21,7 +21,7 @@ from ..driver.plan.launch import LaunchPlan
 from ..driver.policy.launch import choose_recording
 from ..errors import CooperativeResidencyExceeded, Trap, UnsupportedFeature, VyreError
 from ..lower.length_exprs import number
-from .device import TRAP_BYTES, Batch, Code, Device, Facts, Memory, Ticket
+from .device import TRAP_BYTES, Batch, Code, Device, LaunchFacts, Memory, Ticket
 from .memory_pool import Piece, piece_bytes
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class DeviceLaunches:
         backend: OffloadBackend,
         device: Device,
         code: Code,
-        facts: Facts,
+        facts: LaunchFacts,
         bindings: BindingPlan,
         launch: LaunchPlan,
         iterations: int = 1,
@@ -193,7 +193,7 @@ class Work:
         self.begun = time.monotonic() if begun is None else begun
         self._until = None if timeout is None else self.begun + timeout
         self._pieces: list[Piece] = []
-        self._traps: list[tuple[Facts, Memory]] = []
+        self._traps: list[tuple[LaunchFacts, Memory]] = []
         self._parts: list[Ticket] = []
         """What was sent off before the last batch, if it is timed."""
         self._recorded = 0

@@ -23,7 +23,7 @@ from ...driver.policy.decision import Decision
 from ...driver.policy.launch import LaunchCosts
 from ...errors import DeviceLost, DeviceOutOfMemory, KernelCompileFailed, VyreError
 from ...foundation.memo import keep
-from ...runtime.device import Built, Code, Command, Device, Launch, Memory, Slot, Ticket
+from ...runtime.device import Artifact, Code, Command, Device, Launch, Memory, Slot, Ticket
 from ...runtime.exits import skip_exit_handlers
 from .build import build
 from .devices import NOT_READY, Context, Found, context_of, contexts, library
@@ -159,7 +159,7 @@ class CudaDevice(Device):
                 self._live.remove(address)
                 self.cu.cuMemFreeAsync(address, self.stream)
 
-    def load(self, built: Built) -> Loaded:
+    def load(self, built: Artifact) -> Loaded:
         if not built.image:
             raise KernelCompileFailed("the kernel was not compiled", fix="compile the program again")
         with self.context.current():
@@ -435,7 +435,7 @@ class CudaDevice(Device):
 
 
 @lru_cache(maxsize=4)
-def _built_copier(arch: str) -> Built:
+def _built_copier(arch: str) -> Artifact:
     return build(COPY, arch)
 
 

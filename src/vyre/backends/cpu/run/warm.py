@@ -16,7 +16,7 @@ from ....driver.plan.binding import BindingRole
 from ..abi import NEXT
 from ..device import ffi
 from .host_pool import POOLED_BYTES, copy, fill_zero
-from .launch import STREAM_BYTES, Launch, Schedule, schedule
+from .launch import STREAM_BYTES, LaunchWords, Schedule, schedule
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -77,13 +77,13 @@ class PreparedDispatch:
             and all(b.output_byte_range is None for _, b in self.outputs)
         )
 
-    def ready(self, seen: int = 0) -> Launch:
+    def ready(self, seen: int = 0) -> LaunchWords:
         """A launch that only lacks pointers. It has places for all buffers and, behind them, for all inputs.
 
         `seen` is how many bytes of the pointers tell one call's memory from another's.
         """
         places = len(self.bound) + len(self.plan.bindings.input_indices)
-        launch = Launch(places, self.pipeline.built.facts.scratch_bytes)
+        launch = LaunchWords(places, self.pipeline.built.facts.scratch_bytes)
         launch.seen = ffi.buffer(launch.buffers, seen)
         launch.aim(self.lengths, self.plan.launch.grid, self.schedule.chunk, self.streams)
         return launch
@@ -140,8 +140,8 @@ def warm(prepared: PreparedDispatch) -> Run:
     all_seen = 8 * (max(all_places, default=-1) + 1)
     plan, names, pages, pool = prepared.schedule, [b.name for b in prepared.bound], backend.pages, backend.pool
     alone = plan.workers == 1 and plan.joins
-    idle: list[Launch] = []
-    idle_into: list[Launch] = []
+    idle: list[LaunchWords] = []
+    idle_into: list[LaunchWords] = []
 
     def run(inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> OutputBuffers:
         try:
