@@ -26,7 +26,7 @@ from ..contract.values import (
     decide_floats,
     named,
 )
-from ..counters import FAILED, INPUT_BYTES, LANES, OUTPUT_BYTES, PLAIN, RESIDENT, SHAPES, TALLY, count_decision
+from ..counters import FAILED, INPUT_BYTES, OUTPUT_BYTES, PLAIN, PLANS, RESIDENT, ROUTES, TALLY, count_decision
 from ..device_state import WatchedBackend
 from ..pipeline.compiler import code_for
 from ..pipeline.deadline import DeadlinePipeline
@@ -96,7 +96,7 @@ class Route:
         self.resident = self._build_resident()
         if self.shadow is not None and _is_resident(entry.native):
             self.resident = self.shadow.around_resident(self.resident, lambda: backend, config)
-        TALLY.numbers[LANES] += 1
+        TALLY.numbers[ROUTES] += 1
         count_decision(decide_floats(config.ulp_budget, backend.capability, program))
 
     def _build_run(self) -> Run:
@@ -213,7 +213,7 @@ class Route:
                 self._count(branch, taken, made)  # a dispatch that the backend cannot run counts as failed
                 raise
         planned = taken, made, sizes, bound.run, bound
-        TALLY.numbers[SHAPES] += 1
+        TALLY.numbers[PLANS] += 1
         for decided in plan.launch.decisions:
             count_decision(decided)
         if not plan.indirect and (out is None or all(_is_buffer(b) for b in out)):
