@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from vyre.driver import device_state as lives
+from vyre.driver import device_state
 from vyre.driver.contract import VyreBackend
 from vyre.driver.contract.values import DispatchConfig, ResidentDispatchStep, ResidentReadRange
 from vyre.driver.guard import compile as pipelines
@@ -234,7 +234,7 @@ def test_a_guard_lets_go_of_code_that_no_device_can_run_any_more(full):
         assert full.inner.calls["pipeline.close"] == 1
 
 
-def test_what_a_resident_dispatch_gives_belongs_to_its_life_too(full):
+def test_what_a_resident_dispatch_gives_belongs_to_its_incarnation_too(full):
     (kept,) = pipelines.compile(full, ECHO).dispatch_resident([full.allocate_resident(4)])
     assert pipelines.compile(full, ECHO).dispatch_resident([kept]) == [kept]
     full.try_recover()
@@ -256,7 +256,7 @@ def test_a_started_dispatch_does_not_outlive_its_device(full):
 
     (thread,) = in_threads(1, wait)
     time.sleep(0.05)
-    full.life.lose()
+    full.device_state.lose()
     thread.join(60)
     assert [type(e) for e in seen] == [DeviceLost], "who waits is told"
     with pytest.raises(DeviceLost, match="the device is lost"):
@@ -283,7 +283,7 @@ def test_recovery_does_not_wait_for_threads_that_keep_dispatching(backend):
                 time.sleep(0.001)
 
     threads = in_threads(8, work)
-    wait_until(lambda: guard.life.inflight)
+    wait_until(lambda: guard.device_state.inflight)
     guard.try_recover()  # all this while they keep dispatching
     stop.set()
     for t in threads:
@@ -299,14 +299,14 @@ def test_recovery_waits_for_who_is_running_but_not_for_ever(full, monkeypatch):
     pipeline = pipelines.compile(full, ECHO)
     order = []
     full.inner.hang(0.2)
-    monkeypatch.setattr(lives, "DRAIN_S", 60.0)
+    monkeypatch.setattr(device_state, "DRAIN_S", 60.0)
 
     def dispatch(_):
         pipeline.dispatch([b"a"])
         order.append("dispatched")
 
     (thread,) = in_threads(1, dispatch)
-    wait_until(lambda: full.life.inflight)
+    wait_until(lambda: full.device_state.inflight)
     full.try_recover()
     order.append("recovered")
     thread.join(60)
@@ -318,10 +318,10 @@ def test_recovery_waits_for_who_is_running_but_not_for_ever(full, monkeypatch):
     blocked = threading.Event()
     full.inner.run = lambda *_: blocked.wait(60) and echo([b"a"])
     (thread,) = in_threads(1, lambda _: pipeline.dispatch([b"a"]))
-    wait_until(lambda: full.life.inflight)
+    wait_until(lambda: full.device_state.inflight)
     start = time.monotonic()
     full.try_recover()
-    assert time.monotonic() - start >= lives.DRAIN_S
+    assert time.monotonic() - start >= device_state.DRAIN_S
     assert thread.is_alive(), "it was left behind"
     blocked.set()
     thread.join(60)
@@ -335,7 +335,7 @@ def test_dispatches_are_refused_while_recovery_goes_on(full):
         go.wait(60)
 
     full.inner.try_recover = rebuild
-    (thread,) = in_threads(1, lambda _: full.life.recover(rebuild, lambda: False))
+    (thread,) = in_threads(1, lambda _: full.device_state.recover(rebuild, lambda: False))
     assert started.wait(60)
     for call in CALLS.values():
         with pytest.raises(DeviceLost, match=r"being recovered .*Fix: wait"):
@@ -364,7 +364,7 @@ def test_threads_that_recover_at_once_recover_once(full):
     for thread in in_threads(4, work):
         thread.join(60)
     assert full.inner.calls["try_recover"] == 1
-    assert full.life.number == 2
+    assert full.device_state.incarnation == 2
 
 
 def test_a_recovery_that_fails_leaves_the_device_lost():
@@ -406,7 +406,7 @@ def test_a_recovery_that_fails_does_not_free_a_device_that_is_busy():
 
 
 def test_a_device_is_not_rebuilt_after_its_backend_was_shut_down(full):
-    full.life.inflight.append(None)  # a call that never ends: recovery waits for it
+    full.device_state.inflight.append(None)  # a call that never ends: recovery waits for it
     told = []
 
     def recover(_):
@@ -415,7 +415,7 @@ def test_a_device_is_not_rebuilt_after_its_backend_was_shut_down(full):
         told.append(e)
 
     (thread,) = in_threads(1, recover)
-    wait_until(lambda: full.life.phase is lives.Phase.RECOVERING)
+    wait_until(lambda: full.device_state.phase is device_state.Phase.RECOVERING)
     full.shutdown()
     thread.join(60)
     assert len(told) == 1
@@ -433,7 +433,7 @@ def test_a_shutdown_waits_for_a_device_that_is_being_rebuilt(full):
 
     def recover(_):
         with pytest.raises(DeviceLost, match="was shut down"):
-            full.life.recover(rebuild, lambda: False)
+            full.device_state.recover(rebuild, lambda: False)
         order.append("refused")
 
     full.inner.shutdown = lambda: order.append("shut down")
@@ -467,7 +467,7 @@ def test_a_backend_that_cannot_recover_says_so_and_goes_on():
 @pytest.fixture
 def clock(monkeypatch):
     now = SimpleNamespace(seconds=100.0)
-    monkeypatch.setattr(lives, "time", SimpleNamespace(monotonic=lambda: now.seconds, sleep=time.sleep))
+    monkeypatch.setattr(device_state, "time", SimpleNamespace(monotonic=lambda: now.seconds, sleep=time.sleep))
     return now
 
 
@@ -559,7 +559,7 @@ def test_finished_handles_are_not_kept(full):
             pending.result()
         else:
             wait_until(pending.is_ready)
-    assert len(full.life.watched()) <= 2 * 16
+    assert len(full.device_state.watched()) <= 2 * 16
 
 
 def test_shutdown_twice_is_harmless_and_nothing_runs_after_it(full):
@@ -576,7 +576,7 @@ def test_shutdown_twice_is_harmless_and_nothing_runs_after_it(full):
 
 
 def test_a_shutdown_in_the_last_moment_before_a_call_refuses_it(full):
-    full.inner.device_lost = lambda: full.life.shut() and False  # another thread, just after we looked
+    full.inner.device_lost = lambda: full.device_state.shut() and False  # another thread, just after we looked
     with pytest.raises(DeviceLost, match="was shut down"):
         full.allocate_resident(4)
     assert full.inner.calls["allocate_resident"] == 0
@@ -638,7 +638,7 @@ def test_a_dispatch_ends_at_its_deadline_and_writes_nothing_afterwards(way, kind
     guard.inner.unhang()
     time.sleep(0.05)  # whatever still runs has its chance
     assert target == b"\xa5"
-    wait_until(lambda: guard.life.phase is not lives.Phase.BUSY)
+    wait_until(lambda: guard.device_state.phase is not device_state.Phase.BUSY)
     assert guard.dispatch(ECHO, [b"b"], out=[target]) == [b"b"]
 
 
@@ -664,7 +664,7 @@ def test_a_call_that_was_left_behind_keeps_its_device_and_then_gives_it_back(unt
     assert pipeline.dispatch([b"b"]) == [b"b"], "nothing was lost, so nothing has to be compiled again"
 
 
-def test_a_call_that_was_left_behind_does_not_disturb_a_later_life(untimed):
+def test_a_call_that_was_left_behind_does_not_disturb_a_later_incarnation(untimed):
     pipeline = pipelines.compile(untimed, ECHO)
     ready(untimed)
     untimed.inner.hang()
@@ -679,7 +679,7 @@ def test_a_call_that_was_left_behind_does_not_disturb_a_later_life(untimed):
 
 
 @pytest.mark.parametrize("timeout", [0.2, 0.8], ids=["during recovery", "after it"])
-def test_a_call_that_is_left_behind_while_its_device_is_recovered_belongs_to_the_old_life(untimed, timeout):
+def test_a_call_that_is_left_behind_while_its_device_is_recovered_belongs_to_the_old_incarnation(untimed, timeout):
     blocked = threading.Event()
     run, untimed.inner.run = untimed.inner.run, lambda *_: blocked.wait(60) and echo([b"a"])
     ready(untimed)
@@ -689,7 +689,7 @@ def test_a_call_that_is_left_behind_while_its_device_is_recovered_belongs_to_the
             untimed.dispatch(ECHO, [b"a"], DispatchConfig(timeout=timeout))
 
     (thread,) = in_threads(1, dispatch)
-    wait_until(lambda: untimed.life.inflight)
+    wait_until(lambda: untimed.device_state.inflight)
     untimed.try_recover()
     untimed.inner.run = run
     thread.join(60)
@@ -865,9 +865,9 @@ def test_ctrl_c_ends_every_wait_at_once():
         from vyre.driver.selection.registry import acquire
         from vyre.driver.contract.values import DispatchConfig
         from vyre.driver.guard import compile as pipelines
-        from vyre.driver import device_state as life
+        from vyre.driver import device_state
 
-        life.DRAIN_S = 60.0
+        device_state.DRAIN_S = 60.0
 
         def interrupted(wait):
             fired = []
@@ -889,7 +889,7 @@ def test_ctrl_c_ends_every_wait_at_once():
             return guard, compiled
 
         def blocked(guard):
-            guard.life.inflight.append(None)  # a call that never ends
+            guard.device_state.inflight.append(None)  # a call that never ends
             return guard
 
         minute, took = DispatchConfig(timeout=60), {}
@@ -938,8 +938,8 @@ def test_use_after_fork_is_refused_and_the_parent_is_unharmed():
         waiter = threading.Thread(target=pending._settle, args=(None,), daemon=True)
         waiter.start()
         time.sleep(0.1)
-        guard.life._lock.acquire()          # another thread was in the middle of something
-        guard.life.pipelines._lock.acquire()
+        guard.device_state._lock.acquire()          # another thread was in the middle of something
+        guard.device_state.pipelines._lock.acquire()
         read, write = os.pipe()
         child = os.fork()
         if child == 0:
@@ -961,8 +961,8 @@ def test_use_after_fork_is_refused_and_the_parent_is_unharmed():
             del compiled, pending, uses
             os.write(write, json.dumps(told).encode())
             os._exit(0)
-        guard.life.pipelines._lock.release()
-        guard.life._lock.release()
+        guard.device_state.pipelines._lock.release()
+        guard.device_state._lock.release()
         os.close(write)
         told = json.loads(os.fdopen(read).read())
         os.waitpid(child, 0)

@@ -190,7 +190,7 @@ def test_what_a_backend_raises_comes_as_one_of_our_errors():
         broken.allocate_resident(4)
     with pytest.raises(LookupError):
         broken.metrics()
-    assert broken.life.inflight == []
+    assert broken.device_state.inflight == []
 
 
 # ---- one guard, one funnel ------------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ def test_a_guard_that_nobody_holds_goes_and_what_it_knew_stays():
     raw = FullBackend()
     first = guarded(raw)
     gone = weakref.ref(first)
-    first.life.lose()
+    first.device_state.lose()
     del first
     gc.collect()
     assert gone() is None

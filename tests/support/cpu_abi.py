@@ -75,7 +75,7 @@ def launched(program, memory, grid, chunk, *, poll=False):
 
 
 def launch_of(memory, grid, chunk, scratch_bytes, *, streams=False):
-    launch = launches.Launch(len(memory), scratch_bytes)
+    launch = launches.LaunchWords(len(memory), scratch_bytes)
     for slot, data in enumerate(memory):
         launch.buffers[slot] = ffi.from_buffer(data)
     launch.hold = memory

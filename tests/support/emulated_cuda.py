@@ -14,9 +14,9 @@ from vyre.driver.contract.capability import BackendCapability
 from vyre.driver.policy.geometry import choose_threads
 from vyre.runtime.backend import OffloadBackend
 from vyre.runtime.compiled import OPS
-from vyre.runtime.device import Batch, Built, Device, Ticket
+from vyre.runtime.device import Artifact, Batch, Device, Ticket
 
-from .batched_round import ByBatch
+from .batched_small_dispatch import ByBatch
 from .cuda_host import Code
 
 MOST_THREADS = 2048
@@ -46,11 +46,11 @@ class EmulatedCuda(OffloadBackend, contract=1):
     def build(self, device, program, *, poll, ulp_budget=0):
         kernel, code, _ = kernel_code(program, poll=poll)
         self.kernels[code.text] = kernel
-        return Built(code.text, b"", facts_of(kernel, code))
+        return Artifact(code.text, b"", facts_of(kernel, code))
 
 
 class _Device(Device):
-    launch_costs, round_costs = CudaDevice.launch_costs, CudaDevice.round_costs
+    launch_costs, small_dispatch_costs = CudaDevice.launch_costs, CudaDevice.small_dispatch_costs
 
     def __init__(self, backend):
         self.backend = backend
@@ -78,7 +78,7 @@ class _Device(Device):
     def batch(self, *, timed=False, ahead=False, seconds=None):
         return _Batch()
 
-    def round(self, code, slots, lengths, launches):
+    def small_dispatch(self, code, slots, lengths, launches):
         return ByBatch(self, code, slots, lengths, launches)
 
     def lost(self):

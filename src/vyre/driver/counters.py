@@ -38,7 +38,7 @@ _COUNTERS = (
     *(f"shadow_skipped_{reason}" for reason in SKIPS),
 )
 (
-    PLAIN, TIMED, ASYNC, RESIDENT, BATCHES, FAILED, INPUT_BYTES, OUTPUT_BYTES, LANES, SHAPES, RECOMPILED,
+    PLAIN, TIMED, ASYNC, RESIDENT, BATCHES, FAILED, INPUT_BYTES, OUTPUT_BYTES, ROUTES, PLANS, RECOMPILED,
     _SPLIT, _SEGMENTS, _SYNC_POINTS, _LAUNCHES, _PASSES, _FIXPOINTS, _SHADOWED, _DIVERGED, _SHADOW_NS,
 ) = range(len(_COUNTERS) - len(SKIPS))  # fmt: skip
 _MAX_LABELS = 256
@@ -70,13 +70,13 @@ class _Tally(threading.local):
     def __init__(self) -> None:
         mine = _Counts()
         self.counts, self.numbers, self.labels = mine, mine.numbers, mine.labels
-        self._life = _Life()  # dies with the thread
-        weakref.finalize(self._life, _fold, mine).atexit = False
+        self._end = _ThreadEnd()  # goes with the thread
+        weakref.finalize(self._end, _fold, mine).atexit = False
         with _lock:
             _live.append(mine)
 
 
-class _Life:
+class _ThreadEnd:
     __slots__ = ("__weakref__",)
 
 

@@ -74,7 +74,7 @@ class WatchedBackend(VyreBackend):
     compiled for it. A program that it admits is split where it must be."""
 
     inner: VyreBackend
-    life: Life
+    device_state: DeviceState
     pipelines: Pipelines
 
     @abstractmethod
@@ -90,13 +90,13 @@ class WatchedBackend(VyreBackend):
         """The error that the caller gets for the backend's. On a device that is gone, every failure is its loss."""
 
 
-class Life:
-    """The state of one backend instance. `number` counts its lives: every recovery begins a new one."""
+class DeviceState:
+    """The state of one backend instance. Every recovery begins a new `incarnation` of the device."""
 
     def __init__(self, backend: str, pipelines: Pipelines) -> None:
         self.backend, self.pipelines = backend, pipelines
         self.phase = Phase.OPEN
-        self.number = 1
+        self.incarnation = 1
         self.inflight: list[None] = []
         """One item per running call. Appending and popping are atomic, which counting would not be."""
         self.recovery = threading.Lock()
@@ -108,7 +108,7 @@ class Life:
         self._losses: deque[float] = deque(maxlen=LOSSES)
         self._abandoned = 0
         self._resume: Callable[[], None] | None = None
-        _lives.add(self)
+        _states.add(self)
 
     # -- refusals
 
@@ -137,10 +137,10 @@ class Life:
             self.pipelines.expire()
 
     def recover(self, rebuild: Callable[[], None], is_lost: Callable[[], bool]) -> None:
-        """Rebuild the device and begin a new life. A thread that arrives during recovery waits for it and returns."""
-        before = self.number
+        """Rebuild the device and begin a new incarnation. A thread that arrives during recovery waits and returns."""
+        before = self.incarnation
         with self.recovery:
-            if self.number != before:
+            if self.incarnation != before:
                 return
             if self.phase is Phase.OPEN and is_lost():
                 self.lose()  # no call had noticed
@@ -157,7 +157,8 @@ class Life:
                     )
                 was = Phase.OPEN
                 with self._lock:
-                    self.number, self._abandoned = self.number + 1, 0  # also those left behind while we waited
+                    self.incarnation += 1
+                    self._abandoned = 0  # also those left behind while we waited
             finally:
                 self.pipelines.clear()  # also after a failed recovery: all compiled code has ended
                 with self._lock:
@@ -212,19 +213,19 @@ class Life:
 
     # -- abandoned calls
 
-    def abandon(self, number: int) -> None:
-        """A call of life `number` goes on although its caller has left. The device counts as lost until it ends."""
+    def abandon(self, incarnation: int) -> None:
+        """A call of this incarnation goes on although its caller has left. The device counts as lost until it ends."""
         with self._lock:
-            if number != self.number:
+            if incarnation != self.incarnation:
                 return  # it runs on the state from before the recovery
             self._abandoned += 1
             if self.phase is Phase.OPEN:
                 self.phase, self._resume = Phase.BUSY, self.pipelines.suspend()
 
-    def abandoned_ended(self, number: int) -> None:
+    def abandoned_ended(self, incarnation: int) -> None:
         with self._lock:
-            if number != self.number or self._abandoned == 0:
-                return  # of a life that is over
+            if incarnation != self.incarnation or self._abandoned == 0:
+                return  # of an incarnation that is over
             self._abandoned -= 1
             if self.phase is Phase.BUSY and self._abandoned == 0 and self._resume is not None:
                 self._resume()
@@ -252,11 +253,11 @@ class Life:
             return list(self._pending)
 
     def is_current(self, handles: Sequence[Any]) -> bool:
-        """Whether all bear the stamp of this life already, so that there is nothing to do."""
-        number = self.number
+        """Whether all bear the stamp of this incarnation already, so that there is nothing to do."""
+        incarnation = self.incarnation
         try:
             for h in handles:
-                if type(h) is not ResidentHandle or h.life != number:
+                if type(h) is not ResidentHandle or h.incarnation != incarnation:
                     return False
         except TypeError:
             return False  # not a list: `unstamped` says so
@@ -271,16 +272,18 @@ class Life:
         return [self.unstamp(r) for r in given]
 
     def stamp(self, given: T) -> T:
-        """A handle as the caller gets it: it belongs to this life."""
-        if not isinstance(given, ResidentHandle) or given.life == self.number:
+        """A handle as the caller gets it: it belongs to this incarnation."""
+        if not isinstance(given, ResidentHandle) or given.incarnation == self.incarnation:
             return given
         # built anew at a third of what `replace` costs
-        return ResidentHandle(given.owner, given.id, given.nbytes, self.number)  # type: ignore[return-value]
+        return ResidentHandle(given.owner, given.id, given.nbytes, self.incarnation)  # type: ignore[return-value]
 
     def unstamp(self, given: T) -> T:
-        """A handle for its backend, if its life is not over. The stamp stays: no backend looks at it, and handles are
-        equal without it. A handle without a stamp is the backend's own."""
-        if isinstance(given, ResidentHandle) and given.life not in (0, self.number):
+        """A handle for its backend, if its incarnation is not over. A handle without a stamp is the backend's own.
+
+        The stamp stays: no backend looks at it, and handles are equal without it.
+        """
+        if isinstance(given, ResidentHandle) and given.incarnation not in (0, self.incarnation):
             raise DeviceLost(
                 "the memory was on the device before it was recovered",
                 fix="allocate and upload it again",
@@ -297,10 +300,10 @@ def _has_ended(pending: PendingDispatch) -> bool:
         return True  # its holder gets the error, not the caller that starts another dispatch
 
 
-_lives: weakref.WeakSet[Life] = weakref.WeakSet()
+_states: weakref.WeakSet[DeviceState] = weakref.WeakSet()
 
 
 @in_child
 def _forked() -> None:
-    for life in list(_lives):
-        life.forked()
+    for state in list(_states):
+        state.forked()

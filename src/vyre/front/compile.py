@@ -105,7 +105,7 @@ def _recover(name: str) -> None:
 
     with _lock:
         backend, _ = _open_backends.get(name, (None, 0))
-    if backend is None or backend.life.phase not in (Phase.LOST, Phase.RECOVERING, Phase.GIVEN_UP):
+    if backend is None or backend.device_state.phase not in (Phase.LOST, Phase.RECOVERING, Phase.GIVEN_UP):
         return
     try:
         backend.try_recover()

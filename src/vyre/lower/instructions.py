@@ -151,7 +151,7 @@ _row("lane", "-> u32")  # in the logical subgroup of 32
 _row("len", "-> u32")  # attr = Buffer: its elements
 _row("index", "-> u32")  # attr = Loop: its counter
 
-# integers wrap; floats round once, by their own type, and stay canonical (see `exact.py`)
+# integers wrap; floats round once, by their own type, and stay canonical (see `canonical_float.py`)
 _row("add", "T T -> T", _NUMBERS, BinaryOp.ADD, BinaryOp.WRAPPING_ADD, interval=intervals.add, f32=F32.STEP,
      commutes=True)
 _row("sub", "T T -> T", _NUMBERS, BinaryOp.SUB, BinaryOp.WRAPPING_SUB, interval=intervals.sub, f32=F32.STEP)

@@ -11,11 +11,12 @@ rounded, narrow integers are 32-bit values that were wrapped. What is left to an
 Registers have seven types: bool u32 i32 u64 i64 f32 f64. The instructions are the rows of `instructions.py`; `If` and
 `Loop` are classes of their own.
 
-A subnormal f32 comes from `load` and `bitcast` alone, and under `soft_flush` from the arithmetic that `exact.py` then
-flushes. Without `soft_flush` the machine reads subnormal operands of + - * / sqrt, fma and comparisons as zero and
+A subnormal f32 comes from `load` and `bitcast` alone, and under `soft_flush` from the arithmetic that `canonical_float.py`
+then flushes. Without `soft_flush` the machine reads subnormal operands of + - * / sqrt, fma and comparisons as zero and
 flushes what these give, so that a `flush` before + - * / and fma, where `firm` also sqrt, may be missing; all other
 instructions take operands as they are.
-A `subgroup` reduction of floats gives canonical sums and products in every mode: its steps are those of `exact.py`.
+A `subgroup` reduction of floats gives canonical sums and products in every mode: its steps are those of
+`canonical_float.py`.
 
 Loads, stores and atomics carry `guarded`: the access is out of bounds for some lane unless the emitter tests it. With
 `covered` set, the access is in bounds in every tile for which the kernel's `check` gives true, so an emitter that

@@ -27,13 +27,13 @@ from ..driver.plan.launch import as_launched
 from ..errors import BackendUnavailable, DeviceLost, VyreError
 from ..foundation.ir.program import Program
 from .compiled import CompiledBackend
-from .device import Built, Device, Facts, Ticket
+from .device import Artifact, Device, LaunchFacts, Ticket
 from .memory_pool import MemoryPool
 from .pipeline import OffloadPipeline, WorkPending
 from .resident import Residents, run_steps
 
-MAX_ROUNDS = 64
-"""Rounds that a device keeps; a dispatch that loses its own may get another."""
+MAX_SMALL_DISPATCHES = 64
+"""Recordings of small dispatches that a device keeps; a dispatch that loses its own may get another."""
 
 
 class Session:
@@ -61,11 +61,11 @@ class Session:
         return self.device.lost()
 
     def keep(self, planned: Any) -> None:
-        """A dispatch has got a `Round`; the one that got its own longest ago loses it."""
+        """A dispatch was recorded as a `SmallDispatch`; the one that was recorded longest ago loses its recording."""
         with self._lock:
             alive = [ref for ref in self._repeated if ref() is not None]
             alive.append(weakref.ref(planned))
-            spare, self._repeated = alive[:-MAX_ROUNDS], alive[-MAX_ROUNDS:]
+            spare, self._repeated = alive[:-MAX_SMALL_DISPATCHES], alive[-MAX_SMALL_DISPATCHES:]
         for oldest in (ref() for ref in spare):
             if oldest is not None:
                 oldest.lose()
@@ -100,7 +100,7 @@ class OffloadBackend(CompiledBackend):
         """The device, ready for work. Called on first use and by recovery, from any thread, one at a time."""
 
     @abstractmethod
-    def build(self, device: Device, program: Program, *, poll: bool, ulp_budget: int = 0) -> Built:
+    def build(self, device: Device, program: Program, *, poll: bool, ulp_budget: int = 0) -> Artifact:
         """Compile a program that was admitted; its workgroup size is that of the launch.
 
         `ulp_budget` is a permission: code that is exact is within any.
@@ -108,7 +108,7 @@ class OffloadBackend(CompiledBackend):
 
     def check_launch(
         self,
-        facts: Facts,
+        facts: LaunchFacts,
         lengths: Sequence[int],
         grid: Dims | None,
         word: Callable[[int, int], int | None] | None = None,
@@ -130,7 +130,7 @@ class OffloadBackend(CompiledBackend):
 
     def load_native(self, program: Program, config: DispatchConfig, payload: bytes) -> OffloadPipeline:
         """The pipeline that `serialize` gave these bytes of. The driver's key says that they are for this device."""
-        program, built = as_launched(program, config), Built.from_bytes(payload)
+        program, built = as_launched(program, config), Artifact.from_bytes(payload)
         loaded = OffloadPipeline(self, self.session(), program, config, built)
         self._loaded.add()
         return loaded

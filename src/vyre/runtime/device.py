@@ -28,39 +28,39 @@ Code: TypeAlias = Any
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class LaunchFacts:
     """What a launch must know of its code; plain data, stored with it.
 
     `stored` are slots of buffers of which every element is stored, with the share of an invocation (see
-    `lower.shares`). `turns` bounds the turns of all loops of one invocation (see `lower.trips`). `whole`: workgroups
-    wait for each other, so that a launch is not cut. `extra` is the backend's own. `decisions` were made when it was
-    built.
+    `lower.length_exprs`). `loop_bound` bounds the turns of all loops of one invocation (see `lower.loop_bounds`).
+    `whole`: workgroups wait for each other, so that a launch is not cut. `extra` is the backend's own. `decisions` were
+    made when it was built.
     """
 
     workgroup: Dims
     traps: tuple[str, ...] = ()
     stored: dict[int, list[Any]] = field(default_factory=dict)
-    turns: list[Any] | None = None
+    loop_bound: list[Any] | None = None
     polls: bool = False
     whole: bool = False
     extra: dict[str, Any] = field(default_factory=dict)
     decisions: tuple[Decision, ...] = ()
 
     @classmethod
-    def of(cls, kernel: Kernel, *decisions: Decision, turns: list[Any] | None = None, **extra: Any) -> Facts:
+    def of(cls, kernel: Kernel, *decisions: Decision, loop_bound: list[Any] | None = None, **extra: Any) -> LaunchFacts:
         """Those that follow from the lowered program."""
         slots = {b.name: b.slot for b in kernel.buffers}
         stored = {slots[name]: plain(share) for name, share in kernel.stored.items()}
-        return cls(kernel.workgroup, kernel.traps, stored, turns, kernel.poll, kernel.whole, extra, decisions)
+        return cls(kernel.workgroup, kernel.traps, stored, loop_bound, kernel.poll, kernel.whole, extra, decisions)
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class Artifact:
     """A program for a device: text that people can read, what the device loads, and facts for launching it."""
 
     source: str
     image: bytes
-    facts: Facts
+    facts: LaunchFacts
 
     def to_bytes(self) -> bytes:
         """All of it, for a process to come."""
@@ -70,7 +70,7 @@ class Built:
         return _MAGIC + _digest(payload) + payload
 
     @classmethod
-    def from_bytes(cls, payload: bytes) -> Built:
+    def from_bytes(cls, payload: bytes) -> Artifact:
         try:
             magic, digest, payload = payload[:4], payload[4:20], payload[20:]
             if magic != _MAGIC or digest != _digest(payload):
@@ -85,7 +85,7 @@ class Built:
             stored = {int(slot): share for slot, share in found.pop("stored").items()}
             decisions = tuple(Decision(**decided) for decided in found.pop("decisions"))
             plain = {"workgroup": (x, y, z), "traps": tuple(found["traps"]), "stored": stored, "decisions": decisions}
-            facts = Facts(**found | plain)
+            facts = LaunchFacts(**found | plain)
             return cls(payload[at:end].decode(), payload[end:], facts)
         except (struct.error, ValueError, KeyError, TypeError, AttributeError) as e:
             raise KernelCompileFailed("the stored code is damaged", fix="compile the program again") from e
@@ -122,7 +122,7 @@ class Slot(NamedTuple):
     read: bool
 
 
-FORMAT = 2
+FORMAT = 3
 _LENGTH = struct.Struct("<I")
 _MAGIC = b"vdev"
 
@@ -157,7 +157,7 @@ class Ticket(ABC):
         return None
 
 
-class Round(ABC):
+class SmallDispatch(ABC):
     """A small dispatch over host memory that can be repeated, each time when the one before has ended.
 
     `inputs` are the slots that are filled, in memory of the host that is written before `go`, and `outputs` those that
@@ -230,8 +230,8 @@ class Device(ABC):
     it, unless its batch is ahead."""
     launch_costs: LaunchCosts = LaunchCosts()
     """Of a launch over resident memory, by `ready`; recorded and repeated as one by `ready` and `sequence`."""
-    round_costs: LaunchCosts = LaunchCosts()
-    """Of a small dispatch over host memory, recorded and repeated as a `round`."""
+    small_dispatch_costs: LaunchCosts = LaunchCosts()
+    """Of a small dispatch over host memory, plain, and recorded by `small_dispatch`."""
 
     @abstractmethod
     def allocate(self, nbytes: int) -> Memory:
@@ -242,7 +242,7 @@ class Device(ABC):
         """Free it once the work that was submitted has ended."""
 
     @abstractmethod
-    def load(self, built: Built) -> Code:
+    def load(self, built: Artifact) -> Code:
         """The code, from the image or, where that is empty, from the source. Raises KernelCompileFailed."""
 
     def decisions(self, code: Code) -> Sequence[Decision]:
@@ -286,14 +286,14 @@ class Device(ABC):
 
         return go
 
-    def round(
+    def small_dispatch(
         self, code: Code, slots: Sequence[Slot], lengths: Sequence[int], launches: Sequence[tuple[Dims, Dims]]
-    ) -> Round | None:
+    ) -> SmallDispatch | None:
         """A dispatch over host memory as one, where that is faster: launches of (base, grid) over buffers by slot."""
         return None
 
     def most_together(self, code: Code) -> int:
-        """Workgroups of code that is `Facts.whole` that run at the same time."""
+        """Workgroups of code that is `LaunchFacts.whole` that run at the same time."""
         return 0
 
     def finish(self) -> None:

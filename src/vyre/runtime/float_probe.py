@@ -22,7 +22,7 @@ from ..foundation.ir.ops import BinaryOp, UnaryOp
 from ..foundation.ir.program import Program, read, write_only
 
 if TYPE_CHECKING:
-    from .device import Built, Device
+    from .device import Artifact, Device
 
 D = TypeVar("D", bound="Device")
 Mode = TypeVar("Mode", bound=StrEnum)
@@ -118,12 +118,12 @@ def output_bytes() -> int:
     return len(TRIPLES) * len(CANONICAL) * 4
 
 
-def run_probe(device: Device, built: Built) -> bytes:
+def run_probe(device: Device, built: Artifact) -> bytes:
     """The output of the probe's program on a device with memory of its own."""
     return run_once(device, built, probe_inputs(), output_bytes(), GROUPS)
 
 
-def run_once(device: Device, built: Built, inputs: Sequence[bytes], nbytes: int, groups: int) -> bytes:
+def run_once(device: Device, built: Artifact, inputs: Sequence[bytes], nbytes: int, groups: int) -> bytes:
     """The last buffer of a program over words, which is its output of so many bytes."""
     code, batch = device.load(built), device.batch()
     sizes = [round_up(n, 16) for n in (*map(len, inputs), nbytes)]
@@ -140,7 +140,7 @@ def run_once(device: Device, built: Built, inputs: Sequence[bytes], nbytes: int,
     return bytes(found)
 
 
-def why_wrong(run: Callable[[D, Built], bytes], device: D, built: Built) -> str | None:
+def why_wrong(run: Callable[[D, Artifact], bytes], device: D, built: Artifact) -> str | None:
     """Why the probe's output is not canonical. A device that is lost or full gives no answer: that is raised."""
     try:
         wrong = differing(run(device, built))

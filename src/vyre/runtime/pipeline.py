@@ -31,47 +31,48 @@ from ..driver.policy.launch import NEVER, RECORDED, WHEN_REPEATED
 from ..errors import DeviceLost, VyreError
 from ..foundation.integers import round_up
 from ..foundation.ir.program import Program
-from .device import TRAP_BYTES, Built, Code, Device, Memory, Round, Slot, Ticket
+from ..foundation.memo import keep
+from .device import TRAP_BYTES, Artifact, Code, Device, Memory, Slot, SmallDispatch, Ticket
 from .native import NativePipeline
 from .resident import dispatch_over
-from .work import Shape, Work, plain, require_no_trap, settle, trap_words
+from .work import DeviceLaunches, Work, plain, require_no_trap, settle, trap_words
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from .backend import OffloadBackend, Session
 
-_MAX_SHAPES = 64
+_MAX_RESIDENT_LENGTHS = 64
 """Combinations of lengths of resident memory that a pipeline remembers."""
 _NEVER = -sys.maxsize
 _RECORDED = Decision("recording", RECORDED, "one call copies its inputs, launches it and copies its results")
 
 
 class _Planned:
-    """A dispatch over memory of the caller: the shape of its launches, and what goes to the device and comes back."""
+    """A dispatch over memory of the caller: its launches, and what goes to the device and comes back."""
 
     __slots__ = (
-        "__weakref__", "first", "inputs", "outputs", "plan", "reads", "recording", "repeats", "round", "runs", "shape",
-        "zeros",
+        "__weakref__", "first", "inputs", "launches", "outputs", "plan", "reads", "recording", "repeats", "runs",
+        "small_dispatch", "zeros",
     )  # fmt: skip
 
-    def __init__(self, shape: Shape, plan: DispatchPlan) -> None:
-        self.shape, self.plan = shape, plan
-        self.recording = shape.recording
+    def __init__(self, launches: DeviceLaunches, plan: DispatchPlan) -> None:
+        self.launches, self.plan = launches, plan
+        self.recording = launches.recording
         """The decision, or its outcome by now."""
-        self.first = int(shape.recording.numbers.get("first_recorded_run", 0))
-        self.runs = 0 if shape.recording.choice == WHEN_REPEATED else _NEVER
+        self.first = int(launches.recording.numbers.get("first_recorded_run", 0))
+        self.runs = 0 if launches.recording.choice == WHEN_REPEATED else _NEVER
         """So far; below zero where the device has no faster way."""
         self.repeats: list[_Repeat] = []
         """The faster way, unless a thread has taken it or there is none."""
-        self.round: weakref.ref[Round] | None = None
+        self.small_dispatch: weakref.ref[SmallDispatch] | None = None
         """That of the faster way, wherever it is."""
-        bound = list(enumerate(shape.bound))
+        bound = list(enumerate(launches.bound))
         self.inputs = [(slot, b.input_index) for slot, b in bound if b.input_index is not None and b.nbytes]
         self.zeros = [
             (slot, round_up(b.nbytes, 4))
             for slot, b in bound
-            if b.input_index is None and b.nbytes and slot not in shape.proved
+            if b.input_index is None and b.nbytes and slot not in launches.proved
         ]
         self.outputs = []
         for slot, b in bound:
@@ -82,7 +83,7 @@ class _Planned:
 
     @property
     def is_recorded(self) -> bool:
-        return self.round is not None and self.round() is not None
+        return self.small_dispatch is not None and self.small_dispatch() is not None
 
     def take(self, session: Session) -> _Repeat | None:
         """The device's faster way, if there is one by now and no other thread uses it."""
@@ -107,7 +108,7 @@ class _Planned:
         if made is None:
             self._settle(Decision("recording", NEVER, "the device refused"))
             return None
-        self.runs, self.round = 0, weakref.ref(made.round)
+        self.runs, self.small_dispatch = 0, weakref.ref(made.small_dispatch)
         self._settle(_RECORDED)
         session.keep(self)
         return made
@@ -118,22 +119,22 @@ class _Planned:
 
     def give(self, repeat: _Repeat) -> None:
         """For the next one, unless it was lost meanwhile."""
-        if self.round is not None and self.round() is repeat.round:
+        if self.small_dispatch is not None and self.small_dispatch() is repeat.small_dispatch:
             self.repeats.append(repeat)
 
     def lose(self) -> None:
         """Have none, until it is worth one again."""
-        self.runs, self.round, self.recording = 0, None, self.shape.recording
+        self.runs, self.small_dispatch, self.recording = 0, None, self.launches.recording
         self.repeats.clear()
 
     def _prepared(self, device: Device) -> _Repeat | None:
-        shape, traps = self.shape, bool(self.shape.facts.traps)
+        launches, traps = self.launches, bool(self.launches.facts.traps)
         filled, zero, read = ({row[0] for row in rows} for rows in (self.inputs, self.zeros, self.reads))
-        slots = [Slot(b.nbytes, k in filled, k in zero, k in read) for k, b in enumerate(shape.bound)]
+        slots = [Slot(b.nbytes, k in filled, k in zero, k in read) for k, b in enumerate(launches.bound)]
         if traps:
             slots.append(Slot(TRAP_BYTES, False, True, True))
-        assert shape.parts is not None
-        made = device.round(shape.code, slots, shape.lengths, shape.parts * shape.iterations)
+        assert launches.parts is not None
+        made = device.small_dispatch(launches.code, slots, launches.lengths, launches.parts * launches.iterations)
         if made is None:
             return None
         views = iter(made.outputs)
@@ -143,9 +144,9 @@ class _Planned:
 
 
 class _Repeat(NamedTuple):
-    """A round, and where a dispatch's inputs, by index, its outputs, and the words of its traps lie in it."""
+    """A small dispatch, and where a dispatch's inputs, by index, its outputs, and the words of its traps lie in it."""
 
-    round: Round
+    small_dispatch: SmallDispatch
     inputs: list[tuple[memoryview, int]]
     outputs: list[memoryview]
     traps: memoryview | None
@@ -155,7 +156,7 @@ class OffloadPipeline(NativePipeline[_Planned]):
     """A program that a device has loaded."""
 
     def __init__(
-        self, backend: OffloadBackend, session: Session, program: Program, config: DispatchConfig, built: Built
+        self, backend: OffloadBackend, session: Session, program: Program, config: DispatchConfig, built: Artifact
     ) -> None:
         super().__init__(backend, program, config)
         self.backend, self.session, self.built = backend, session, built
@@ -164,7 +165,7 @@ class OffloadPipeline(NativePipeline[_Planned]):
         for decided in (*built.facts.decisions, *session.device.decisions(self._code)):
             count_decision(decided)
         self._bound: weakref.WeakSet[_Planned] = weakref.WeakSet()
-        self.resident_shapes: dict[Any, Shape] = {}
+        self.resident_launches: dict[Any, DeviceLaunches] = {}
 
     @property
     def source(self) -> str:
@@ -176,16 +177,18 @@ class OffloadPipeline(NativePipeline[_Planned]):
         return replace(self.built, image=image).to_bytes()
 
     def prepared(self, plan: DispatchPlan, config: DispatchConfig) -> _Planned:
-        planned = _Planned(self._shape(plan, config, "host"), plan)
+        planned = _Planned(self._launches(plan, config, "host"), plan)
         count_decision(planned.recording)
         self._bound.add(planned)
         return planned
 
-    def _shape(self, plan: DispatchPlan, config: DispatchConfig, memory: str) -> Shape:
+    def _launches(self, plan: DispatchPlan, config: DispatchConfig, memory: str) -> DeviceLaunches:
         code, indirect = self.require_open(), self.program.indirect if plan.indirect else None
         made = plan.bindings, plan.launch, plan.iterations, indirect
         timed = config.timeout is not None
-        return Shape(self.backend, self.session.device, code, self.built.facts, *made, memory=memory, timed=timed)
+        return DeviceLaunches(
+            self.backend, self.session.device, code, self.built.facts, *made, memory=memory, timed=timed
+        )
 
     def run(
         self, prepared: _Planned, config: DispatchConfig, inputs: Sequence[Buffer], out: Sequence[Buffer] | None
@@ -214,7 +217,7 @@ class OffloadPipeline(NativePipeline[_Planned]):
         begun = time.monotonic()
         targets = None if out is None else list(out)
         self.require_possible(prepared, inputs)
-        if config.timeout is None and prepared.shape.is_simple:
+        if config.timeout is None and prepared.launches.is_simple:
             work = self._submitted(prepared, inputs, config, begun, ahead=True)
             return self.backend.watch(WorkPending(prepared, work, targets, config.label))
         given: list[Buffer] = [b if type(b) is bytes else bytes(memoryview(b)) for b in inputs]
@@ -236,7 +239,7 @@ class OffloadPipeline(NativePipeline[_Planned]):
         if code is None:
             return ()
         about_code = *self.built.facts.decisions, *self.session.device.decisions(code)
-        recording = self._shape(plan, config, memory).recording
+        recording = self._launches(plan, config, memory).recording
         if memory == "host" and recording.choice == WHEN_REPEATED:
             settled = [p.recording for p in list(self._bound) if p.recording is not recording and p.plan == plan]
             recording = next((r for r in settled if r.choice != WHEN_REPEATED), recording)
@@ -250,7 +253,7 @@ class OffloadPipeline(NativePipeline[_Planned]):
 
     def close(self) -> None:
         super().close()
-        self.resident_shapes.clear()
+        self.resident_launches.clear()
 
     # -- for dispatches
 
@@ -262,16 +265,14 @@ class OffloadPipeline(NativePipeline[_Planned]):
         """Raise if the device is gone, or cannot run the dispatch to its end over these inputs."""
         if self.backend._session is not self.session or self.session.left is not None or self._code is None:
             self.require_open()  # which says what is wrong
-        shape = planned.shape
-        if shape.depends:
-            views = [None if b.input_index is None else plain(inputs[b.input_index]) for b in shape.bound]
-            shape.require_possible(self.backend, views)
+        launches = planned.launches
+        if launches.depends:
+            views = [None if b.input_index is None else plain(inputs[b.input_index]) for b in launches.bound]
+            launches.require_possible(self.backend, views)
 
-    def remember_shape(self, key: Any, shape: Shape) -> None:
+    def remember_launches(self, key: Any, launches: DeviceLaunches) -> None:
         """A resident dispatch of this config over memory of these lengths was planned."""
-        if len(self.resident_shapes) >= _MAX_SHAPES:
-            self.resident_shapes.clear()
-        self.resident_shapes[key] = shape
+        keep(self.resident_launches, key, launches, _MAX_RESIDENT_LENGTHS)
 
     def keep_launched(
         self,
@@ -320,10 +321,10 @@ class OffloadPipeline(NativePipeline[_Planned]):
             for view, index in repeat.inputs:
                 view[:] = plain(inputs[index])
             ended = False  # an error from here on may leave it running
-            settle(self.session, repeat.round.go())
+            settle(self.session, repeat.small_dispatch.go())
             ended = True
             if repeat.traps is not None:
-                require_no_trap(planned.shape.facts.traps, trap_words(repeat.traps))
+                require_no_trap(planned.launches.facts.traps, trap_words(repeat.traps))
             if out is None:
                 return [bytearray(view) for view in repeat.outputs]
             for view, target in zip(repeat.outputs, out, strict=True):
@@ -346,17 +347,17 @@ class OffloadPipeline(NativePipeline[_Planned]):
         ahead: bool = False,
     ) -> Work:
         """The dispatch after everything was checked, from any thread."""
-        shape = planned.shape
+        launches = planned.launches
         work = Work(self.session, timeout=config.timeout, begun=begun, timed=timed, ahead=ahead)
         try:
-            memories: list[Memory] = work.take_all(shape.pieces)
+            memories: list[Memory] = work.take_all(launches.pieces)
             batch = work.batch
             send = batch.write if ahead else batch.lend
             for slot, index in planned.inputs:
                 send(memories[slot], 0, plain(inputs[index]))
             for slot, nbytes in planned.zeros:
                 batch.zero(memories[slot], 0, nbytes)
-            work.launch(shape, work.armed(shape, memories))
+            work.launch(launches, work.armed(launches, memories))
             work.submit([(memories[slot], start, n) for slot, start, n in planned.reads])
         except BaseException:
             work.release()

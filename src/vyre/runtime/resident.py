@@ -25,7 +25,7 @@ from ..foundation.memo import keep
 from .device import Batch, Command, Device, Launch, Memory, Ticket, Zero
 from .memory_pool import MemoryPool, Piece
 from .resident_memory import ResidentMemory, Resources, Upload
-from .work import Shape, Work, plain, settle
+from .work import DeviceLaunches, Work, plain, settle
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -166,7 +166,7 @@ class Residents(ResidentMemory[Piece]):
 
 
 class Bound:
-    """A program over resources: its shape, its memory, and what to do before it is launched."""
+    """A program over resources: its launches, its memory, and what to do before it is launched."""
 
     def __init__(
         self,
@@ -181,13 +181,13 @@ class Bound:
         self.session = session = pipeline.session
         residents = session.residents
         self._resources = given = Resources(residents, pipeline.program, resources, may_allocate=may_allocate)
-        self.shape = self._planned(pipeline, config)
+        self.launches = self._planned(pipeline, config)
         views = [plain(r.data) if isinstance(r, HostResource) else None for r in given.given]
-        self.shape.require_possible(pipeline.backend, views)
+        self.launches.require_possible(pipeline.backend, views)
         self.memories: list[Memory] = []
         self._uploads: list[tuple[int, memoryview]] = []
         self._ends: list[int] = []
-        placed = given.placed(self.shape.bound)
+        placed = given.placed(self.launches.bound)
         try:
             for slot, (b, r, handle, piece) in enumerate(placed):
                 if isinstance(r, HostResource) and b.input_index is not None and b.nbytes:
@@ -199,19 +199,19 @@ class Bound:
             raise
         self.zeros = [
             slot
-            for slot, b in enumerate(self.shape.bound)
-            if b.input_index is None and b.nbytes and slot not in self.shape.proved
+            for slot, b in enumerate(self.launches.bound)
+            if b.input_index is None and b.nbytes and slot not in self.launches.proved
         ]
 
     @property
     def outputs(self) -> list[ResidentHandle]:
         return self._resources.outputs
 
-    def _planned(self, pipeline: OffloadPipeline, config: DispatchConfig) -> Shape:
+    def _planned(self, pipeline: OffloadPipeline, config: DispatchConfig) -> DeviceLaunches:
         code = pipeline.require_open()
         memory = "resident" if self._resources.all_resident else "both"
         key = config, memory, tuple(self._resources.sizes)
-        known = pipeline.resident_shapes.get(key)
+        known = pipeline.resident_launches.get(key)
         if known is not None:
             return known
         program, sized = pipeline.program, self._resources.sized(config)
@@ -219,7 +219,7 @@ class Bound:
         launch = LaunchPlan.prepare(
             program, sized, config, pipeline.limits, indirect=indirect, backend=pipeline.backend_id
         )
-        shape = Shape(
+        launches = DeviceLaunches(
             pipeline.backend,
             self.session.device,
             code,
@@ -232,24 +232,24 @@ class Bound:
             memory=memory,
             timed=config.timeout is not None,
         )
-        count_decision(shape.recording)
-        pipeline.remember_shape(key, shape)
-        return shape
+        count_decision(launches.recording)
+        pipeline.remember_launches(key, launches)
+        return launches
 
     def commands(self) -> list[Command]:
         """All of a dispatch over this memory, where the host has no part in it; else nothing."""
-        shape = self.shape
-        if shape.host_part is not None:
+        launches = self.launches
+        if launches.host_part is not None:
             return []
-        assert shape.parts is not None
+        assert launches.parts is not None
         found: list[Command] = []
         for slot in self.zeros:
-            nbytes = shape.bound[slot].nbytes
-            if nbytes < self._ends[slot] and (nbytes % 4 or shape.bound[slot].element_size % 4):
+            nbytes = launches.bound[slot].nbytes
+            if nbytes < self._ends[slot] and (nbytes % 4 or launches.bound[slot].element_size % 4):
                 return []  # there are neighbours within a word
             found.append(Zero(self.memories[slot], 0, round_up(nbytes, 4)))
-        launches = (Launch(shape.code, self.memories, shape.lengths, base, grid) for base, grid in shape.parts)
-        return found + list(launches) * shape.iterations
+        each = [Launch(launches.code, self.memories, launches.lengths, base, grid) for base, grid in launches.parts]
+        return found + each * launches.iterations
 
     def upload(self, work: Work) -> None:
         """What the host gives, once."""
@@ -259,7 +259,7 @@ class Bound:
     def zero(self, work: Work) -> None:
         """Outputs read as zero wherever the program does not store."""
         for slot in self.zeros:
-            nbytes = self.shape.bound[slot].nbytes
+            nbytes = self.launches.bound[slot].nbytes
             odd = nbytes % 4 if nbytes < self._ends[slot] else 0
             work.batch.zero(self.memories[slot], 0, round_up(nbytes - odd, 4))
             if odd:
@@ -281,7 +281,7 @@ def dispatch_over(
     work = Work(pipeline.session, timeout=settled.timeout)
     try:
         bound = Bound(pipeline, resources, settled, work, may_allocate=True)
-        shape = bound.shape
+        launches = bound.launches
         try:
             commands = [] if settled.timeout is not None else bound.commands()
             if commands:
@@ -291,7 +291,7 @@ def dispatch_over(
                 )
             bound.upload(work)
             bound.zero(work)
-            work.launch(shape, work.armed(shape, bound.memories))
+            work.launch(launches, work.armed(launches, bound.memories))
             work.submit()
             work.finish([])
         except BaseException:
@@ -327,13 +327,13 @@ def run_steps(
         if not timed and (runs := _runs(session.device, [bound.commands() for bound in bounds], turns)):
             session.residents.keep_steps(turns, steps, runs)
             return _run_again(session, runs, ranges), None
-        armed = [work.armed(bound.shape, bound.memories) for bound in bounds]
+        armed = [work.armed(bound.launches, bound.memories) for bound in bounds]
         for bound in bounds:
             bound.upload(work)
         for _ in range(turns):
             for bound, memories in zip(bounds, armed, strict=True):
                 bound.zero(work)
-                work.launch(bound.shape, memories)
+                work.launch(bound.launches, memories)
         work.submit([r for r in ranges if r[2]])
         found = iter(work.finish([None] * sum(1 for r in ranges if r[2])))
     finally:

@@ -21,7 +21,7 @@ from ..driver.plan.launch import LaunchPlan
 from ..driver.policy.launch import choose_recording
 from ..errors import CooperativeResidencyExceeded, Trap, UnsupportedFeature, VyreError
 from ..lower.length_exprs import number
-from .device import TRAP_BYTES, Batch, Code, Device, Facts, Memory, Ticket
+from .device import TRAP_BYTES, Batch, Code, Device, LaunchFacts, Memory, Ticket
 from .memory_pool import Piece, piece_bytes
 
 if TYPE_CHECKING:
@@ -41,11 +41,11 @@ _LAUNCHES = 256
 _ZERO: Dims = (0, 0, 0)
 
 
-class Shape:
-    """A dispatch for buffers of certain lengths, planned."""
+class DeviceLaunches:
+    """The launches of a dispatch over buffers of certain lengths: all that follows from its plan alone."""
 
     __slots__ = (
-        "bound", "code", "depends", "facts", "grid", "grid_known", "host_part", "indirect", "iterations", "launches",
+        "bound", "code", "count", "depends", "facts", "grid", "grid_known", "host_part", "indirect", "iterations",
         "lengths", "parts", "pieces", "proved", "recording",
     )  # fmt: skip
 
@@ -54,7 +54,7 @@ class Shape:
         backend: OffloadBackend,
         device: Device,
         code: Code,
-        facts: Facts,
+        facts: LaunchFacts,
         bindings: BindingPlan,
         launch: LaunchPlan,
         iterations: int = 1,
@@ -86,7 +86,7 @@ class Shape:
         if self.indirect is None:
             self.require_whole(device, launch.grid)
         each = box_count(launch.grid, device.most_groups)
-        self.launches = iterations * each
+        self.count = iterations * each
         self.parts = tuple(boxes(launch.grid, device.most_groups)) if each <= _LAUNCHES else None
         """What one iteration launches, unless that is too much to write down."""
         self.host_part = self._host_part(memory)
@@ -96,7 +96,7 @@ class Shape:
             differs = "its workgroups wait for each other" if facts.whole else "the host looks for a deadline"
         on_host = memory == "host"
         self.recording = choose_recording(
-            device.round_costs if on_host else device.launch_costs,
+            device.small_dispatch_costs if on_host else device.launch_costs,
             copied_bytes=sum(b.nbytes for b in self.bound) if on_host else None,
             differs=differs,
         )
@@ -149,7 +149,7 @@ class Shape:
     @property
     def is_simple(self) -> bool:
         """Whether all of it can be submitted at once."""
-        return self.indirect is None and self.launches < _LAUNCHES
+        return self.indirect is None and self.count < _LAUNCHES
 
     def _host_part(self, memory: str) -> str | None:
         if memory == "both":
@@ -159,7 +159,7 @@ class Shape:
         if self.indirect is not None:
             return "its grid lies in memory"
         if not self.is_simple or self.parts is None:
-            return f"it has {self.launches} launches"
+            return f"it has {self.count} launches"
         return None if self.parts else "its grid has no workgroup"
 
     def grid_at(self, words: bytes) -> Dims:
@@ -193,7 +193,7 @@ class Work:
         self.begun = time.monotonic() if begun is None else begun
         self._until = None if timeout is None else self.begun + timeout
         self._pieces: list[Piece] = []
-        self._traps: list[tuple[Facts, Memory]] = []
+        self._traps: list[tuple[LaunchFacts, Memory]] = []
         self._parts: list[Ticket] = []
         """What was sent off before the last batch, if it is timed."""
         self._recorded = 0
@@ -228,37 +228,37 @@ class Work:
 
     # -- launches
 
-    def armed(self, shape: Shape, memories: Sequence[Memory]) -> Sequence[Memory]:
+    def armed(self, launches: DeviceLaunches, memories: Sequence[Memory]) -> Sequence[Memory]:
         """The memory of a program, with words for its traps if it has some."""
-        if not shape.facts.traps:
+        if not launches.facts.traps:
             return memories
         trap = self.take(TRAP_BYTES)
         self.batch.zero(trap, 0, TRAP_BYTES)
-        self._traps.append((shape.facts, trap))
+        self._traps.append((launches.facts, trap))
         return [*memories, trap]
 
-    def launch(self, shape: Shape, memories: Sequence[Memory]) -> None:
+    def launch(self, launches: DeviceLaunches, memories: Sequence[Memory]) -> None:
         """All iterations of a program over memory that is filled and armed by now."""
-        for turn in range(shape.iterations):
-            parts: Iterable[tuple[Dims, Dims]] | None = shape.parts
-            if shape.indirect is not None or parts is None:
-                known = shape.indirect is None or (turn == 0 and shape.grid_known)
-                grid = shape.grid if known else self._read_grid(shape, memories)
-                shape.require_whole(self.session.device, grid)
+        for turn in range(launches.iterations):
+            parts: Iterable[tuple[Dims, Dims]] | None = launches.parts
+            if launches.indirect is not None or parts is None:
+                known = launches.indirect is None or (turn == 0 and launches.grid_known)
+                grid = launches.grid if known else self._read_grid(launches, memories)
+                launches.require_whole(self.session.device, grid)
                 parts = boxes(grid, self.session.device.most_groups)
             for base, grid in parts:
                 if self._until is not None:
-                    self._launch_in_time(shape, memories, base, grid)
+                    self._launch_in_time(launches, memories, base, grid)
                     continue
-                self.batch.launch(shape.code, memories, shape.lengths, base, grid)
+                self.batch.launch(launches.code, memories, launches.lengths, base, grid)
                 self._recorded += 1
                 if self._recorded % _LAUNCHES == 0:
                     self._submit_part().wait(None)  # so that a queue holds no more than two of these
 
-    def _launch_in_time(self, shape: Shape, memories: Sequence[Memory], base: Dims, grid: Dims) -> None:
+    def _launch_in_time(self, launches: DeviceLaunches, memories: Sequence[Memory], base: Dims, grid: Dims) -> None:
         """A launch in parts that grow until one takes a while."""
         assert self._until is not None
-        groups = prod(grid) if shape.facts.whole else FIRST_PART_GROUPS
+        groups = prod(grid) if launches.facts.whole else FIRST_PART_GROUPS
         position = 0
         while position < prod(grid):
             start, size = part(grid, position, groups)
@@ -267,19 +267,19 @@ class Work:
             if begun >= self._until:
                 raise expired()
             at = (base[0] + start[0], base[1] + start[1], base[2] + start[2])
-            self.batch.launch(shape.code, memories, shape.lengths, at, size)
+            self.batch.launch(launches.code, memories, launches.lengths, at, size)
             self._await(self._submit_part())
             if time.monotonic() - begun < PART_S / 2:
                 groups *= 2
 
-    def _read_grid(self, shape: Shape, memories: Sequence[Memory]) -> Dims:
-        slot, offset = shape.require_grid()
+    def _read_grid(self, launches: DeviceLaunches, memories: Sequence[Memory]) -> Dims:
+        slot, offset = launches.require_grid()
         self._read_traps()
         self.batch.read(memories[slot], offset, INDIRECT_BYTES)
         ticket = self._submit_part()
         self._await(ticket)
         (words,) = self._after_traps(ticket.take([None] * (len(self._traps) + 1)))
-        return shape.grid_at(bytes(words))
+        return launches.grid_at(bytes(words))
 
     # -- the end
 

@@ -15,7 +15,7 @@ from vyre.backends.cpu.devices import host
 from vyre.backends.cpu.emit import access
 from vyre.backends.cpu.emit.kernel import Target, emit
 from vyre.backends.cpu.run import warm
-from vyre.backends.cpu.run.launch import Launch
+from vyre.backends.cpu.run.launch import LaunchWords
 from vyre.driver.contract.values import DispatchConfig
 from vyre.foundation.ir.dtypes import u32 as u32_type
 from vyre.foundation.ir.nodes import InvocationId, Load, Store, lit
@@ -183,7 +183,7 @@ def test_the_machine_code_has_the_fence_and_the_stores():
 
 def launched(text, target, x, *, streams, workgroup=64):
     """One launch of a kernel with an input and a result."""
-    code, launch = load(compile_object(text)), Launch(2, 4096)
+    code, launch = load(compile_object(text)), LaunchWords(2, 4096)
     launch.buffers[0], launch.buffers[1] = ffi.from_buffer(x), ffi.from_buffer(target)
     launch.aim(ffi.new("int64_t[]", [len(x), len(target)]), (-(-len(x) // workgroup), 1, 1), 4, streams)
     launch.hold = text, target, x
@@ -314,8 +314,8 @@ def test_many_threads_see_what_others_have_stored(backend):
 def test_results_of_the_size_of_a_cache_ask_for_it(backend, monkeypatch, short, asks):
     monkeypatch.setattr(warm, "STREAM_BYTES", 4096)
     asked = []
-    aim = Launch.aim
-    monkeypatch.setattr(Launch, "aim", lambda self, *given: (asked.append(given[-1]), aim(self, *given))[1])
+    aim = LaunchWords.aim
+    monkeypatch.setattr(LaunchWords, "aim", lambda self, *given: (asked.append(given[-1]), aim(self, *given))[1])
     pipeline = compiled(backend, sized((64, 1, 1)))
     x = arange(1024 - short)
     pipeline.dispatch([x, x])
@@ -326,7 +326,7 @@ def test_results_of_the_size_of_a_cache_ask_for_it(backend, monkeypatch, short, 
 def test_results_that_are_also_read_do_not_count(backend, monkeypatch):
     monkeypatch.setattr(warm, "STREAM_BYTES", 4)
     asked = []
-    aim = Launch.aim
-    monkeypatch.setattr(Launch, "aim", lambda self, *given: (asked.append(given[-1]), aim(self, *given))[1])
+    aim = LaunchWords.aim
+    monkeypatch.setattr(LaunchWords, "aim", lambda self, *given: (asked.append(given[-1]), aim(self, *given))[1])
     compiled(backend, bump.program).dispatch([arange(1024)])
     assert set(asked) == {False}

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 
 from vyre.backends.cpu.abi import NEXT
-from vyre.backends.cpu.build import Facts
+from vyre.backends.cpu.build import ObjectFacts
 from vyre.backends.cpu.compile import compile_object
 from vyre.backends.cpu.device import ffi, load
 from vyre.backends.cpu.run.launch import (
     INLINE_WORK,
     PRIVATE_BYTES,
     SEEN_WORK,
-    Launch,
+    LaunchWords,
     Schedule,
     privatize,
     schedule,
@@ -35,11 +35,11 @@ FOREVER = [1, [[0xFFFFFFFF, [], None, [1, []]]]]
 
 
 def facts(cost=(1, ()), traps=(), private=None, scratch_bytes=1000):
-    return Facts(scratch_bytes, traps, (), private or {}, [cost[0], list(cost[1])])
+    return ObjectFacts(scratch_bytes, traps, (), private or {}, [cost[0], list(cost[1])])
 
 
 def launch_of(buffers, groups, chunk=1):
-    launch = Launch(len(buffers), 1000)
+    launch = LaunchWords(len(buffers), 1000)
     for slot, data in enumerate(buffers):
         launch.buffers[slot] = ffi.from_buffer(data)
     launch.hold = buffers

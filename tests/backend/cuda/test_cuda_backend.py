@@ -47,7 +47,7 @@ from vyre.errors import (
 )
 from vyre.runtime import float_probe as canon
 from vyre.runtime.backend import OffloadBackend
-from vyre.runtime.device import Built, Facts
+from vyre.runtime.device import Artifact, LaunchFacts
 
 from ...support.device_backends import open_or_skip
 from ...unit.runtime.test_exits import HAS_WAY
@@ -649,11 +649,12 @@ def test_code_that_nobody_needs_is_unloaded(own):
 
 
 def test_a_damaged_image_and_an_absent_one_are_told(backend):
-    device, facts = backend.session().device, Facts((1, 1, 1), extra={"buffers": 0, "block": [1, 1, 1], "each": 1})
+    facts = LaunchFacts((1, 1, 1), extra={"buffers": 0, "block": [1, 1, 1], "each": 1})
+    device = backend.session().device
     with pytest.raises(KernelCompileFailed, match=r"was not compiled.*Fix: compile the program again"):
-        device.load(Built("", b"", facts))
+        device.load(Artifact("", b"", facts))
     with pytest.raises(KernelCompileFailed, match="cannot read the compiled kernel"):
-        device.load(Built("", b"\x7fELF" + bytes(100), facts))
+        device.load(Artifact("", b"\x7fELF" + bytes(100), facts))
     assert not backend.device_lost()
 
 

@@ -16,7 +16,7 @@ from ...support.cpu_kernels import arange
 from ...support.emulated_cuda import EmulatedCuda
 
 GID = InvocationId(0)
-FIRST = CudaDevice.round_costs.first_recorded_run
+FIRST = CudaDevice.small_dispatch_costs.first_recorded_run
 
 
 @pytest.fixture(scope="module")

@@ -277,7 +277,7 @@ def test_a_step_that_is_wrong_runs_none(backend):
         backend.free_resident(h)
 
 
-def test_memory_of_a_life_that_is_over_is_refused_in_steps_that_were_kept(backend):
+def test_memory_of_an_incarnation_that_is_over_is_refused_in_steps_that_were_kept(backend):
     made = guarded(open_or_skip(backend.id))
     x = put(made, arange())
     steps, pipe = (step(add_one, x),), pipelines.compile(made, add_one.program)

@@ -25,7 +25,7 @@ from vyre.foundation.ir.nodes import Barrier, BufLen, InvocationId, Load, Store
 from vyre.foundation.ir.ops import Ordering
 from vyre.foundation.ir.program import Program, read_write
 from vyre.lower import LowerOptions, lower
-from vyre.runtime.device import Built, Facts
+from vyre.runtime.device import Artifact, LaunchFacts
 
 from ...support.cuda_host import Code
 from ...support.device_backends import open_or_skip
@@ -142,15 +142,15 @@ def test_a_grid_that_does_not_run_at_once_is_split_unless_it_must_not_be(monkeyp
         assert [bytes(o) for o in pipe.dispatch([a, b])] == wanted
         assert counters()["split_dispatches"] - before == splits
         monkeypatch.undo()
-        guard.life.pipelines.clear()
+        guard.device_state.pipelines.clear()
     assert "launch: cooperative" in str(pipelines.compile(guard, relay()).explain([a, b]))
     guard.shutdown()
 
 
 def test_facts_of_older_stored_code_have_no_barrier_of_the_grid():
-    built = Built("text", b"image", Facts((64, 1, 1), whole=True))
-    assert Built.from_bytes(built.to_bytes()).facts.whole
-    assert not Facts((64, 1, 1)).whole
+    built = Artifact("text", b"image", LaunchFacts((64, 1, 1), whole=True))
+    assert Artifact.from_bytes(built.to_bytes()).facts.whole
+    assert not LaunchFacts((64, 1, 1)).whole
 
 
 @pytest.mark.parametrize("groups", [1, 2, 37, 132, 1000])

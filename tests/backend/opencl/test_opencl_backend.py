@@ -32,7 +32,7 @@ from vyre.errors import (
     UnsupportedFeature,
 )
 from vyre.runtime import float_probe as canon
-from vyre.runtime.device import Built
+from vyre.runtime.device import Artifact
 
 from ...support.busy_devices import under_way
 from ...support.cpu_kernels import ROUNDS, arange, scaled, scaled_wide, stirred
@@ -730,10 +730,10 @@ def test_more_memory_than_there_is_is_refused_and_the_backend_goes_on(own):
 def test_a_kernel_that_does_not_compile_brings_the_log(own):
     built = build(COUNT, Mode.NATIVE)
     with pytest.raises(KernelCompileFailed, match=r"rejected the kernel .*Fix: read the log") as e:
-        own.session().device.load(Built("__kernel void vyre_kernel( { nonsense", b"", built.facts))
+        own.session().device.load(Artifact("__kernel void vyre_kernel( { nonsense", b"", built.facts))
     assert "error" in e.value.context["log"].lower()
     with pytest.raises(KernelCompileFailed):
-        own.load_native(COUNT, DispatchConfig(), Built("", b"not a binary", built.facts).to_bytes())
+        own.load_native(COUNT, DispatchConfig(), Artifact("", b"not a binary", built.facts).to_bytes())
     assert own.dispatch(COUNT, [words(1)]) == [words(2)]
 
 
@@ -770,7 +770,7 @@ def test_an_image_is_loaded_without_its_source(own):
     native.dispatch([words(1)])
     image = own.session().device.image(native.require_open())
     assert image
-    loaded = own.load_native(COUNT, DispatchConfig(), Built("", image, native.built.facts).to_bytes())
+    loaded = own.load_native(COUNT, DispatchConfig(), Artifact("", image, native.built.facts).to_bytes())
     assert loaded.dispatch([words(1, 2)]) == [words(2, 3)]
 
 

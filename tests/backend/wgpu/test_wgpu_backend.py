@@ -36,7 +36,7 @@ from vyre.foundation.ir.dtypes import u32 as u32_type
 from vyre.foundation.ir.nodes import Assign, InvocationId, Let, Load, Store, SubgroupReduce, Var
 from vyre.foundation.ir.ops import ReduceOp
 from vyre.foundation.ir.program import Program, read, workgroup, write_only
-from vyre.runtime.device import Built
+from vyre.runtime.device import Artifact
 
 from ...support.busy_devices import under_way
 from ...support.device_backends import open_or_skip
@@ -313,7 +313,7 @@ def test_a_compiled_program_can_be_stored(backend):
     assert again.source == native.source
     assert unwords(again.dispatch([words(1, 2, 3, 4)])[0]) == [2, 3, 4, 1]
     with pytest.raises(KernelCompileFailed, match="damaged"):
-        Built.from_bytes(stored[:40])
+        Artifact.from_bytes(stored[:40])
 
 
 # ---- limits ---------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from contextlib import suppress
 import pytest
 
 from vyre.errors import DeviceLost, DeviceOutOfMemory, DispatchFailed, KernelCompileFailed, UnsupportedFeature
-from vyre.runtime.device import Built, Facts
+from vyre.runtime.device import Artifact, LaunchFacts
 
 if "wgpu" not in os.environ.get("VYRE_REQUIRE_BACKENDS", "").split(","):
     pytest.importorskip("wgpu")
@@ -66,7 +66,7 @@ def load(device, text):
     space = "var<immediate>" if immediates else "@group(1) @binding(0) var<uniform>"
     extra = {"writable": [False, True], "words": 8, "immediates": immediates}
     text = text.replace("TURNS", "30000u" if device.is_emulated else "20000000u")
-    return device.load(Built(text.replace("PARAMS", space), b"", Facts((64, 1, 1), extra=extra)))
+    return device.load(Artifact(text.replace("PARAMS", space), b"", LaunchFacts((64, 1, 1), extra=extra)))
 
 
 def words(*values):

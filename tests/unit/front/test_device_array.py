@@ -217,12 +217,12 @@ def test_memory_that_is_dropped_while_the_backend_works_is_freed_later(name):
     home = home_of(name)
     before = resident_bytes(home)
     d = vyre.to_device(X, name)
-    home.backend.life.inflight.append(None)
+    home.backend.device_state.inflight.append(None)
     try:
         del d
         assert home.backend.metrics()["resident_bytes"] == before + X.nbytes
     finally:
-        home.backend.life.inflight.pop()
+        home.backend.device_state.inflight.pop()
     home.sweep()
     assert resident_bytes(home) == before
 

@@ -134,7 +134,7 @@ def opened(request):
         yield found
 
 
-OURS = ("inner", "life", "failure", "on_device", "shutdown", "close")
+OURS = ("inner", "device_state", "failure", "on_device", "shutdown", "close")
 """Members that are for the driver, or that end the object."""
 
 

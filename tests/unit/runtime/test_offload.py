@@ -41,7 +41,7 @@ from vyre.foundation.ir.dtypes import u8, u16, u32
 from vyre.foundation.ir.nodes import BufLen, Cast, IndirectDispatch, InvocationId, Load, Store, lit
 from vyre.foundation.ir.program import Program, read, read_write, write_only
 from vyre.runtime import device
-from vyre.runtime.device import Built, Facts
+from vyre.runtime.device import Artifact, LaunchFacts
 from vyre.runtime.memory_pool import MemoryPool, size_class
 from vyre.runtime.work import part
 
@@ -517,6 +517,18 @@ def test_a_program_runs_over_resident_memory(backend):
     assert downloaded(backend, a) == (15 * arange(1000)).tobytes()
 
 
+def test_a_pipeline_that_remembers_many_lengths_of_resident_memory_forgets_the_oldest_only(own):
+    compiled = pipelines.compile(own, ADD)
+    for n in range(1, 66):
+        a, b = uploaded(own, arange(n)), uploaded(own, 7 * arange(n))
+        (out,) = compiled.dispatch_resident([a, b])
+        assert downloaded(own, out) == (8 * arange(n)).tobytes()
+        for handle in (a, b, out):
+            own.free_resident(handle)
+    lengths = [launches.lengths[0] for launches in compiled.native.resident_launches.values()]
+    assert lengths == list(range(2, 66))
+
+
 def test_outputs_that_nobody_gives_memory_for_are_allocated(backend):
     before = backend.metrics()["resident_bytes"]
     pipeline = pipelines.compile(backend, ADD)
@@ -772,15 +784,15 @@ def test_stored_code_is_used_by_the_next_backend(backend):
 
 
 def test_damaged_code_and_that_of_another_version_are_refused(monkeypatch):
-    built = Built("text", b"image", Facts((4, 1, 1), ("a",), {1: ["const", "u32", 1]}, extra={"n": 2}))
+    built = Artifact("text", b"image", LaunchFacts((4, 1, 1), ("a",), {1: ["const", "u32", 1]}, extra={"n": 2}))
     payload = built.to_bytes()
-    assert Built.from_bytes(payload) == built
+    assert Artifact.from_bytes(payload) == built
     for damaged in (b"", b"vdev", payload[:20], payload[:-1], payload + b"x", b"x" + payload[1:], payload[:-1] + b"x"):
         with pytest.raises(KernelCompileFailed, match=r"the stored code is damaged.*Fix: "):
-            Built.from_bytes(damaged)
+            Artifact.from_bytes(damaged)
     monkeypatch.setattr(device, "FORMAT", device.FORMAT + 1)
     with pytest.raises(KernelCompileFailed, match=r"the stored code is damaged.*Fix: "):
-        Built.from_bytes(payload)
+        Artifact.from_bytes(payload)
 
 
 def test_many_shapes_and_configs_are_forgotten_in_time(backend):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests.contract.programs import ADD, COUNT, SPLIT, TRAP, words
 
-from vyre.backends.cuda.run.small_dispatch import CudaRound
+from vyre.backends.cuda.run.small_dispatch import CudaSmallDispatch
 from vyre.backends.reference import run
 from vyre.conform.programs.random import random_program
 from vyre.driver.admission.program import why_not
@@ -26,7 +26,7 @@ from vyre.foundation.ir.program import Program, read, read_write, write_only
 from vyre.runtime import backend as backends
 from vyre.runtime.device import Launch, Slot, Ticket
 
-from ...support.batched_round import ByBatch
+from ...support.batched_small_dispatch import ByBatch
 from ...support.cpu_kernels import arange, bump
 from ...support.device_backends import open_or_skip
 
@@ -40,22 +40,22 @@ OFTEN = FIRST + 3
 @pytest.fixture(scope="module", params=["cuda", "opencl"])
 def backend(request):
     made = open_or_skip(request.param)
-    made.session().device.round_costs = made.session().device.launch_costs = COSTS
+    made.session().device.small_dispatch_costs = made.session().device.launch_costs = COSTS
     yield made
     made.shutdown()
 
 
 @pytest.fixture
-def rounds(backend, monkeypatch):
+def recorded(backend, monkeypatch):
     """Those that are made, from here on."""
     device, made = backend.session().device, []
-    by = device.round if backend.id == "cuda" else lambda *about: ByBatch(device, *about)
+    by = device.small_dispatch if backend.id == "cuda" else lambda *about: ByBatch(device, *about)
 
     def counted(*about):
         made.append(by(*about))
         return made[-1]
 
-    monkeypatch.setattr(device, "round", counted, raising=False)
+    monkeypatch.setattr(device, "small_dispatch", counted, raising=False)
     return made
 
 
@@ -65,19 +65,19 @@ def compiled(backend, program, config=DEFAULT_CONFIG):
 
 
 def runs_of(made, monkeypatch):
-    """Every run of the only round."""
+    """Every run of the only small dispatch."""
     (prepared,) = made
     ran, go = [], prepared.go
     monkeypatch.setattr(prepared, "go", lambda: [ran.append(1), go()][1])
     return ran
 
 
-def test_a_dispatch_that_is_repeated_gets_a_round_and_new_inputs_count(backend, rounds, monkeypatch):
+def test_a_dispatch_that_is_repeated_is_recorded_and_new_inputs_count(backend, recorded, monkeypatch):
     pipeline, target = compiled(backend, ADD), np.zeros(100, np.uint32)
     for k in range(FIRST):
-        assert not rounds
+        assert not recorded
         assert bytes(pipeline.dispatch([arange(100), arange(100) + k])[0]) == (2 * arange(100) + k).tobytes()
-    ran = runs_of(rounds, monkeypatch)
+    ran = runs_of(recorded, monkeypatch)
     for k in range(5):
         assert bytes(pipeline.dispatch([arange(100) + k, arange(100)])[0]) == (2 * arange(100) + k).tobytes()
     assert len(ran) == 5
@@ -89,7 +89,7 @@ def test_a_dispatch_that_is_repeated_gets_a_round_and_new_inputs_count(backend, 
 
 
 @pytest.fixture
-def told(backend, rounds):
+def told(backend, recorded):
     """What is said about the recording of a dispatch, by a device that records."""
 
     def ask(pipeline, inputs, config=DEFAULT_CONFIG, memory="host"):
@@ -103,9 +103,9 @@ def recordings(choice):
     return decision_counters().get(("recording", choice), 0)
 
 
-def test_a_plan_says_when_a_dispatch_is_recorded_and_each_is_counted_once(backend, rounds, told):
+def test_a_plan_says_when_a_dispatch_is_recorded_and_each_is_counted_once(backend, recorded, told):
     pipeline, given = compiled(backend, ADD), [arange(100), arange(100)]
-    planned, recorded = recordings(WHEN_REPEATED), recordings(RECORDED)
+    planned, kept = recordings(WHEN_REPEATED), recordings(RECORDED)
     for k in range(1, OFTEN):
         choice, why = told(pipeline, given)
         if k <= FIRST:
@@ -113,8 +113,8 @@ def test_a_plan_says_when_a_dispatch_is_recorded_and_each_is_counted_once(backen
         else:
             assert (choice, why) == (RECORDED, "one call copies its inputs, launches it and copies its results")
         pipeline.dispatch(given)
-        assert len(rounds) == (k >= FIRST)
-    assert (recordings(WHEN_REPEATED), recordings(RECORDED)) == (planned + 1, recorded + 1)
+        assert len(recorded) == (k >= FIRST)
+    assert (recordings(WHEN_REPEATED), recordings(RECORDED)) == (planned + 1, kept + 1)
     assert told(pipeline, [arange(9), arange(9)])[0] == WHEN_REPEATED
 
 
@@ -122,14 +122,16 @@ def test_a_plan_says_when_a_dispatch_is_recorded_and_each_is_counted_once(backen
     "costs, first",
     [(LaunchCosts(), None), (LaunchCosts(5, 9, 5), None), (LaunchCosts(5, 20, 1), 5), (LaunchCosts(5, 4, 1), 1)],
 )
-def test_what_launches_cost_decides_whether_and_when_one_is_recorded(backend, rounds, told, monkeypatch, costs, first):
-    monkeypatch.setattr(backend.session().device, "round_costs", costs)
+def test_what_launches_cost_decides_whether_and_when_one_is_recorded(
+    backend, recorded, told, monkeypatch, costs, first
+):
+    monkeypatch.setattr(backend.session().device, "small_dispatch_costs", costs)
     pipeline, given = compiled(backend, ADD), [arange(50), arange(50)]
     before = recordings(NEVER), recordings(RECORDED)
     choice, why = told(pipeline, given)
     found = [bytes(pipeline.dispatch(given)[0]) for _ in range(OFTEN)]
     assert set(found) == {(2 * arange(50)).tobytes()}
-    assert len(rounds) == (first is not None)
+    assert len(recorded) == (first is not None)
     after = recordings(NEVER), recordings(RECORDED)
     assert after == (before[0] + (first is None), before[1] + (first is not None))
     if first is None:
@@ -150,12 +152,12 @@ def test_what_launches_cost_decides_whether_and_when_one_is_recorded(backend, ro
         (ADD, [arange(9), arange(9)], DispatchConfig(timeout=9.0), "the host looks for a deadline"),
     ],
 )
-def test_a_plan_says_why_a_dispatch_is_not_recorded(backend, rounds, told, program, inputs, config, why):
+def test_a_plan_says_why_a_dispatch_is_not_recorded(backend, recorded, told, program, inputs, config, why):
     pipeline, before = compiled(backend, program, config), recordings(NEVER)
     assert told(pipeline, inputs, config) == (NEVER, why)
     for _ in range(OFTEN):
         pipeline.dispatch(inputs, config)
-    assert not rounds
+    assert not recorded
     assert recordings(NEVER) == before + 1
 
 
@@ -163,12 +165,12 @@ def test_a_plan_says_that_a_device_refused_to_record(backend, told, monkeypatch)
     def fails(*about):
         raise DeviceOutOfMemory("there is no room", fix="none")
 
-    monkeypatch.setattr(backend.session().device, "round", fails)
+    monkeypatch.setattr(backend.session().device, "small_dispatch", fails)
     pipeline, given = compiled(backend, ADD), [arange(7), arange(7)]
     for _ in range(OFTEN):
         pipeline.dispatch(given)
     assert told(pipeline, given) == (NEVER, "the device refused: there is no room")
-    monkeypatch.setattr(backend.session().device, "round", lambda *about: None)
+    monkeypatch.setattr(backend.session().device, "small_dispatch", lambda *about: None)
     pipeline = compiled(backend, ADD)
     for _ in range(OFTEN):
         pipeline.dispatch(given)
@@ -198,17 +200,17 @@ def test_dispatches_over_resident_memory_are_counted_once_for_each_combination_o
     assert (recordings(WHEN_REPEATED), recordings(NEVER)) == (later + 1, never + 1)
 
 
-def test_results_of_a_round_are_the_callers(backend, rounds):
+def test_results_of_a_small_dispatch_are_the_callers(backend, recorded):
     pipeline = compiled(backend, ADD)
     kept = [pipeline.dispatch([arange(9), arange(9) + k])[0] for k in range(OFTEN)]
-    assert rounds
+    assert recorded
     for k, found in enumerate(kept):
         assert bytes(found) == (2 * arange(9) + k).tobytes()
         found[0] = 1  # which nobody minds
     assert bytes(pipeline.dispatch([arange(9), arange(9)])[0]) == (2 * arange(9)).tobytes()
 
 
-def test_what_a_round_does_not_store_is_zero_each_time(backend, rounds):
+def test_what_a_small_dispatch_does_not_store_is_zero_each_time(backend, recorded):
     program = Program(
         [read("x", 0, u32, 8), write_only("out", 1, u32, 8), read_write("n", 2, u32, 1)], (8, 1, 1),
         [
@@ -222,10 +224,10 @@ def test_what_a_round_does_not_store_is_zero_each_time(backend, rounds):
         out, n = pipeline.dispatch([x, words(41 + k)])
         assert bytes(out) == np.where(x % 2, x, 0).astype(np.uint32).tobytes()
         assert bytes(n) == words(42 + k)
-    assert rounds
+    assert recorded
 
 
-def test_a_trap_of_a_round_says_where_and_nothing_is_written(backend, rounds):
+def test_a_trap_of_a_small_dispatch_says_where_and_nothing_is_written(backend, recorded):
     pipeline = compiled(backend, TRAP)
     target, slot = bytearray(b"\xa5" * 4), OutputSlot.of(bytearray(b"\xa5" * 4))
     for out in ([target], [slot], None):
@@ -235,20 +237,20 @@ def test_a_trap_of_a_round_says_where_and_nothing_is_written(backend, rounds):
             assert e.value.context["tag"] == "seven"
             assert e.value.context["invocation"] == (0, 0, 0)
     assert target == bytes(slot) == b"\xa5" * 4
-    assert len(rounds) == 2  # dispatches into slots are planned each time
+    assert len(recorded) == 2  # dispatches into slots are planned each time
 
 
 @pytest.mark.parametrize("span", [(0, 12), (5, 11), (4, 4)])
-def test_only_the_wanted_bytes_of_a_round_come_back(backend, rounds, span):
+def test_only_the_wanted_bytes_of_a_small_dispatch_come_back(backend, recorded, span):
     out = write_only("out", 1, u32, 3).replace(output_byte_range=span)
     program = Program([read("x", 0, u32, 3), out], (4, 1, 1), [Store("out", GID, Load("x", GID) * lit(0x01030507))])
     pipeline, everything = compiled(backend, program), words(0x01030507, 0x02060A0E, 0x03090F15)
     for _ in range(OFTEN):
         assert bytes(pipeline.dispatch([words(1, 2, 3)])[0]) == everything[slice(*span)]
-    assert rounds
+    assert recorded
 
 
-def test_buffers_of_a_round_may_be_empty_narrow_and_several(backend, rounds):
+def test_buffers_of_a_small_dispatch_may_be_empty_narrow_and_several(backend, recorded):
     pipeline = compiled(backend, SPLIT)
     for _ in range(OFTEN):
         low, high = pipeline.dispatch([arange(37) * 0x10001])
@@ -263,46 +265,46 @@ def test_buffers_of_a_round_may_be_empty_narrow_and_several(backend, rounds):
     pipeline = compiled(backend, program)
     for k in range(OFTEN):
         assert bytes(pipeline.dispatch([bytes(range(k, k + 5))])[0]) == bytes(range(k, k + 5))
-    assert len(rounds) >= 2
+    assert len(recorded) >= 2
 
 
-def test_iterations_of_a_round_see_what_the_one_before_left(backend, rounds):
+def test_iterations_of_a_small_dispatch_see_what_the_one_before_left(backend, recorded):
     pipeline, config = compiled(backend, COUNT), DispatchConfig(fixpoint_iterations=5)
     expected = backend.dispatch(COUNT, [words(1, 2, 3)], config)
     for _ in range(OFTEN):
         assert pipeline.dispatch([words(1, 2, 3)], config) == expected
-    assert len(rounds) == 1
+    assert len(recorded) == 1
 
 
-def test_large_dispatches_and_those_with_a_deadline_get_none(backend, rounds):
+def test_large_dispatches_and_those_with_a_deadline_get_none(backend, recorded):
     pipeline, x = compiled(backend, ADD), arange(RECORDED_BYTES // 12 + 1)
     for _ in range(OFTEN):
         pipeline.dispatch([x, x])
     config = DispatchConfig(timeout=30.0)
     for _ in range(OFTEN):
         backend.dispatch(ADD, [words(1), words(2)], config)
-    assert not rounds
+    assert not recorded
     for _ in range(OFTEN):
         pipeline.dispatch([x[1:], x[1:]])
-    assert len(rounds) == 1
+    assert len(recorded) == 1
 
 
-def test_memory_that_cannot_be_written_is_refused_after_a_round_too(backend, rounds):
+def test_memory_that_cannot_be_written_is_refused_after_a_small_dispatch_too(backend, recorded):
     pipeline = compiled(backend, ADD)
     for _ in range(OFTEN):
         pipeline.dispatch([words(1, 2), words(3, 4)], out=[bytearray(8)])
-    assert rounds
+    assert recorded
     with pytest.raises(ArgumentTypeError, match=r"read-only.*Fix: "):
         pipeline.dispatch([words(1, 2), words(3, 4)], out=[bytes(8)])
     with pytest.raises(ArgumentTypeError, match=r"not contiguous.*Fix: "):
         pipeline.dispatch([words(1, 2), words(3, 4)], out=[memoryview(bytearray(16))[::2]])
 
 
-def test_while_a_round_is_in_use_others_go_the_plain_way(backend, rounds, monkeypatch):
+def test_while_a_small_dispatch_is_in_use_others_go_the_plain_way(backend, recorded, monkeypatch):
     pipeline = compiled(backend, bump.program)
     for _ in range(OFTEN):
         pipeline.dispatch([arange(64)])
-    (prepared,) = rounds
+    (prepared,) = recorded
     ready, go_on, go = threading.Event(), threading.Event(), prepared.go
 
     def held():
@@ -323,7 +325,7 @@ def test_while_a_round_is_in_use_others_go_the_plain_way(backend, rounds, monkey
     assert bytes(found[0]) == (2 * arange(64) + 1).tobytes()
 
 
-def test_rounds_of_many_threads_equal_the_serial_ones(backend, rounds):
+def test_small_dispatches_of_many_threads_equal_the_serial_ones(backend, recorded):
     pipeline, wrong = compiled(backend, bump.program), []
 
     def work(seed):
@@ -340,30 +342,30 @@ def test_rounds_of_many_threads_equal_the_serial_ones(backend, rounds):
     for t in threads:
         t.join()
     assert not wrong
-    assert len(rounds) >= 3
+    assert len(recorded) >= 3
 
 
-def test_a_device_keeps_few_rounds_and_who_lost_one_gets_another(backend, rounds, monkeypatch):
-    monkeypatch.setattr(backends, "MAX_ROUNDS", 2)
+def test_a_device_keeps_few_small_dispatches_and_who_lost_one_gets_another(backend, recorded, monkeypatch):
+    monkeypatch.setattr(backends, "MAX_SMALL_DISPATCHES", 2)
     pipeline = compiled(backend, bump.program)
     for n in (10, 20, 30, 10):
         for k in range(OFTEN):
             assert bytes(pipeline.dispatch([arange(n) + k])[0]) == (2 * arange(n) + k + 1).tobytes()
-    assert len(rounds) == 4
-    alive = [weakref.ref(r) for r in rounds]
-    rounds.clear()
+    assert len(recorded) == 4
+    alive = [weakref.ref(r) for r in recorded]
+    recorded.clear()
     assert [r() is not None for r in alive] == [False, False, True, True]
 
 
-def test_a_round_that_is_lost_while_it_is_used_is_not_used_again(backend, rounds, monkeypatch):
+def test_a_small_dispatch_that_is_lost_while_it_is_used_is_not_used_again(backend, recorded, monkeypatch):
     pipeline = compiled(backend, bump.program)
     for _ in range(OFTEN):
         pipeline.dispatch([arange(12)])
-    (prepared,) = rounds
+    (prepared,) = recorded
     go = prepared.go
 
     def lost():
-        monkeypatch.setattr(backends, "MAX_ROUNDS", 1)
+        monkeypatch.setattr(backends, "MAX_SMALL_DISPATCHES", 1)
         for _ in range(OFTEN):
             pipeline.dispatch([arange(13)])
         return go()
@@ -375,7 +377,7 @@ def test_a_round_that_is_lost_while_it_is_used_is_not_used_again(backend, rounds
 
 
 @pytest.mark.parametrize("error", [DeviceOutOfMemory, DispatchFailed, KernelCompileFailed])
-def test_without_a_round_the_plain_way_is_taken(backend, monkeypatch, caplog, error):
+def test_without_a_recording_the_plain_way_is_taken(backend, monkeypatch, caplog, error):
     caplog.set_level("INFO", "vyre.offload")
     asked = []
 
@@ -383,7 +385,7 @@ def test_without_a_round_the_plain_way_is_taken(backend, monkeypatch, caplog, er
         asked.append(1)
         raise error("there is none", fix="none")
 
-    monkeypatch.setattr(backend.session().device, "round", fails, raising=False)
+    monkeypatch.setattr(backend.session().device, "small_dispatch", fails, raising=False)
     pipeline = compiled(backend, bump.program)
     for _ in range(3 * OFTEN):
         assert bytes(pipeline.dispatch([arange(11)])[0]) == (2 * arange(11) + 1).tobytes()
@@ -391,11 +393,11 @@ def test_without_a_round_the_plain_way_is_taken(backend, monkeypatch, caplog, er
     assert [r.getMessage() for r in caplog.records] == ["a small dispatch stays slow: there is none. Fix: none"]
 
 
-def test_a_device_that_is_lost_while_a_round_is_made_says_so(backend, monkeypatch):
+def test_a_device_that_is_lost_while_a_small_dispatch_is_made_says_so(backend, monkeypatch):
     def lost(*about):
         raise DeviceLost("it is gone", fix="none")
 
-    monkeypatch.setattr(backend.session().device, "round", lost, raising=False)
+    monkeypatch.setattr(backend.session().device, "small_dispatch", lost, raising=False)
     pipeline = compiled(backend, bump.program)
     for _ in range(FIRST - 1):
         pipeline.dispatch([arange(11)])
@@ -403,16 +405,16 @@ def test_a_device_that_is_lost_while_a_round_is_made_says_so(backend, monkeypatc
         pipeline.dispatch([arange(11)])
 
 
-def test_a_program_without_buffers_may_be_repeated(backend, rounds):
+def test_a_program_without_buffers_may_be_repeated(backend, recorded):
     pipeline = compiled(backend, Program([], (1, 1, 1), [Let("x", GID)]))
     config = DispatchConfig(grid_override=(3, 1, 1))
     for _ in range(OFTEN):
         assert pipeline.dispatch([], config) == []
-    assert len(rounds) == 1
+    assert len(recorded) == 1
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), DispatchFailed("the driver failed", fix="none")])
-def test_a_round_that_was_interrupted_or_failed_is_not_used_again(backend, rounds, monkeypatch, error):
+def test_a_small_dispatch_that_was_interrupted_or_failed_is_not_used_again(backend, recorded, monkeypatch, error):
     class Ends(Ticket):
         def done(self):
             return True
@@ -426,16 +428,16 @@ def test_a_round_that_was_interrupted_or_failed_is_not_used_again(backend, round
     pipeline = compiled(backend, bump.program)
     for _ in range(OFTEN):
         pipeline.dispatch([arange(12)])
-    (prepared,) = rounds
+    (prepared,) = recorded
     monkeypatch.setattr(prepared, "go", Ends)
     with pytest.raises(type(error)):
         pipeline.dispatch([arange(12)])
     for _ in range(OFTEN):
         assert bytes(pipeline.dispatch([arange(12)])[0]) == (2 * arange(12) + 1).tobytes()
-    assert len(rounds) == 2
+    assert len(recorded) == 2
 
 
-def test_a_pipeline_of_a_device_that_was_recovered_is_refused_although_it_has_a_round(backend):
+def test_a_pipeline_of_a_device_that_was_recovered_is_refused_although_it_was_recorded(backend):
     made = open_or_skip(backend.id)
     try:
         pipeline = made.compile_native(bump.program, DispatchConfig())
@@ -448,7 +450,7 @@ def test_a_pipeline_of_a_device_that_was_recovered_is_refused_although_it_has_a_
         made.shutdown()
 
 
-def test_a_backend_that_is_dropped_with_its_rounds_leaves_others_alone(backend):
+def test_a_backend_that_is_dropped_with_its_small_dispatches_leaves_others_alone(backend):
     for _ in range(3):
         made = open_or_skip(backend.id)
         pipeline = compiled(made, bump.program)
@@ -461,7 +463,7 @@ def test_a_backend_that_is_dropped_with_its_rounds_leaves_others_alone(backend):
     assert not backend.device_lost()
 
 
-def test_random_programs_mean_the_same_in_rounds(backend, rounds):
+def test_random_programs_mean_the_same_in_small_dispatches(backend, recorded):
     ran = 0
     for seed in range(2000, 2024):
         case = random_program(random.Random(seed), max_statements=10)
@@ -470,16 +472,16 @@ def test_random_programs_mean_the_same_in_rounds(backend, rounds):
         config = DispatchConfig(grid_override=case.grid, output_elements=case.output_elements)
         expected = run(case.program, case.inputs, grid=case.grid, output_elements=case.output_elements).outputs
         pipeline = compiled(backend, case.program, config)
-        before = len(rounds)
+        before = len(recorded)
         for _ in range(OFTEN):
             found = [bytes(o) for o in pipeline.dispatch(case.inputs, config)]
             assert found == expected, f"seed {seed}, grid {case.grid}:\n{case.program}"
-        ran += len(rounds) > before
+        ran += len(recorded) > before
     assert ran > 5
 
 
 @pytest.mark.parametrize("backend", ["cuda"], indirect=True)
-def test_memory_of_a_round_goes_with_its_pipeline(backend, rounds):
+def test_memory_of_a_small_dispatch_goes_with_its_pipeline(backend, recorded):
     device = backend.session().device
     live, idle = len(device._live), device.staging._idle_bytes
     for _ in range(3):
@@ -488,14 +490,14 @@ def test_memory_of_a_round_goes_with_its_pipeline(backend, rounds):
             pipeline.dispatch([arange(12)])
         pipeline.close()
         del pipeline
-        rounds.clear()
+        recorded.clear()
         gc.collect()
         backend.flush()
         assert len(device._live) <= live + 2  # which the pool keeps
         assert device.staging._idle_bytes >= idle
 
 
-def test_a_round_of_cuda_is_its_launches_and_two_that_copy():
+def test_a_small_dispatch_of_cuda_is_its_launches_and_two_that_copy():
     made = []
     pages = [SimpleNamespace(address=k << 20, view=memoryview(bytearray(b"\xa5" * 4096))) for k in (1, 2)]
     left = list(pages)
@@ -516,7 +518,7 @@ def test_a_round_of_cuda_is_its_launches_and_two_that_copy():
         Slot(32, False, True, True),
     ]
     grids, lengths, start = [((0, 0, 0), (3, 1, 1)), ((3, 0, 0), (1, 1, 1))], [75, 2, 1, 0, 8], 1 << 30
-    found = CudaRound(device, "code", slots, lengths, grids)
+    found = CudaSmallDispatch(device, "code", slots, lengths, grids)
     places = [start + 4 * 256, start, start + 2 * 256, start + 256, start + 3 * 256]
     assert made == [
         Launch("copier", (1 << 20, start), (256, 256), (0, 0, 0), (1, 1, 1)),
@@ -561,16 +563,16 @@ SLOTS = [Slot(4, True, False, True)]
         ({"closed": True, "mark": lambda stream: SimpleNamespace(ended=lambda: False)}, []),
     ],
 )
-def test_pinned_memory_of_a_round_comes_back_when_the_device_has_let_go_of_it(state, done):
+def test_pinned_memory_of_a_small_dispatch_comes_back_when_the_device_has_let_go_of_it(state, done):
     made = []
-    prepared = CudaRound(fake_device(made, **state), "code", SLOTS, [1], [])
+    prepared = CudaSmallDispatch(fake_device(made, **state), "code", SLOTS, [1], [])
     made.clear()
     del prepared
     gc.collect()
     assert made == done
 
 
-def test_who_waits_for_a_round_lets_go_of_what_others_held():
+def test_who_waits_for_a_small_dispatch_lets_go_of_what_others_held():
     made = []
     device = fake_device(
         made,
@@ -578,19 +580,19 @@ def test_who_waits_for_a_round_lets_go_of_what_others_held():
         wait=lambda mark, seconds: made.append("wait") or True,
         prune=lambda: made.append("prune"),
     )
-    ticket = CudaRound(device, "code", SLOTS, [1], []).go()
+    ticket = CudaSmallDispatch(device, "code", SLOTS, [1], []).go()
     assert ticket.wait(None)
     assert made[:1] + made[-2:] == ["launch", "wait", "prune"]
 
 
-def test_a_round_that_was_interrupted_before_its_point_was_set_keeps_its_pinned_memory():
+def test_a_small_dispatch_that_was_interrupted_before_its_point_was_set_keeps_its_pinned_memory():
     made = []
 
     def interrupted():
         raise KeyboardInterrupt
 
     graphs = SimpleNamespace(own=lambda device, commands: interrupted)
-    prepared = CudaRound(fake_device(made, closed=True, graphs=graphs), "code", SLOTS, [1], [])
+    prepared = CudaSmallDispatch(fake_device(made, closed=True, graphs=graphs), "code", SLOTS, [1], [])
     made.clear()
     with pytest.raises(KeyboardInterrupt):
         prepared.go()
@@ -599,7 +601,7 @@ def test_a_round_that_was_interrupted_before_its_point_was_set_keeps_its_pinned_
     assert made == []
 
 
-def test_a_round_that_finds_no_pinned_memory_leaves_none_behind():
+def test_a_small_dispatch_that_finds_no_pinned_memory_leaves_none_behind():
     made = []
 
     def take(nbytes):
@@ -610,18 +612,18 @@ def test_a_round_that_finds_no_pinned_memory_leaves_none_behind():
 
     staging = SimpleNamespace(take=take, give=lambda p: made.append("give"))
     with pytest.raises(DeviceOutOfMemory):
-        CudaRound(fake_device(made, closed=True, staging=staging), "code", SLOTS, [1], [])
+        CudaSmallDispatch(fake_device(made, closed=True, staging=staging), "code", SLOTS, [1], [])
     gc.collect()
     assert made == ["take", "give"]
 
 
 @pytest.mark.parametrize("backend", ["cuda"], indirect=True)
-def test_rounds_of_many_lengths_keep_their_graphs(backend, rounds):
+def test_small_dispatches_of_many_lengths_keep_their_graphs(backend, recorded):
     pipeline = compiled(backend, bump.program)
     for n in range(1, 9):
         for _ in range(OFTEN):
             pipeline.dispatch([arange(n)])
-    assert len(rounds) == 8
+    assert len(recorded) == 8
     before = backend.metrics()
     for _ in range(3):
         for n in range(1, 9):

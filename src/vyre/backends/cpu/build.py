@@ -37,7 +37,7 @@ class Switches:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ObjectFacts:
     """What a launch must know of its code. Slots count the bound buffers; `private` says which atomic combines them.
 
     `stored` are slots that the code fills, with the share of an invocation as plain data.
@@ -57,7 +57,7 @@ class Facts:
 @dataclass(frozen=True, slots=True)
 class ObjectCode:
     image: bytes
-    facts: Facts
+    facts: ObjectFacts
 
     def to_bytes(self) -> bytes:
         header = json.dumps({"format": FORMAT, **asdict(self.facts)}).encode()
@@ -72,7 +72,9 @@ class ObjectCode:
                 raise ValueError("another format")
             private = {int(slot): op for slot, op in found.pop("private").items()}
             traps, stored = tuple(found.pop("traps")), {int(slot): s for slot, s in found.pop("stored").items()}
-            return cls(payload[_HEADER.size + length :], Facts(**found, traps=traps, stored=stored, private=private))
+            return cls(
+                payload[_HEADER.size + length :], ObjectFacts(**found, traps=traps, stored=stored, private=private)
+            )
         except (struct.error, ValueError, KeyError, TypeError) as e:
             raise KernelCompileFailed("the stored code is damaged", fix="compile the program again") from e
 
@@ -103,11 +105,11 @@ def soft_flush(program: Program, host: Host, switches: Switches) -> bool:
     return switches.soft_flush or not host.x86 or program.requirements.float64
 
 
-def facts_of(kernel: Kernel, scratch_bytes: int) -> Facts:
+def facts_of(kernel: Kernel, scratch_bytes: int) -> ObjectFacts:
     slots = {b.name: b.slot for b in kernel.buffers}
     private = {}
     for item in walk(kernel.body):
         if isinstance(item, Ins) and item.op == "atomic" and item.attr[1].private and not item.attr[1].shared:
             private[item.attr[1].slot] = item.attr[0].name
     stored = {slots[name]: plain(share) for name, share in kernel.stored.items()}
-    return Facts(scratch_bytes, kernel.traps, stored, private, cost_of(kernel))
+    return ObjectFacts(scratch_bytes, kernel.traps, stored, private, cost_of(kernel))

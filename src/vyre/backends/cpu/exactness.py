@@ -11,7 +11,7 @@ from .abi import NEXT
 from .build import ObjectCode, Switches, build
 from .device import ffi, load
 from .devices import Host
-from .run.launch import Launch
+from .run.launch import LaunchWords
 
 _REMEMBERED_AS = "cpu-exactness"
 
@@ -21,7 +21,7 @@ def run_probe(built: ObjectCode) -> bytes:
     code, facts = load(built.image), built.facts
     out = bytearray(output_bytes())
     memory = [ffi.from_buffer(data) for data in (*probe_inputs(), out)]  # a pointer alone keeps nothing
-    launch = Launch(len(memory), facts.scratch_bytes)
+    launch = LaunchWords(len(memory), facts.scratch_bytes)
     for slot, data in enumerate(memory):
         launch.buffers[slot] = data
     launch.aim(ffi.new("int64_t[]", [len(TRIPLES)] * 3 + [len(out) // 4]), (GROUPS, 1, 1), GROUPS)

@@ -16,7 +16,7 @@ from ...foundation.ir.program import Program
 from ...foundation.meaning.subgroup import SUBGROUP_WIDTH
 from ...runtime.backend import OffloadBackend, chosen_device
 from ...runtime.compiled import OPS
-from ...runtime.device import Built, Device
+from ...runtime.device import Artifact, Device
 from ...runtime.float_probe import Exactness, differing, probe_program, run_probe
 from .build import build
 from .compile import compiler_version
@@ -65,7 +65,7 @@ class CudaBackend(OffloadBackend):
                 backend=self.id,
             )
 
-    def build(self, device: Device, program: Program, *, poll: bool, ulp_budget: int = 0) -> Built:
+    def build(self, device: Device, program: Program, *, poll: bool, ulp_budget: int = 0) -> Artifact:
         soft = self.exactness.mode is Mode.SOFT
         return build(program, self.found.arch, poll=poll, soft=soft, ulp_budget=ulp_budget)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...foundation.ir.program import Program
 from ...lower import LowerOptions, lower
 from ...lower.kernel_ir import Kernel
-from ...runtime.device import Built, Facts
+from ...runtime.device import Artifact, LaunchFacts
 from .compile import compile_text
 from .emit.coarsen import KernelText, cuda_code
 from .emit.text import build_options, dynamic_bytes
@@ -15,18 +15,18 @@ OFF = frozenset(("private",))
 """Copies per worker: a device has too many workers."""
 
 
-def build(program: Program, arch: str, *, poll: bool = False, soft: bool = False, ulp_budget: int = 0) -> Built:
+def build(program: Program, arch: str, *, poll: bool = False, soft: bool = False, ulp_budget: int = 0) -> Artifact:
     """The code of a program that was admitted; its workgroup size is that of the launch.
 
     `soft` flushes subnormals in the kernel; one that computes with f64 always does. Such a kernel is exact whatever the
     budget: NVIDIA's functions flush or not as the compiler is told.
     """
     kernel, code, options = kernel_code(program, poll=poll, soft=soft, ulp_budget=ulp_budget)
-    return Built(code.text, compile_text(code.text, arch, options), facts_of(kernel, code))
+    return Artifact(code.text, compile_text(code.text, arch, options), facts_of(kernel, code))
 
 
-def facts_of(kernel: Kernel, code: KernelText) -> Facts:
-    return Facts.of(
+def facts_of(kernel: Kernel, code: KernelText) -> LaunchFacts:
+    return LaunchFacts.of(
         kernel,
         *code.decisions,
         buffers=sum(not b.shared for b in kernel.buffers),

@@ -23,14 +23,14 @@ from ...driver.policy.decision import Decision
 from ...driver.policy.launch import LaunchCosts
 from ...errors import DeviceLost, DeviceOutOfMemory, KernelCompileFailed, VyreError
 from ...foundation.memo import keep
-from ...runtime.device import Built, Code, Command, Device, Launch, Memory, Slot, Ticket
+from ...runtime.device import Artifact, Code, Command, Device, Launch, Memory, Slot, Ticket
 from ...runtime.exits import skip_exit_handlers
 from .build import build
 from .devices import NOT_READY, Context, Found, context_of, contexts, library
 from .run.commands import FROM, LAUNCHING, TO, CudaBatch, Later, Loaded, Mark, Numbers
 from .run.fast_calls import NOTHING, Address, Calls, Setting, address
 from .run.graphs import Graphs
-from .run.small_dispatch import COPY, CudaRound
+from .run.small_dispatch import COPY, CudaSmallDispatch
 from .run.staging import DIRECT_BYTES, Crew, Pinned, Staging, StopWords, address_of, copy
 
 SPIN_S = 0.002
@@ -69,7 +69,7 @@ class CudaDevice(Device):
     polls = True
     keeps_order = True
     launch_costs = LaunchCosts(launch_ns=3200, record_ns=14_000, replay_ns=1400)
-    round_costs = LaunchCosts(launch_ns=13_000, record_ns=34_000, replay_ns=8700)
+    small_dispatch_costs = LaunchCosts(launch_ns=13_000, record_ns=34_000, replay_ns=8700)
     """Measured on an H200 through cuda.bindings, with 4 KiB from and to the host. Of `record_ns`, 9 and 20 us are the
     driver's, for graphs of one and of three kernels; the rest is an estimate of what is made around them."""
     COUNTS = ("graphs_made", "graphs_changed", "graphs_launched")
@@ -159,7 +159,7 @@ class CudaDevice(Device):
                 self._live.remove(address)
                 self.cu.cuMemFreeAsync(address, self.stream)
 
-    def load(self, built: Built) -> Loaded:
+    def load(self, built: Artifact) -> Loaded:
         if not built.image:
             raise KernelCompileFailed("the kernel was not compiled", fix="compile the program again")
         with self.context.current():
@@ -199,11 +199,11 @@ class CudaDevice(Device):
             return super().sequence(commands)
         return self.graphs.sequence(self, commands)
 
-    def round(
+    def small_dispatch(
         self, code: Code, slots: Sequence[Slot], lengths: Sequence[int], launches: Sequence[tuple[Dims, Dims]]
-    ) -> CudaRound:
+    ) -> CudaSmallDispatch:
         assert isinstance(code, Loaded)
-        return CudaRound(self, code, slots, lengths, launches)
+        return CudaSmallDispatch(self, code, slots, lengths, launches)
 
     @property
     def gone(self) -> bool:
@@ -435,7 +435,7 @@ class CudaDevice(Device):
 
 
 @lru_cache(maxsize=4)
-def _built_copier(arch: str) -> Built:
+def _built_copier(arch: str) -> Artifact:
     return build(COPY, arch)
 
 

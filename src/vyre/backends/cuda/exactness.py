@@ -6,7 +6,7 @@ from collections.abc import Callable
 from enum import StrEnum
 
 from ... import __version__
-from ...runtime.device import Built
+from ...runtime.device import Artifact
 from ...runtime.float_probe import Exactness, known_or_learned, probe_program, run_probe, why_wrong
 from .build import build
 from .compile import compiler_version
@@ -23,7 +23,7 @@ class Mode(StrEnum):
     """They do not, and the kernel does it."""
 
 
-def exactness_of(found: Found, run: Callable[[CudaDevice, Built], bytes] | None = None) -> Exactness[Mode]:
+def exactness_of(found: Found, run: Callable[[CudaDevice, Artifact], bytes] | None = None) -> Exactness[Mode]:
     """What is known of a device, or learned by running kernels on it now."""
     return known_or_learned("cuda", identity(found), Mode, lambda: probe(found, run or run_probe))
 
@@ -34,7 +34,7 @@ def identity(found: Found) -> str:
     return "; ".join((__version__, found.name, found.arch, *versions))
 
 
-def probe(found: Found, run: Callable[[CudaDevice, Built], bytes]) -> Exactness[Mode]:
+def probe(found: Found, run: Callable[[CudaDevice, Artifact], bytes]) -> Exactness[Mode]:
     """Try both modes; what the device does by itself is faster."""
     program, opened = probe_program(), CudaDevice(found)
     try:

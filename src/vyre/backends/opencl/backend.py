@@ -11,7 +11,7 @@ from ...driver.contract.values import U32_MAX
 from ...foundation.ir.program import Program
 from ...runtime.backend import OffloadBackend, chosen_device
 from ...runtime.compiled import OPS
-from ...runtime.device import Built, Device
+from ...runtime.device import Artifact, Device
 from ...runtime.float_probe import Exactness
 from .build import build
 from .device import OpenCLDevice, polls
@@ -38,7 +38,7 @@ class OpenCLBackend(OffloadBackend):
         assert self.exactness.mode is not None
         return OpenCLDevice(self.found.device, self.exactness.mode)
 
-    def build(self, device: Device, program: Program, *, poll: bool, ulp_budget: int = 0) -> Built:
+    def build(self, device: Device, program: Program, *, poll: bool, ulp_budget: int = 0) -> Artifact:
         assert self.exactness.mode is not None
         return build(program, self.exactness.mode, poll=poll)
 

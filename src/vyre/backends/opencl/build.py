@@ -5,26 +5,26 @@ from __future__ import annotations
 from ...foundation.ir.program import Program
 from ...lower import LowerOptions, lower
 from ...lower.kernel_ir import Kernel
-from ...runtime.device import Built, Facts
+from ...runtime.device import Artifact, LaunchFacts
 from .emit.text import Mode, build_options, keeps_subnormals, opencl_text
 
 OFF = frozenset(("private",))
 """Copies per worker: a device has too many workers."""
 
 
-def build(program: Program, mode: Mode, *, poll: bool = False, soft: bool = False) -> Built:
+def build(program: Program, mode: Mode, *, poll: bool = False, soft: bool = False) -> Artifact:
     """The text for a program that was admitted; its workgroup size is that of the launch.
 
     `soft` flushes subnormals in the kernel although the mode would not need it.
     """
     kernel, text, options = kernel_text(program, mode, poll=poll, soft=soft)
-    facts = Facts.of(
+    facts = LaunchFacts.of(
         kernel,
         buffers=sum(not b.shared for b in kernel.buffers),
         clock=mode is Mode.PTX,
         options=options,
     )
-    return Built(text, b"", facts)
+    return Artifact(text, b"", facts)
 
 
 def emitted_text(program: Program) -> str:

@@ -24,7 +24,7 @@ from ...errors import (
     VyreError,
 )
 from ...foundation.forking import in_child
-from ...runtime.device import Built, Code, Device, Memory, Ticket
+from ...runtime.device import Artifact, Code, Device, Memory, Ticket
 from ...runtime.exits import skip_exit_handlers
 from .devices import library
 from .emit.text import Mode
@@ -89,7 +89,7 @@ class OpenCLDevice(Device):
         Not before: a thread that still records a launch over memory that is gone would end the process.
         """
 
-    def load(self, built: Built) -> Loaded:
+    def load(self, built: Artifact) -> Loaded:
         with self.errors("loading a kernel"):
             return Loaded(self, built)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ... import __version__
-from ...runtime.device import Built
+from ...runtime.device import Artifact
 from ...runtime.float_probe import Exactness, known_or_learned, probe_program, run_probe, why_wrong
 from .build import build
 from .device import OpenCLDevice
@@ -21,7 +21,7 @@ def candidates(device: Any) -> tuple[Mode, ...]:
     return (Mode.NATIVE, Mode.SOFT)
 
 
-def exactness_of(device: Any, run: Callable[[OpenCLDevice, Built], bytes] | None = None) -> Exactness[Mode]:
+def exactness_of(device: Any, run: Callable[[OpenCLDevice, Artifact], bytes] | None = None) -> Exactness[Mode]:
     """What is known of a device, or learned by running kernels on it now.
 
     A device without memory to spare, or one that is lost meanwhile, is not judged, and raises what it says.
@@ -36,7 +36,7 @@ def identity(device: Any) -> str:
     return "; ".join((*(part.strip() for part in parts), device.driver_version))
 
 
-def probe(device: Any, run: Callable[[OpenCLDevice, Built], bytes]) -> Exactness[Mode]:
+def probe(device: Any, run: Callable[[OpenCLDevice, Artifact], bytes]) -> Exactness[Mode]:
     """Try the modes one after the other; the first that is canonical is used."""
     program, opened, reasons = probe_program(), OpenCLDevice(device), []
     try:

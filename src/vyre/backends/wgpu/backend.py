@@ -18,7 +18,7 @@ from ...foundation.ir.program import Program
 from ...lower.loop_bounds import most_turns
 from ...runtime.backend import OffloadBackend
 from ...runtime.compiled import OPS
-from ...runtime.device import Built, Device, Facts
+from ...runtime.device import Artifact, Device, LaunchFacts
 from .build import build
 from .device import WgpuDevice, most_bytes
 from .devices import chosen, is_emulated, is_opengl, name_of
@@ -50,22 +50,22 @@ class WgpuBackend(OffloadBackend):
     def open_device(self) -> WgpuDevice:
         return WgpuDevice(self.adapter, immediates=self._immediates)
 
-    def build(self, device: Device, program: Program, *, poll: bool, ulp_budget: int = 0) -> Built:
+    def build(self, device: Device, program: Program, *, poll: bool, ulp_budget: int = 0) -> Artifact:
         assert isinstance(device, WgpuDevice)
         return build(program, self.record.traits, device.limits, immediate_bytes=device.immediate_bytes)
 
     def check_launch(
         self,
-        facts: Facts,
+        facts: LaunchFacts,
         lengths: Sequence[int],
         grid: Dims | None,
         word: Callable[[int, int], int | None] | None = None,
     ) -> None:
         """Loops may take half of the turns that the device takes: branches that part may take them twice."""
         limit = self.record.loop_limit
-        if limit is None or facts.turns is None:
+        if limit is None or facts.loop_bound is None:
             return
-        turns = most_turns(facts.turns, lengths, word, grid)
+        turns = most_turns(facts.loop_bound, lengths, word, grid)
         if turns is None or turns + facts.extra["helper_turns"] > limit // 2:
             found = "an unknown number of" if turns is None else f"up to {turns}"
             raise UnsupportedFeature(

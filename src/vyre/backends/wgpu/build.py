@@ -11,7 +11,7 @@ from ...foundation.ir.program import Program
 from ...lower import LowerOptions, lower
 from ...lower.kernel_ir import Kernel
 from ...lower.loop_bounds import turns_of
-from ...runtime.device import Built, Facts
+from ...runtime.device import Artifact, LaunchFacts
 from .emit.text import helper_turns, param_words, shared_bytes, wgsl_text
 from .emit.traits import SAFEST, Traits
 
@@ -19,7 +19,7 @@ OFF = frozenset(("private",))
 """Copies per worker: a device has too many workers."""
 
 
-def build(program: Program, traits: Traits, limits: Mapping[str, int], *, immediate_bytes: int = 0) -> Built:
+def build(program: Program, traits: Traits, limits: Mapping[str, int], *, immediate_bytes: int = 0) -> Artifact:
     """Compile a program that was admitted; its workgroup size is that of the launch.
 
     `limits` are those of the adapter, `immediate_bytes` what parameters may take without a buffer of their own.
@@ -28,7 +28,7 @@ def build(program: Program, traits: Traits, limits: Mapping[str, int], *, immedi
     _require_fit(kernel, limits)
     parameters = choose_parameters(4 * param_words(kernel), immediate_bytes)
     text = wgsl_text(kernel, traits, parameters.choice == INLINE)
-    return Built(text, b"", facts_of(kernel, parameters))
+    return Artifact(text, b"", facts_of(kernel, parameters))
 
 
 def emitted_text(program: Program) -> str:
@@ -37,12 +37,12 @@ def emitted_text(program: Program) -> str:
     return wgsl_text(kernel, SAFEST, immediates=False)
 
 
-def facts_of(kernel: Kernel, parameters: Decision) -> Facts:
+def facts_of(kernel: Kernel, parameters: Decision) -> LaunchFacts:
     writable = [b.writable for b in kernel.buffers if not b.shared] + [True] * bool(kernel.traps)
-    return Facts.of(
+    return LaunchFacts.of(
         kernel,
         parameters,
-        turns=turns_of(kernel),
+        loop_bound=turns_of(kernel),
         writable=writable,
         words=param_words(kernel),
         immediates=parameters.choice == INLINE,

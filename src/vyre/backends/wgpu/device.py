@@ -33,7 +33,7 @@ from ...errors import (
 from ...foundation.forking import in_child
 from ...foundation.integers import round_up
 from ...foundation.memo import keep, renew
-from ...runtime.device import Built, Device, Memory, Ticket
+from ...runtime.device import Artifact, Device, Memory, Ticket
 from ...runtime.exits import skip_exit_handlers
 from .devices import is_emulated, name_of
 from .emit.text import ENTRY
@@ -139,7 +139,7 @@ class WgpuDevice(Device):
 
     # -- kernels
 
-    def load(self, built: Built) -> Kernel:
+    def load(self, built: Artifact) -> Kernel:
         extra = built.facts.extra
         layout = Layout.of(extra["writable"], extra["words"], extra["immediates"])
         decided = choose_layout(len(layout.table.slots), known=layout in self._layouts)

@@ -19,7 +19,7 @@ from ...errors import VyreError
 from ...foundation.integers import ceil_div
 from ...foundation.ir.dtypes import u32
 from ...foundation.ir.program import Program, read, write_only
-from ...runtime.device import Built, Facts
+from ...runtime.device import Artifact, LaunchFacts
 from ...runtime.float_probe import (
     CANONICAL,
     LANES,
@@ -217,7 +217,7 @@ def _words(device: WgpuDevice, text: str, input_bytes: int, output_bytes: int) -
     immediates = device.immediate_bytes >= 32
     space = "var<immediate>" if immediates else "@group(1) @binding(0) var<uniform>"
     extra = {"writable": [False, True], "words": 8, "immediates": immediates}
-    built = Built(_HEAD.replace("PARAMS", space) + text, b"", Facts((32, 1, 1), extra=extra))
+    built = Artifact(_HEAD.replace("PARAMS", space) + text, b"", LaunchFacts((32, 1, 1), extra=extra))
     result = run_once(device, built, [bytes(input_bytes)], output_bytes, 1)
     return list(memoryview(result).cast("I"))
 

@@ -485,13 +485,14 @@ class ResidentOwner:
 class ResidentHandle:
     """Memory that stays on a device, named by its owner's instance.
 
-    `life` is the driver's: which life of the device the memory belongs to. Backends neither set it nor look at it.
+    `incarnation` is the driver's: the one of the device that the memory belongs to. Backends neither set
+    it nor look at it.
     """
 
     owner: int
     id: int
     nbytes: int
-    life: int = field(default=0, repr=False, compare=False)
+    incarnation: int = field(default=0, repr=False, compare=False)
 
 
 Resource: TypeAlias = HostResource | ResidentHandle

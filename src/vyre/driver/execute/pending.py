@@ -23,33 +23,33 @@ _SLICE_S = 0.1
 class RoutePending(PendingDispatch):
     """A started dispatch: its result is held to the config of its route, and its code stays open until then.
 
-    It belongs to one life of its device. Waits are cut into slices, so that no wait outlives the device, and a signal
-    is handled even where a backend waits without looking.
+    It belongs to one incarnation of its device. Waits are cut into slices, so that no wait outlives the device, and a
+    signal is handled even where a backend waits without looking.
     """
 
     def __init__(self, pending: PendingDispatch, route: Route, out: Sequence[Buffer] | None, sizes: list[int]) -> None:
         super().__init__()
-        self._pending, self._lane, self._out, self._sizes = pending, route, out, sizes
-        self._life_number = route.life.number
+        self._pending, self._route, self._out, self._sizes = pending, route, out, sizes
+        self._incarnation = route.device_state.incarnation
         self._came: tuple[OutputBuffers] | None = None  # kept, so that a refusal can be repeated
         self._failed = False
 
     def is_ready(self) -> bool:
-        with typed_failures(self._lane):
+        with typed_failures(self._route):
             return self._pending.is_ready()
 
     def _wait(self, timeout: float | None) -> OutputBuffers:
         try:
-            with typed_failures(self._lane):
+            with typed_failures(self._route):
                 if self._came is None:
                     self._came = self._outputs(timeout)
                 if self._came is not None:
-                    self._lane.life.unwatch(self)
-                    return self._lane.accept(self._came[0], self._out, self._sizes)
+                    self._route.device_state.unwatch(self)
+                    return self._route.accept(self._came[0], self._out, self._sizes)
         except VyreError:
             if not self._failed:
                 self._failed = True
-                self._lane.life.unwatch(self)
+                self._route.device_state.unwatch(self)
                 TALLY.numbers[FAILED] += 1
             raise
         raise TimeoutError
@@ -72,6 +72,6 @@ class RoutePending(PendingDispatch):
 
     def _require_device(self) -> None:
         """Raise if the device this runs on is gone. After a shutdown, started dispatches still end."""
-        life = self._lane.life
-        if life.number != self._life_number or life.phase not in (Phase.OPEN, Phase.BUSY, Phase.SHUT):
-            raise self._lane.stale()
+        state = self._route.device_state
+        if state.incarnation != self._incarnation or state.phase not in (Phase.OPEN, Phase.BUSY, Phase.SHUT):
+            raise self._route.stale()

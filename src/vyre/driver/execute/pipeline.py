@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from ...errors import ArgumentTypeError, DispatchFailed, VyreError
+from ...foundation.memo import keep
 from ..admission.program import admit, settle_config
 from ..contract.pending import PendingDispatch
 from ..contract.pipeline import CompiledPipeline, DispatchPlan, Run
@@ -129,7 +130,7 @@ class DriverPipeline(CompiledPipeline):
                         raise route.broken(f"it returned {type(pending).__name__}", "return a PendingDispatch")
                     handle = RoutePending(pending, route, held, sizes)
                     if not pending.is_ready():
-                        route.life.watch(handle)
+                        route.device_state.watch(handle)
             return handle
 
         sample = route.sample(inputs, out)
@@ -190,31 +191,23 @@ class DriverPipeline(CompiledPipeline):
             route = self._routes.get((settled, shadow)) or self._open(settled)
         with self._lock:
             if not self._closed:
-                _bounded(self._routes, (settled, shadow), route)
-                self._held[id(config), shadow] = config, route
+                keep(self._routes, (settled, shadow), route, _MAX_ROUTES)
+                gone = keep(self._held, (id(config), shadow), (config, route), _MAX_ROUTES)
                 if shadow is None:
                     self._runs[id(config)], self._resident_runs[id(config)] = route.run, route.resident
-                while len(self._held) > _MAX_ROUTES:
-                    oldest = next(iter(self._held))
-                    if oldest[1] is None:  # in this order: an identity must not outlive its config
-                        del self._runs[oldest[0]], self._resident_runs[oldest[0]]
-                    del self._held[oldest]
+                for (identity, asked), _ in gone:  # which holds the configs: no identity may outlive its own
+                    if asked is None:
+                        del self._runs[identity], self._resident_runs[identity]
         return route
 
     def _open(self, config: DispatchConfig) -> Route:
         if self.backend.pipelines.epoch != self._entry.epoch:
-            raise self.backend.life.refusal(pipeline=self.id)  # also where other code would have to be compiled
+            raise self.backend.device_state.refusal(pipeline=self.id)  # also where other code would have to be compiled
         admit(self.program, self.backend, config)
         entry = self._find(config)
         if entry is not self._entry:
             TALLY.numbers[RECOMPILED] += 1
         return Route(self.backend, self.program, config, entry)
-
-
-def _bounded(table: dict[_RouteKey, Route], key: _RouteKey, route: Route) -> None:
-    table[key] = route
-    while len(table) > _MAX_ROUTES:
-        del table[next(iter(table))]
 
 
 def run_one(

@@ -12,6 +12,7 @@ from operator import is_
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from ...errors import ArgumentTypeError, DeviceLost, DispatchFailed, VyreError
+from ...foundation.memo import keep
 from .. import above
 from ..contract.backend import VyreBackend
 from ..contract.pending import PendingDispatch
@@ -25,7 +26,7 @@ from ..contract.values import (
     decide_floats,
     named,
 )
-from ..counters import FAILED, INPUT_BYTES, LANES, OUTPUT_BYTES, PLAIN, RESIDENT, SHAPES, TALLY, count_decision
+from ..counters import FAILED, INPUT_BYTES, OUTPUT_BYTES, PLAIN, PLANS, RESIDENT, ROUTES, TALLY, count_decision
 from ..device_state import WatchedBackend
 from ..pipeline.compiler import code_for
 from ..pipeline.deadline import DeadlinePipeline
@@ -52,7 +53,7 @@ RunResident: TypeAlias = Callable[[Sequence[Resource]], list[ResidentHandle]]
 _Planned: TypeAlias = tuple[int, int, list[int], Run, Bound]
 """Bytes taken, bytes made, the length of each output, and the dispatch: as it is run, and in all ways."""
 T = TypeVar("T")
-_MAX_SHAPES = 1024
+_MAX_PLANS = 1024
 """Combinations of input lengths that a route remembers."""
 _RETURN_BUFFERS = "return a list of every output, each of exactly the planned length, or write into out and return it"
 
@@ -80,13 +81,13 @@ class Route:
     """A pipeline under one config. `run(inputs, out)` is the warm path."""
 
     __slots__ = (
-        "_cache", "_limits", "_plans", "_sequence", "backend", "config", "entry", "life", "program", "resident", "run",
-        "shadow",
+        "_cache", "_limits", "_plans", "_sequence", "backend", "config", "device_state", "entry", "program", "resident",
+        "run", "shadow",
     )  # fmt: skip
 
     def __init__(self, backend: WatchedBackend, program: Program, config: DispatchConfig, entry: Entry) -> None:
         self.backend, self.program, self.config, self.entry = backend, program, config, entry
-        self.life, self._cache = backend.life, backend.pipelines
+        self.device_state, self._cache = backend.device_state, backend.pipelines
         self._limits = launch_limits(program, backend, config)
         self._sequence: SequencePipeline | None = None  # for grids over the limit
         self._plans: dict[tuple[int | None, ...] | None, _Planned] = {}
@@ -95,14 +96,14 @@ class Route:
         self.resident = self._build_resident()
         if self.shadow is not None and _is_resident(entry.native):
             self.resident = self.shadow.around_resident(self.resident, lambda: backend, config)
-        TALLY.numbers[LANES] += 1
+        TALLY.numbers[ROUTES] += 1
         count_decision(decide_floats(config.ulp_budget, backend.capability, program))
 
     def _build_run(self) -> Run:
         """The warm path as one closure: nothing is built, formatted, locked or looked up by name."""
         cache, epoch, known, plan = self._cache, self.entry.epoch, self._plans.get, self._plan
         label, tally, accept = self.config.label, TALLY, self.accept
-        enter, leave = self.life.inflight.append, self.life.inflight.pop
+        enter, leave = self.device_state.inflight.append, self.device_state.inflight.pop
 
         def run(inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> OutputBuffers:
             enter(None)
@@ -151,10 +152,10 @@ class Route:
 
     def _build_resident(self) -> RunResident:
         """The same for memory on the device, where there is no copy to hide any cost behind."""
-        cache, epoch, life = self._cache, self.entry.epoch, self.life
+        cache, epoch, state = self._cache, self.entry.epoch, self.device_state
         config, native, tally = self.config, self.entry.native, TALLY
         label, own = config.label, id(config)
-        enter, leave, again_not = life.inflight.append, life.inflight.pop, NOTHING[2]
+        enter, leave, again_not = state.inflight.append, state.inflight.pop, NOTHING[2]
         repeats = getattr(native, "repeats", None)
         if not isinstance(repeats, Repeats) or config.timeout is not None:
             repeats = Repeats()  # which stays empty
@@ -168,7 +169,7 @@ class Route:
                 counts[RESIDENT] += 1
                 if label is not None:
                     tally.counts.label(label)
-                given = resources if life.is_current(resources) else life.unstamped(resources)
+                given = resources if state.is_current(resources) else state.unstamped(resources)
                 try:
                     which, last, again = repeats.last
                     if which != own or last != resources:
@@ -177,7 +178,7 @@ class Route:
                     if kept is not None:
                         return kept
                     kept = self.timed(native).dispatch_resident(given, config)
-                    return kept if life.is_current(kept) else [life.stamp(h) for h in kept]
+                    return kept if state.is_current(kept) else [state.stamp(h) for h in kept]
                 except Exception as e:
                     counts[FAILED] += 1
                     error = self.failure(e)
@@ -190,7 +191,7 @@ class Route:
         return run
 
     def _plan(self, branch: int, inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> _Planned:
-        """Check a new shape. A plan whose grid lies in memory is good for one call only."""
+        """Plan for lengths that are new. A plan whose grid lies in memory is good for one call only."""
         with named(self.config.label):
             for what, given in (("inputs", inputs), ("out", () if out is None else out)):
                 if not isinstance(given, Sequence):
@@ -212,15 +213,13 @@ class Route:
                 self._count(branch, taken, made)  # a dispatch that the backend cannot run counts as failed
                 raise
         planned = taken, made, sizes, bound.run, bound
-        TALLY.numbers[SHAPES] += 1
+        TALLY.numbers[PLANS] += 1
         for decided in plan.launch.decisions:
             count_decision(decided)
         if not plan.indirect and (out is None or all(_is_buffer(b) for b in out)):
             key = lengths(inputs, out)
             if key is not None:
-                while len(self._plans) >= _MAX_SHAPES:
-                    self._plans.pop(next(iter(self._plans)), None)
-                self._plans[key] = planned
+                keep(self._plans, key, planned, _MAX_PLANS)
         return planned
 
     def _code(self, grid: Dims) -> CompiledPipeline:
@@ -241,18 +240,18 @@ class Route:
         if decided.choice == NONE:
             return native
         count_decision(decided)
-        return DeadlinePipeline(native, self.entry, self.life, sizes, keeps_it=decided.choice == BY_BACKEND)
+        return DeadlinePipeline(native, self.entry, self.device_state, sizes, keeps_it=decided.choice == BY_BACKEND)
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """For the calls that are not hot: recovery sees them, and on a device that is gone they are refused."""
-        self.life.inflight.append(None)
+        self.device_state.inflight.append(None)
         try:
             if self._cache.epoch != self.entry.epoch:
                 raise self.stale()
             yield
         finally:
-            self.life.inflight.pop()
+            self.device_state.inflight.pop()
 
     def prepare(self, branch: int, inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> tuple[list[int], Bound]:
         """The first half of `run`, for the calls that are not hot: the outputs' lengths, and the bound dispatch."""
@@ -309,7 +308,7 @@ class Route:
             TALLY.counts.label(self.config.label)
 
     def stale(self) -> DeviceLost:
-        return self.life.refusal(pipeline=self.entry.native.id, **self.config.labelled)
+        return self.device_state.refusal(pipeline=self.entry.native.id, **self.config.labelled)
 
 
 def launch_of(

@@ -42,7 +42,7 @@ from ..contract.values import (
     ResidentSequenceTiming,
     TimedDispatchResult,
 )
-from ..device_state import Life, Phase, WatchedBackend
+from ..device_state import DeviceState, Phase, WatchedBackend
 from ..execute.compile import check_arguments, compile_on
 from ..execute.pipeline import DriverPipeline
 from ..pipeline.cache import PipelineCache
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from ...foundation.ir.program import Program
 
 T = TypeVar("T")
-LIFE_ATTRIBUTE = "_vyre_life"
+DEVICE_STATE_ATTRIBUTE = "_vyre_device_state"
 GUARD_ATTRIBUTE = "_vyre_guard"
 FACTS = frozenset(("supported_ops", "device_profile", "metrics", "pipeline_cache_snapshot"))
 """Members that are asked of the backend whatever the state of its device."""
@@ -130,7 +130,8 @@ class GuardedBackend(WatchedBackend):
             )
         self.inner = inner
         self.pipelines: PipelineCache = pipelines_of(inner)
-        self.life: Life = vars(inner).setdefault(LIFE_ATTRIBUTE, Life(inner.id, self.pipelines))
+        fresh = DeviceState(inner.id, self.pipelines)
+        self.device_state: DeviceState = vars(inner).setdefault(DEVICE_STATE_ATTRIBUTE, fresh)
         self._handles: dict[object, DriverPipeline] = {}
         self._steps: dict[int, _Ready] = {}
 
@@ -197,7 +198,7 @@ class GuardedBackend(WatchedBackend):
     # -- residency
 
     def allocate_resident(self, nbytes: int) -> ResidentHandle:
-        return self.life.stamp(self.on_device(lambda: self.inner.allocate_resident(nbytes)))
+        return self.device_state.stamp(self.on_device(lambda: self.inner.allocate_resident(nbytes)))
 
     def upload_resident(self, ranges: Sequence[tuple[ResidentHandle, int, Buffer]]) -> None:
         own = []
@@ -207,7 +208,7 @@ class GuardedBackend(WatchedBackend):
                     f"a range to upload is a {type(each).__name__}", fix="pass [(handle, byte offset, data), ...]"
                 )
             handle, offset, data = each
-            own.append((self.life.unstamp(handle), offset, data))
+            own.append((self.device_state.unstamp(handle), offset, data))
         self.on_device(lambda: self.inner.upload_resident(own))
 
     def download_resident(
@@ -217,7 +218,7 @@ class GuardedBackend(WatchedBackend):
         return self.on_device(lambda: self.inner.download_resident(own, out=out))
 
     def free_resident(self, resource: ResidentHandle) -> None:
-        own = self.life.unstamp(resource)
+        own = self.device_state.unstamp(resource)
         self.on_device(lambda: self.inner.free_resident(own))
 
     def dispatch_resident(
@@ -235,12 +236,12 @@ class GuardedBackend(WatchedBackend):
         )
 
     def _ready(self, steps: Sequence[ResidentDispatchStep]) -> _Ready:
-        """Steps over memory of this life, each with its program admitted and compiled.
+        """Steps over memory of this incarnation, each with its program admitted and compiled.
 
         A tuple of steps that was looked at is not looked at again, and equal ones stay the same objects: backends
         remember steps by identity.
         """
-        life, epoch = self.life, self.pipelines.epoch
+        state, epoch = self.device_state, self.pipelines.epoch
         known = self._steps.get(id(steps))
         if known is not None and known.given is steps and known.epoch == epoch:
             return known
@@ -250,7 +251,7 @@ class GuardedBackend(WatchedBackend):
                     f"a step is a {type(step).__name__}", fix="pass [ResidentDispatchStep(program, resources), ...]"
                 )
             for resource in _listed("resources of a step", step.resources):
-                life.unstamp(resource)
+                state.unstamp(resource)
         if unwrap(type(self.inner).dispatch_resident) is VyreBackend.dispatch_resident:
             return _Ready(steps, epoch, steps)  # which it refuses
         self.require_usable()
@@ -288,7 +289,7 @@ class GuardedBackend(WatchedBackend):
                     f"a range to read is a {type(r).__name__}",
                     fix="pass [ResidentReadRange(handle, byte offset, byte length), ...]",
                 )
-            own.append(replace(r, resource=self.life.unstamp(r.resource)))
+            own.append(replace(r, resource=self.device_state.unstamp(r.resource)))
         return own
 
     def __reduce__(self) -> NoReturn:
@@ -301,23 +302,23 @@ class GuardedBackend(WatchedBackend):
 
     def flush(self) -> None:
         self.on_device(self.inner.flush)
-        for pending in self.life.watched():
+        for pending in self.device_state.watched():
             try:
                 pending._settle(None)
             except Exception:  # kept in the handle, whose `result` raises it
                 continue
-        self.life.require_open()
+        self.device_state.require_open()
 
     def shutdown(self) -> None:
-        if not self.life.shut():
+        if not self.device_state.shut():
             return
         self._handles.clear()
         self._steps.clear()
-        self.life.drain()
+        self.device_state.drain()
         self._typed(self.inner.shutdown)
 
     def device_lost(self) -> bool:
-        return self.life.phase not in (Phase.OPEN, Phase.SHUT) or self._is_lost()
+        return self.device_state.phase not in (Phase.OPEN, Phase.SHUT) or self._is_lost()
 
     def try_recover(self) -> None:
         """Rebuild the device's state. It waits half a second for running calls, and no longer."""
@@ -325,11 +326,11 @@ class GuardedBackend(WatchedBackend):
             self.inner.try_recover()  # which refuses, and nothing has ended
         self._handles.clear()
         self._steps.clear()
-        self.life.recover(lambda: self._typed(self.inner.try_recover), self._is_lost)
+        self.device_state.recover(lambda: self._typed(self.inner.try_recover), self._is_lost)
 
     def __exit__(self, *_: object) -> None:
         try:
-            if self.life.phase is Phase.OPEN:  # else flushing would hide why the block ended
+            if self.device_state.phase is Phase.OPEN:  # else flushing would hide why the block ended
                 self.flush()
         finally:
             self.shutdown()
@@ -338,22 +339,22 @@ class GuardedBackend(WatchedBackend):
 
     def require_usable(self) -> None:
         """Raise DeviceLost unless the device is there. One that was lost to a deadline is recovered."""
-        life = self.life
-        if life.phase is Phase.LOST and life.out_of_time:
+        state = self.device_state
+        if state.phase is Phase.LOST and state.out_of_time:
             with suppress(UnsupportedFeature):
                 self.try_recover()
-        life.require_open()
+        state.require_open()
         if self._is_lost():
-            life.lose()
-            life.require_open()
+            state.lose()
+            state.require_open()
 
     def on_device(self, call: Callable[[], T]) -> T:
         """The result of `call`, if the device is there."""
         self.require_usable()
-        life, epoch = self.life, self.pipelines.epoch
-        life.inflight.append(None)
+        state, epoch = self.device_state, self.pipelines.epoch
+        state.inflight.append(None)
         try:
-            life.require_open()  # again: from now on, recovery waits for us
+            state.require_open()  # again: from now on, recovery waits for us
             try:
                 return call()
             except Exception as e:
@@ -362,22 +363,22 @@ class GuardedBackend(WatchedBackend):
                     raise
                 raise error from e
         finally:
-            life.inflight.pop()
+            state.inflight.pop()
 
     def failure(self, error: Exception, epoch: int, **context: Any) -> VyreError:
         """The error that the caller gets for the backend's. On a device that is gone, every failure is its loss."""
-        life = self.life
-        current = life.pipelines.epoch == epoch
+        state = self.device_state
+        current = state.pipelines.epoch == epoch
         if isinstance(error, DeadlineExceeded):
             if current and self._is_lost():
-                life.lose(out_of_time=True)
+                state.lose(out_of_time=True)
             return error
         if current and (isinstance(error, DeviceLost) or self._is_lost()):
-            life.lose()
+            state.lose()
         if isinstance(error, DeviceLost):
             return error
-        if life.pipelines.epoch != epoch and life.phase not in (Phase.BUSY, Phase.SHUT):
-            return life.refusal(**context)
+        if state.pipelines.epoch != epoch and state.phase not in (Phase.BUSY, Phase.SHUT):
+            return state.refusal(**context)
         return error if isinstance(error, VyreError) else self._raised(error, **context)
 
     def _is_lost(self) -> bool:

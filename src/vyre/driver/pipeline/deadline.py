@@ -21,7 +21,7 @@ from ..contract.values import DispatchConfig, OutputBuffers, ResidentHandle, Res
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from ..device_state import Life
+    from ..device_state import DeviceState
     from .cache import Entry
 
 T = TypeVar("T")
@@ -102,11 +102,11 @@ class DeadlinePipeline:
     """The dispatches of a compiled pipeline that have a deadline. Outputs are never those of the caller."""
 
     def __init__(
-        self, native: CompiledPipeline, entry: Entry, life: Life, sizes: Sequence[int], *, keeps_it: bool
+        self, native: CompiledPipeline, entry: Entry, state: DeviceState, sizes: Sequence[int], *, keeps_it: bool
     ) -> None:
         """`sizes` are the bytes of each output. `keeps_it`: the backend ends a dispatch in time by itself."""
         self._entry = entry  # a call that is left behind still runs its code, which is closed with the entry
-        self.native, self._life, self._sizes, self._keeps_it = native, life, sizes, keeps_it
+        self.native, self._device_state, self._sizes, self._keeps_it = native, state, sizes, keeps_it
 
     def bind(self, plan: DispatchPlan, config: DispatchConfig) -> Bound:
         seconds, native = _seconds(config), self.native.bind(plan, config)
@@ -146,11 +146,11 @@ class DeadlinePipeline:
 
     def _left_behind(self) -> Callable[[], Callable[[], None]]:
         """The function to call when a call that starts now is left behind."""
-        life, number = self._life, self._life.number
+        state, incarnation = self._device_state, self._device_state.incarnation
 
         def left() -> Callable[[], None]:
-            life.abandon(number)
-            return lambda: life.abandoned_ended(number)
+            state.abandon(incarnation)
+            return lambda: state.abandoned_ended(incarnation)
 
         return left
 

@@ -167,9 +167,9 @@ class SequencePipeline(CompiledPipeline):
 
     def _require_current(self, code: _StageCode) -> None:
         """Raise if the device was lost or recovered between two launches: the memory of the first one is gone."""
-        life = self.backend.life
+        state = self.backend.device_state
         if code.entry.epoch != self.backend.pipelines.epoch:
-            raise life.refusal(pipeline=self.id)
+            raise state.refusal(pipeline=self.id)
 
     def _code(self, k: int, stage: Program, oversized: bool, run: _Run | None = None) -> _StageCode:
         found = self._codes.get((k, oversized))

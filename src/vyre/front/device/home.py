@@ -56,15 +56,15 @@ class Home:
     @property
     def exchange(self) -> DeviceExchange | None:
         """How other libraries see the memory here."""
-        life, found = self._exchange
-        if life != self.backend.life.number or self.backend.life.phase is not Phase.OPEN:
+        incarnation, found = self._exchange
+        if incarnation != self.backend.device_state.incarnation or self.backend.device_state.phase is not Phase.OPEN:
             found = self.backend.exchange()
-            self._exchange = self.backend.life.number, found
+            self._exchange = self.backend.device_state.incarnation, found
         return found
 
     @property
     def is_open(self) -> bool:
-        return self.backend.life.phase is Phase.OPEN
+        return self.backend.device_state.phase is Phase.OPEN
 
     # -- memory
 
@@ -87,13 +87,13 @@ class Home:
 
     def is_live(self, handle: ResidentHandle) -> bool:
         """Whether the memory is still on the device."""
-        life = self.backend.life
-        return life.phase is Phase.OPEN and handle.life == life.number
+        state = self.backend.device_state
+        return state.phase is Phase.OPEN and handle.incarnation == state.incarnation
 
     def drop(self, handle: ResidentHandle, lent: set[int] | None, keep: Any) -> None:
         """The last reference is gone. Freed at once, unless the backend is at work, perhaps in this very thread."""
         self._dropped.append((handle, lent, keep))
-        if not self.backend.life.inflight:
+        if not self.backend.device_state.inflight:
             self.sweep()
 
     def sweep(self) -> None:
@@ -138,7 +138,7 @@ class Home:
         exchange, backend, key = self.exchange, self.backend, (address, nbytes)
         assert exchange is not None
         if not remember:
-            return backend.life.stamp(backend.on_device(lambda: exchange.adopt(address, nbytes)))
+            return backend.device_state.stamp(backend.on_device(lambda: exchange.adopt(address, nbytes)))
         known = self._known(self._adopted, key)
         if known is not None:
             return known

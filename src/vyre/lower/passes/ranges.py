@@ -20,7 +20,7 @@ _SLICE = 64
 _PLACES = frozenset(("gid", "wid", "lid", "lane", "index", "gid_lo", "gid_hi"))
 
 Bound: TypeAlias = int | Ins
-Facts: TypeAlias = dict[Ins, list[tuple[Ins, int]]]
+Relations: TypeAlias = dict[Ins, list[tuple[Ins, int]]]
 
 
 class Range(NamedTuple):
@@ -105,10 +105,10 @@ class Ranges:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.code = CheckCode(kernel.check.body if kernel.check else ())
-        self.above: Facts = {}  # value -> (bound, k): value + k <= bound
-        self.below: Facts = {}  # value -> (bound, k): bound + k <= value
-        self.sums: Facts = {}  # value -> (sum, k): sum is value + k, and `above` knows it
-        self._log: list[tuple[Facts, Ins]] = []
+        self.above: Relations = {}  # value -> (bound, k): value + k <= bound
+        self.below: Relations = {}  # value -> (bound, k): bound + k <= value
+        self.sums: Relations = {}  # value -> (sum, k): sum is value + k, and `above` knows it
+        self._log: list[tuple[Relations, Ins]] = []
         self._ranges: dict[Ins, Range] = {}
         self._asking: set[Ins] = set()
         self._cuts = 0  # questions that went in circles or too far
@@ -165,7 +165,7 @@ class Ranges:
                     self._note(self.sums, x, a, step.attr)
         self._ranges = {}
 
-    def _note(self, facts: Facts, value: Ins, other: Ins, k: int) -> None:
+    def _note(self, facts: Relations, value: Ins, other: Ins, k: int) -> None:
         facts.setdefault(value, []).append((other, k))
         self._log.append((facts, value))
 

@@ -153,7 +153,7 @@ def test_an_interruption_anywhere_leaves_nobody_waiting(within):
     while True:
         backend = Compiler()
         guard = guarded(backend)
-        cache, key = guard.life.pipelines, key_of(guard, program, DEFAULT_CONFIG)
+        cache, key = guard.device_state.pipelines, key_of(guard, program, DEFAULT_CONFIG)
 
         def get(cache=cache, key=key, backend=backend):
             def make(epoch):

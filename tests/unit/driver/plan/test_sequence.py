@@ -676,7 +676,7 @@ def test_a_sequence_ends_when_its_device_does():
     class Recovering(Splitting):
         def start(self, program, inputs, config, out):
             if self.launches:
-                guard.life.lose()
+                guard.device_state.lose()
             return super().start(program, inputs, config, out)
 
     backend = Recovering()

@@ -53,7 +53,7 @@ from vyre.driver.policy.launch import (
 from vyre.foundation.ir.dtypes import u32
 from vyre.foundation.ir.nodes import IndirectDispatch, InvocationId, Load, Store
 from vyre.foundation.ir.program import Program, read, read_write
-from vyre.runtime.device import Built
+from vyre.runtime.device import Artifact
 
 from ....support.device_backends import open_or_skip
 
@@ -280,7 +280,7 @@ def test_where_parameters_are_is_counted_and_explained_and_no_byte_shows_it():
         found, counted = told(pipeline, [WORDS, WORDS]), grown(before)
         assert (found["parameters"].choice, counted["parameters", choice]) == (choice, 1)
         assert ("var<immediate>" in pipeline.native.source) == (choice == INLINE)
-        stored = Built.from_bytes(pipeline.native.serialize()).facts
+        stored = Artifact.from_bytes(pipeline.native.serialize()).facts
         assert stored.decisions == pipeline.native.built.facts.decisions == (found["parameters"],)
         backend.shutdown()
     assert results == [WORDS.tobytes()] * 2

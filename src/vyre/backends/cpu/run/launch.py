@@ -33,7 +33,7 @@ from ..abi import (
     TRAP_INVOCATION,
     WORKER_WORDS,
 )
-from ..build import Facts
+from ..build import ObjectFacts
 from ..device import LoadedCode, ffi
 from .cost import work
 from .host_pool import aligned
@@ -74,7 +74,7 @@ class Schedule(NamedTuple):
     sliced: bool = False
 
 
-def schedule(facts: Facts, lengths: Sequence[int], workgroup: Dims, grid: Dims, threads: int) -> Schedule:
+def schedule(facts: ObjectFacts, lengths: Sequence[int], workgroup: Dims, grid: Dims, threads: int) -> Schedule:
     total = prod(grid)
     most = work(facts.cost, lengths, total * prod(workgroup))
     if most <= INLINE_WORK:
@@ -86,7 +86,7 @@ def schedule(facts: Facts, lengths: Sequence[int], workgroup: Dims, grid: Dims, 
     return Schedule(workers, chunk, most <= SEEN_WORK, most > SEEN_WORK and chunk * (most / total) <= SEEN_WORK)
 
 
-class Launch:
+class LaunchWords:
     """Words and pointers for one launch at a time. `hold` is what must stay in memory until it has ended."""
 
     __slots__ = (
@@ -191,7 +191,7 @@ class Worker:
         self.words[CHUNKS_LEFT] = ffi.cast("void *", chunks)
 
 
-def _share(launch: Launch, code: LoadedCode, worker: Worker) -> None:
+def _share(launch: LaunchWords, code: LoadedCode, worker: Worker) -> None:
     code.run(launch.shared, worker.words)
 
 
@@ -203,7 +203,12 @@ def _address(pointer: Any) -> int:
 
 
 def privatize(
-    launch: Launch, facts: Facts, elements: Sequence[str], counts: Sequence[int], invocations: int, workers: int
+    launch: LaunchWords,
+    facts: ObjectFacts,
+    elements: Sequence[str],
+    counts: Sequence[int],
+    invocations: int,
+    workers: int,
 ) -> Callable[[], None]:
     """Give each worker its own copy of the buffers that only take part in order-free atomics; what merges them.
 

@@ -21,7 +21,7 @@ from ..build import ObjectCode, kernel_text
 from ..device import LoadedCode, ffi, load
 from .host_pool import copy, fill_zero
 from .launch import privatize
-from .warm import Shape
+from .warm import PreparedDispatch
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -32,7 +32,7 @@ _from_buffer = ffi.from_buffer
 _BYTES = ffi.typeof("char[]")
 
 
-class CpuPipeline(NativePipeline[Shape]):
+class CpuPipeline(NativePipeline[PreparedDispatch]):
     """Machine code with its backend's threads and memory."""
 
     def __init__(self, backend: CpuBackend, program: Program, config: DispatchConfig, built: ObjectCode) -> None:
@@ -51,20 +51,20 @@ class CpuPipeline(NativePipeline[Shape]):
     def serialize(self) -> bytes:
         return self.built.to_bytes()
 
-    def prepared(self, plan: DispatchPlan, config: DispatchConfig) -> Shape:
-        return Shape(self, plan, config)
+    def prepared(self, plan: DispatchPlan, config: DispatchConfig) -> PreparedDispatch:
+        return PreparedDispatch(self, plan, config)
 
     def bind(self, plan: DispatchPlan, config: DispatchConfig) -> Bound:
-        shape = self.prepared(plan, config)
-        return Bound(shape.run, partial(self.run_timed, shape, config), partial(self.start, shape, config))
+        prepared = self.prepared(plan, config)
+        return Bound(prepared.run, partial(self.run_timed, prepared, config), partial(self.start, prepared, config))
 
     def run(
-        self, prepared: Shape, config: DispatchConfig, inputs: Sequence[Buffer], out: Sequence[Buffer] | None
+        self, prepared: PreparedDispatch, config: DispatchConfig, inputs: Sequence[Buffer], out: Sequence[Buffer] | None
     ) -> OutputBuffers:
         return prepared.run(inputs, out)
 
     def start(
-        self, prepared: Shape, config: DispatchConfig, inputs: Sequence[Buffer], out: Sequence[Buffer] | None
+        self, prepared: PreparedDispatch, config: DispatchConfig, inputs: Sequence[Buffer], out: Sequence[Buffer] | None
     ) -> PendingDispatch:
         begun, code = time.monotonic(), self.require_open()
         targets = None if out is None else list(out)
@@ -102,31 +102,36 @@ class CpuPipeline(NativePipeline[Shape]):
     # -- every path but the warm one
 
     def finish(
-        self, code: LoadedCode, shape: Shape, inputs: Sequence[Buffer], out: Sequence[Buffer] | None, begun: float
+        self,
+        code: LoadedCode,
+        prepared: PreparedDispatch,
+        inputs: Sequence[Buffer],
+        out: Sequence[Buffer] | None,
+        begun: float,
     ) -> OutputBuffers:
         """The dispatch after everything was checked, from any thread. It ends also after a shutdown."""
-        facts, timeout = self.built.facts, shape.config.timeout
-        with named(shape.config.label):
-            memory = _Memory(self, shape, inputs, out, owned=bool(facts.traps) or timeout is not None)
-            self._launches(code, shape, memory, None if timeout is None else begun + timeout)
+        facts, timeout = self.built.facts, prepared.config.timeout
+        with named(prepared.config.label):
+            memory = _Memory(self, prepared, inputs, out, owned=bool(facts.traps) or timeout is not None)
+            self._launches(code, prepared, memory, None if timeout is None else begun + timeout)
             return memory.results()
 
-    def _launches(self, code: LoadedCode, shape: Shape, memory: _Memory, until: float | None) -> None:
-        facts, workgroup = self.built.facts, shape.plan.launch.workgroup
-        launch = shape.ready()
+    def _launches(self, code: LoadedCode, prepared: PreparedDispatch, memory: _Memory, until: float | None) -> None:
+        facts, workgroup = self.built.facts, prepared.plan.launch.workgroup
+        launch = prepared.ready()
         launch.hold = memory
         for slot, pointer in enumerate(memory.pointers):
             launch.buffers[slot] = pointer
-        for _ in range(shape.plan.iterations):
-            grid = memory.grid() if shape.plan.indirect else shape.plan.launch.grid
+        for _ in range(prepared.plan.iterations):
+            grid = memory.grid() if prepared.plan.indirect else prepared.plan.launch.grid
             if not all(grid):
                 continue
-            plan = shape.spread(grid) if shape.plan.indirect else shape.schedule
-            launch.aim(shape.lengths, grid, plan.chunk, shape.streams)
+            plan = prepared.spread(grid) if prepared.plan.indirect else prepared.schedule
+            launch.aim(prepared.lengths, grid, plan.chunk, prepared.streams)
             merge = None
             if facts.private:
                 invocations = prod(grid) * prod(workgroup)
-                merge = privatize(launch, facts, self._elements, shape.counts, invocations, plan.workers)
+                merge = privatize(launch, facts, self._elements, prepared.counts, invocations, plan.workers)
                 launch.hold = memory, merge  # the copies too, for workers that outlive this call
             launch.run(code, self.backend.pool, plan, until)
             launch.require_no_trap(facts.traps)
@@ -140,15 +145,15 @@ class _Memory:
     def __init__(
         self,
         pipeline: CpuPipeline,
-        shape: Shape,
+        prepared: PreparedDispatch,
         inputs: Sequence[Buffer],
         out: Sequence[Buffer] | None,
         *,
         owned: bool,
     ) -> None:
         """`owned`: nothing of the caller's is written before the dispatch has succeeded."""
-        self._out, self._shape, self._program = out, shape, pipeline.program
-        bindings = shape.bound
+        self._out, self._prepared, self._program = out, prepared, pipeline.program
+        bindings = prepared.bound
         given = {b.name: _readable(inputs[b.input_index], b) for b in bindings if b.input_index is not None}
         targets = None if out is None or owned else _targets(out, bindings, given)
         self._direct = targets is not None
@@ -161,7 +166,7 @@ class _Memory:
             if b.output_index is None and source is not None:
                 self.pointers.append(source)
                 continue
-            zero = source is None and slot not in shape.proved
+            zero = source is None and slot not in prepared.proved
             if targets is not None and b.output_index is not None:
                 pointer = targets[b.output_index]
                 if zero:
@@ -171,7 +176,7 @@ class _Memory:
             if source is not None and source != pointer:
                 copy(pointer, source, b.nbytes)
             self.pointers.append(pointer)
-        self.pointers = [p if n else _NOTHING for p, n in zip(self.pointers, shape.counts, strict=True)]
+        self.pointers = [p if n else _NOTHING for p, n in zip(self.pointers, prepared.counts, strict=True)]
 
     def grid(self) -> Dims:
         """The grid that lies in memory now: an iteration may change it for the next one."""
@@ -180,17 +185,17 @@ class _Memory:
         name, offset = found
         names = [b.name for b in self._program.bound_buffers]
         slot = names.index(name)
-        nbytes = self._shape.counts[slot] * (self._program.bound_buffers[slot].element.size or 0)
+        nbytes = self._prepared.counts[slot] * (self._program.bound_buffers[slot].element.size or 0)
         require_grid_within(name, offset, nbytes)
         words = ffi.buffer(ffi.cast("char *", self.pointers[slot]) + offset, INDIRECT_BYTES)
-        return check_grid(grid_words(words), self._shape.plan.launch.workgroup)
+        return check_grid(grid_words(words), self._prepared.plan.launch.workgroup)
 
     def results(self) -> OutputBuffers:
         if self._direct:
             assert self._out is not None
             return list(self._out)
         found = OutputBuffers()
-        for _, b in self._shape.outputs:
+        for _, b in self._prepared.outputs:
             made = self._made[b.name]
             if b.output_byte_range is not None:
                 start, end = b.output_byte_range

@@ -16,7 +16,7 @@ from ....driver.plan.binding import BindingRole
 from ..abi import NEXT
 from ..device import ffi
 from .host_pool import POOLED_BYTES, copy, fill_zero
-from .launch import STREAM_BYTES, Launch, Schedule, schedule
+from .launch import STREAM_BYTES, LaunchWords, Schedule, schedule
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -29,8 +29,8 @@ _KEPT_SCRATCH_BYTES = 1 << 16
 """A launch that is kept ready keeps its scratch memory too."""
 
 
-class Shape:
-    """A dispatch for buffers of certain lengths, planned."""
+class PreparedDispatch:
+    """A dispatch over buffers of certain lengths, with all that is known before a call."""
 
     __slots__ = (
         "bound", "config", "counts", "lengths", "outputs", "pipeline", "plan", "proved", "run", "schedule", "streams",
@@ -77,13 +77,13 @@ class Shape:
             and all(b.output_byte_range is None for _, b in self.outputs)
         )
 
-    def ready(self, seen: int = 0) -> Launch:
+    def ready(self, seen: int = 0) -> LaunchWords:
         """A launch that only lacks pointers. It has places for all buffers and, behind them, for all inputs.
 
         `seen` is how many bytes of the pointers tell one call's memory from another's.
         """
         places = len(self.bound) + len(self.plan.bindings.input_indices)
-        launch = Launch(places, self.pipeline.built.facts.scratch_bytes)
+        launch = LaunchWords(places, self.pipeline.built.facts.scratch_bytes)
         launch.seen = ffi.buffer(launch.buffers, seen)
         launch.aim(self.lengths, self.plan.launch.grid, self.schedule.chunk, self.streams)
         return launch
@@ -103,13 +103,13 @@ class _Places(NamedTuple):
     """Place and bytes of an output and of an input which must not overlap, unless it is the same buffer in place."""
 
     @classmethod
-    def of(cls, shape: Shape) -> _Places:
-        size = len(shape.bound)
-        given = [(slot, b) for slot, b in enumerate(shape.bound) if b.input_index is not None]
+    def of(cls, prepared: PreparedDispatch) -> _Places:
+        size = len(prepared.bound)
+        given = [(slot, b) for slot, b in enumerate(prepared.bound) if b.input_index is not None]
         at = {slot: slot if b.output_index is None else size + k for k, (slot, b) in enumerate(given)}
-        outputs = tuple((slot, b.nbytes, at.get(slot), slot in shape.proved) for slot, b in shape.outputs)
+        outputs = tuple((slot, b.nbytes, at.get(slot), slot in prepared.proved) for slot, b in prepared.outputs)
         aligned = [(at[slot], b.element_size) for slot, b in given]
-        aligned += [(slot, b.element_size) for slot, b in shape.outputs]
+        aligned += [(slot, b.element_size) for slot, b in prepared.outputs]
         apart = tuple(
             (slot, nbytes, at[other], b.nbytes, other == slot) for slot, nbytes, _, _ in outputs for other, b in given
         )
@@ -127,21 +127,21 @@ class _Places(NamedTuple):
         return True
 
 
-def warm(shape: Shape) -> Run:
+def warm(prepared: PreparedDispatch) -> Run:
     """A dispatch with results of its own, or where the caller wants them."""
-    pipeline, any_memory = shape.pipeline, shape._any
+    pipeline, any_memory = prepared.pipeline, prepared._any
     code, backend = pipeline.require_open(), pipeline.backend
-    execute, places = code.run, _Places.of(shape)
+    execute, places = code.run, _Places.of(prepared)
     given, outputs = places.inputs, places.outputs
     all_places = (*given, *(place for place, *_ in outputs))
     straight = slice(0, len(all_places)) if all_places == tuple(range(len(all_places))) else None
-    sizes = [shape.bound[slot].nbytes for slot in (*places.slots, *(slot for slot, _ in shape.outputs))]
+    sizes = [prepared.bound[slot].nbytes for slot in (*places.slots, *(slot for slot, _ in prepared.outputs))]
     given_sizes, seen = sizes[: len(given)], 8 * (max(given, default=-1) + 1)
     all_seen = 8 * (max(all_places, default=-1) + 1)
-    plan, names, pages, pool = shape.schedule, [b.name for b in shape.bound], backend.pages, backend.pool
+    plan, names, pages, pool = prepared.schedule, [b.name for b in prepared.bound], backend.pages, backend.pool
     alone = plan.workers == 1 and plan.joins
-    idle: list[Launch] = []
-    idle_into: list[Launch] = []
+    idle: list[LaunchWords] = []
+    idle_into: list[LaunchWords] = []
 
     def run(inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> OutputBuffers:
         try:
@@ -160,7 +160,7 @@ def warm(shape: Shape) -> Run:
         try:
             launch = ready.pop()
         except IndexError:  # not tested before: another thread may take the last one
-            launch = shape.ready(seen if out is None else all_seen)
+            launch = prepared.ready(seen if out is None else all_seen)
         buffers = launch.buffers
         if out is not None and straight is not None:
             buffers[straight] = pointers

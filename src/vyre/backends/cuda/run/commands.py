@@ -17,7 +17,7 @@ from ....driver.policy.decision import Decision
 from ....driver.policy.geometry import choose_threads
 from ....foundation.integers import ceil_div
 from ....lower.c.emitter import ENTRY
-from ....runtime.device import Batch, Built, Code, Memory, Ticket
+from ....runtime.device import Artifact, Batch, Code, Memory, Ticket
 from ..devices import NOT_READY
 from ..emit import coarsen
 from ..emit.block_size import active_blocks
@@ -69,7 +69,7 @@ class Mark:
 class Loaded:
     """A kernel that was loaded, and numbers for its launches, which the driver copies."""
 
-    def __init__(self, device: CudaDevice, built: Built) -> None:
+    def __init__(self, device: CudaDevice, built: Artifact) -> None:
         cu, ok, facts = device.cu, device.context.ok, built.facts
         x, y, z = facts.extra["block"]
         self.block: Dims = (x, y, z)

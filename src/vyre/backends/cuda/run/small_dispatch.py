@@ -21,7 +21,7 @@ from ....foundation.integers import ceil_div
 from ....foundation.ir.dtypes import u32
 from ....foundation.ir.nodes import BufLen, If, InvocationId, Load, Store
 from ....foundation.ir.program import Program, read, write_only
-from ....runtime.device import Launch, Round, Slot, Ticket
+from ....runtime.device import Launch, Slot, SmallDispatch, Ticket
 from .commands import Loaded, Sent
 from .fast_calls import address
 from .staging import Pinned
@@ -43,7 +43,7 @@ COPY = Program(
 )
 
 
-class CudaRound(Round):
+class CudaSmallDispatch(SmallDispatch):
     def __init__(
         self,
         device: CudaDevice,

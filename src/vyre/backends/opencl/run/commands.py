@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ....driver.contract.values import Dims
 from ....errors import KernelCompileFailed, UnsupportedFeature
 from ....lower.c.emitter import ENTRY
-from ....runtime.device import Batch, Built, Code, Memory, Ticket
+from ....runtime.device import Artifact, Batch, Code, Memory, Ticket
 
 if TYPE_CHECKING:
     from ..device import OpenCLDevice
@@ -25,7 +25,7 @@ _FILL = bytes(16)
 class Loaded:
     """A program that was built, and one kernel of it with the numbers it was last given."""
 
-    def __init__(self, device: OpenCLDevice, built: Built, program: Any = None) -> None:
+    def __init__(self, device: OpenCLDevice, built: Artifact, program: Any = None) -> None:
         self.device, self.built = device, built
         facts = built.facts
         self.workgroup = facts.workgroup
@@ -80,7 +80,7 @@ class Loaded:
                 set_arg(at + 1, pack("=Q", stop.budget_ns))
 
 
-def _built(device: OpenCLDevice, built: Built) -> Any:
+def _built(device: OpenCLDevice, built: Artifact) -> Any:
     """Build without the binding's own cache and warnings: ours is keyed by more, and a log does not mean failure."""
     cl, context, target = device.cl, device.context, device.target
     make = cl._cl._Program

@@ -1,9 +1,9 @@
 """A dispatch that is repeated, on a device that has no faster way to do that."""
 
-from vyre.runtime.device import Round
+from vyre.runtime.device import SmallDispatch
 
 
-class ByBatch(Round):
+class ByBatch(SmallDispatch):
     """Of a device that has no such thing: memory that is kept, and a batch."""
 
     def __init__(self, device, code, slots, lengths, launches):
