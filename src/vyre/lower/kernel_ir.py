@@ -11,10 +11,10 @@ rounded, narrow integers are 32-bit values that were wrapped. What is left to an
 Registers have seven types: bool u32 i32 u64 i64 f32 f64. The instructions are the rows of `instructions.py`; `If` and
 `Loop` are classes of their own.
 
-A subnormal f32 comes from `load` and `bitcast` alone, and under `soft_flush` from the arithmetic that `canonical_float.py`
-then flushes. Without `soft_flush` the machine reads subnormal operands of + - * / sqrt, fma and comparisons as zero and
-flushes what these give, so that a `flush` before + - * / and fma, where `firm` also sqrt, may be missing; all other
-instructions take operands as they are.
+A subnormal f32 comes from `load` and `bitcast` alone, and under `soft_flush` from the arithmetic that
+`canonical_float.py` then flushes. Without it the machine reads subnormal operands of + - * / sqrt, fma and comparisons
+as zero and flushes what these give, so that a `flush` before + - * / and fma, where `firm` also sqrt, may be missing;
+all other instructions take operands as they are.
 A `subgroup` reduction of floats gives canonical sums and products in every mode: its steps are those of
 `canonical_float.py`.
 
