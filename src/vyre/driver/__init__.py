@@ -88,6 +88,7 @@ _MODULES = {
     "values": "contract.values",
     "binding": "plan.binding",
     "command_reuse_policy": "policy.launch",
+    "device_convergence": "policy.convergence",
     "device_profile": "contract.profile",
     "enforce": "admission.gates",
     "error": "..errors",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ....driver.contract.pipeline import DispatchPlan, Run
 from ....driver.contract.values import Dims, DispatchConfig, OutputBuffers, named
 from ....driver.plan.binding import BindingRole
+from ....driver.policy.convergence import choose_convergence
 from ..abi import NEXT
 from ..device import ffi
 from .host_pool import POOLED_BYTES, copy, fill_zero
@@ -21,10 +22,14 @@ from .launch import STREAM_BYTES, LaunchWords, Schedule, schedule
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from ....driver.policy.decision import Decision
     from .pipeline import CpuPipeline
 
 _from_buffer = ffi.from_buffer
 _BYTES = ffi.typeof("char[]")
+_EVERY = 4
+"""Iterations between the first looks whether one changes anything. To copy memory and compare it costs about what a
+short iteration does."""
 _KEPT_SCRATCH_BYTES = 1 << 16
 """A launch that is kept ready keeps its scratch memory too."""
 
@@ -33,7 +38,8 @@ class PreparedDispatch:
     """A dispatch over buffers of certain lengths, with all that is known before a call."""
 
     __slots__ = (
-        "bound", "config", "counts", "lengths", "outputs", "pipeline", "plan", "proved", "run", "schedule", "streams",
+        "bound", "config", "convergence", "counts", "lengths", "outputs", "pipeline", "plan", "proved", "run",
+        "schedule", "streams",
     )  # fmt: skip
 
     def __init__(self, pipeline: CpuPipeline, plan: DispatchPlan, config: DispatchConfig) -> None:
@@ -48,6 +54,7 @@ class PreparedDispatch:
         self.proved = frozenset(s for s in facts.stored if self.counts[s] <= line * facts.filled(s, self.counts))
         self.streams = sum(b.nbytes for slot, b in self.outputs if slot in facts.stored) >= STREAM_BYTES
         self.schedule = self.spread(grid)
+        self.convergence = converges(plan.iterations)
         self.run: Run = warm(self) if config.timeout is None and self.is_plain else self._any
 
     def _any(self, inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> OutputBuffers:
@@ -87,6 +94,11 @@ class PreparedDispatch:
         launch.seen = ffi.buffer(launch.buffers, seen)
         launch.aim(self.lengths, self.plan.launch.grid, self.schedule.chunk, self.streams)
         return launch
+
+
+def converges(iterations: int) -> Decision:
+    """Whether all of them run where one changes nothing."""
+    return choose_convergence(iterations, _EVERY, least=2 * _EVERY)
 
 
 class _Places(NamedTuple):
