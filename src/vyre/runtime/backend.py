@@ -27,11 +27,11 @@ from ..driver.plan.launch import as_launched
 from ..errors import BackendUnavailable, DeviceLost, VyreError
 from ..foundation.ir.program import Program
 from .compiled import CompiledBackend
-from .convergence import compares
 from .device import Artifact, Code, Device, LaunchFacts, Ticket
 from .memory_pool import MemoryPool
 from .pipeline import OffloadPipeline, WorkPending
 from .resident import Residents, run_steps
+from .work import compares
 
 MAX_SMALL_DISPATCHES = 64
 """Recordings of small dispatches that a device keeps; a dispatch that loses its own may get another."""
@@ -73,7 +73,7 @@ class Session:
                 oldest.lose()
 
     def comparing(self, backend: OffloadBackend) -> Code:
-        """Code that compares memory with a copy of it; see `convergence`."""
+        """Code that compares memory with a copy of it; see `work.Compared`."""
         with self._lock:
             if self._comparing is None:
                 self._comparing = self.device.load(backend.build(self.device, compares(), poll=False))

@@ -22,8 +22,13 @@ from ..driver.plan.launch import LaunchPlan
 from ..driver.policy.convergence import choose_convergence, looks
 from ..driver.policy.launch import choose_recording
 from ..errors import CooperativeResidencyExceeded, DeviceOutOfMemory, Trap, UnsupportedFeature, VyreError
+from ..foundation.integers import ceil_div
+from ..foundation.ir.build import Builder
+from ..foundation.ir.dtypes import u32
+from ..foundation.ir.nodes import BinOp, InvocationId, lit
+from ..foundation.ir.ops import AtomicOp, BinaryOp
+from ..foundation.ir.program import Program
 from ..lower.length_exprs import number
-from .convergence import EVERY, Compared, is_written
 from .device import TRAP_BYTES, Batch, Code, Device, LaunchFacts, Memory, Ticket
 from .memory_pool import Piece, piece_bytes
 
@@ -41,6 +46,11 @@ _MARGIN_S = 0.01
 """Code that reads a clock is given so much more, so that work that ends in time has run to its end."""
 _LAUNCHES = 256
 """After so many launches, what was recorded is submitted."""
+_EVERY = 32
+"""Launches between the first looks whether one changes anything: to compare, and to read a word back, takes the time of
+a few."""
+_COMPARED_GROUP = 256
+_WORD = 4
 _ZERO: Dims = (0, 0, 0)
 
 
@@ -104,11 +114,11 @@ class DeviceLaunches:
             differs=differs,
         )
         """Whether it is recorded when it is repeated."""
-        self.written = [(slot, b.nbytes) for slot, b in enumerate(self.bound) if is_written(b) and b.nbytes]
+        self.written = [(slot, b.nbytes) for slot, b in enumerate(self.bound) if b.is_written and b.nbytes]
         within_word = not on_host and any(n % 4 for _, n in self.written)
         self.convergence = choose_convergence(
             iterations,
-            EVERY,
+            _EVERY,
             least=_LAUNCHES,
             hinders="a resident buffer ends within a word" if within_word else None,
         )
@@ -384,6 +394,40 @@ class Work:
             settle(self.session, ticket, self._until)
         finally:
             self.wait_ns += int((time.monotonic() - begun) * 1e9)
+
+
+def compares() -> Program:
+    """Two buffers of words, and a word that becomes 1 where they differ."""
+    b = Builder(_COMPARED_GROUP)
+    now, before, changed = b.read("now", u32), b.read("before", u32), b.read_write("changed", u32, 1)
+    at = InvocationId(0)
+    with b.if_(at < now.length), b.if_(BinOp(BinaryOp.NE, now[at], before[at])):
+        b.atomic(AtomicOp.OR, changed, lit(0), lit(1))
+    return b.program()
+
+
+class Compared:
+    """Memory of a dispatch as it was before an iteration, and code that compares it with what is there after it."""
+
+    def __init__(self, backend: OffloadBackend, work: Work, written: Sequence[tuple[Memory, int]]) -> None:
+        """`written` is what the program may change, with its length in bytes; our memory ends with a whole word."""
+        self._device: Device = work.session.device
+        self._code: Code = work.session.comparing(backend)
+        self._pairs = [(m, work.take(n), ceil_div(n, _WORD)) for m, n in written if n]
+        self._changed: Memory = work.take(_WORD)
+
+    def remember(self, batch: Batch) -> None:
+        for memory, copy, words in self._pairs:
+            batch.copy(memory, 0, copy, 0, _WORD * words)
+
+    def compare(self, batch: Batch) -> None:
+        """Compare, and read the word."""
+        batch.zero(self._changed, 0, _WORD)
+        for memory, copy, words in self._pairs:
+            grid = ceil_div(words, _COMPARED_GROUP), 1, 1
+            for base, size in boxes(grid, self._device.most_groups):
+                batch.launch(self._code, [memory, copy, self._changed], (words, words, 1), base, size)
+        batch.read(self._changed, 0, _WORD)
 
 
 def settle(session: Session, ticket: Ticket, until: float | None = None) -> None:

@@ -18,7 +18,6 @@ from ....driver.plan.outputs import replace_output_buffers_preserving_slots
 from ....driver.policy.convergence import looks
 from ....errors import ArgumentValueError, DeviceOutOfMemory
 from ....foundation.ir.program import Program
-from ....runtime.convergence import is_written
 from ....runtime.native import NativePipeline
 from ..build import ObjectCode, kernel_text
 from ..device import LoadedCode, ffi, load
@@ -242,7 +241,7 @@ class _Image:
     def __init__(self, prepared: PreparedDispatch, pointers: Sequence[Any], pages: HostPool) -> None:
         self._pairs = []
         for b, pointer in zip(prepared.bound, pointers, strict=True):
-            if is_written(b) and b.nbytes:
+            if b.is_written and b.nbytes:
                 kept, start = pages.take(b.nbytes, f"a copy of buffer {b.name!r}", zeroed=False)
                 self._pairs.append((pointer, start, b.nbytes, kept))
 
