@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence, Set
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from ..driver.contract.values import (
     U32_MAX,
@@ -21,7 +21,6 @@ from ..driver.counters import count_decision
 from ..driver.plan.launch import LaunchPlan, resolve_fixpoint_iterations
 from ..errors import DeviceOutOfMemory
 from ..foundation.integers import round_up
-from ..foundation.memo import keep
 from .device import Batch, Command, Device, Launch, Memory, Ticket, Zero
 from .memory_pool import MemoryPool, Piece
 from .resident_memory import ResidentMemory, Resources, Upload
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
 
 _SHARE = 9, 10
 """How much of a device's memory may be resident; the rest is for other buffers."""
-_MAX_REPEATS = 64
-"""Lists of steps that are kept ready."""
 _MAX_COMMANDS = 1024
 """Steps with more of them are not kept."""
 _PART_COMMANDS = 256
@@ -53,7 +50,6 @@ class Residents(ResidentMemory[Piece]):
         super().__init__(backend)
         self._device, self._pool = device, pool
         self._adopted: set[int] = set()
-        self._repeats: dict[tuple[int, ...], _Kept] = {}
         self.nbytes = 0
 
     def zeros(self, nbytes: int) -> Piece:
@@ -96,7 +92,6 @@ class Residents(ResidentMemory[Piece]):
             own = handle.id not in self._adopted
             self._adopted.discard(handle.id)
             self.nbytes -= handle.nbytes if own else 0
-        self._forget_steps(handle)
         if own:
             self._pool.give_after(self._device.batch().submit(), [memory])  # its last use may not have been waited for
 
@@ -141,28 +136,6 @@ class Residents(ResidentMemory[Piece]):
         following = self._device.batch()
         following.write(memory, first, memoryview(words))
         return following
-
-    # -- steps
-
-    def keep_steps(self, turns: int, steps: Sequence[ResidentDispatchStep], runs: Runs) -> None:
-        """From now on, and until some of their memory is freed, exactly these steps so many times are these runs."""
-        if not all(type(step.resources) is tuple for step in steps):
-            return  # a list may be another one at the next call
-        handles = {r.id: r for step in steps for r in step.resources if isinstance(r, ResidentHandle)}
-        kept = _Kept(runs, handles.keys(), (steps, tuple(steps)))
-        keep(self._repeats, _identity(turns, steps), kept, _MAX_REPEATS)
-        for handle in handles.values():
-            if not self.holds(handle):
-                self._forget_steps(handle)  # another thread freed it just now
-
-    def kept_steps(self, turns: int, steps: Sequence[ResidentDispatchStep]) -> Runs | None:
-        found = self._repeats.get(_identity(turns, steps))
-        return None if found is None else found.runs
-
-    def _forget_steps(self, handle: ResidentHandle) -> None:
-        for key, kept in list(self._repeats.items()):
-            if handle.id in kept.handles:
-                self._repeats.pop(key, None)
 
 
 class Bound:
@@ -315,7 +288,7 @@ def run_steps(
     begun = time.monotonic()
     turns = whole("repeat", repeat, U32_MAX) or 0
     ranges = [(piece.memory, offset, nbytes) for piece, offset, nbytes in session.residents.readings(reads)]
-    runs = None if timed or session.left is not None else session.residents.kept_steps(turns, steps)
+    runs: Runs | None = None if timed or session.left is not None else session.residents.kept_steps(turns, steps)
     if runs is not None:
         return _run_again(session, runs, ranges), None
     bounds: list[Bound] = []
@@ -345,21 +318,8 @@ def run_steps(
     return outputs, ResidentSequenceTiming(wall_ns, work.device_ns, work.enqueue_ns, work.wait_ns)
 
 
-def _identity(turns: int, steps: Sequence[ResidentDispatchStep]) -> tuple[int, ...]:
-    """A key by identity, 0.05 us: a hash would go through programs and configs, 3 us each. `_Kept` keeps the steps."""
-    return (turns, id(steps)) if type(steps) is tuple else (turns, *map(id, steps), 0)
-
-
 Runs: TypeAlias = list[tuple[Callable[[], Ticket], int]]
 """What to do, and how often."""
-
-
-class _Kept(NamedTuple):
-    """Steps that are ready, with the ids of their memory; `steps` keep their identities meanwhile."""
-
-    runs: Runs
-    handles: Set[int]
-    steps: object
 
 
 def _runs(device: Device, commands: Sequence[list[Command]], turns: int) -> Runs:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from ..driver.contract.values import (
     DispatchConfig,
     OutputBuffers,
+    ResidentDispatchStep,
     ResidentHandle,
     ResidentOwner,
     ResidentReadRange,
@@ -34,6 +35,7 @@ from ..driver.resident.memory import (
     unknown,
 )
 from ..errors import ArgumentTypeError, ArgumentValueError
+from ..foundation.memo import keep
 from .work import plain
 
 if TYPE_CHECKING:
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
     from ..foundation.ir.program import Program
 
 M = TypeVar("M")
+_MAX_REPEATS = 64
+"""Lists of steps that are kept ready."""
 
 
 class Watching(Protocol):
@@ -68,6 +72,7 @@ class ResidentMemory(ABC, Generic[M]):
         self._kept: dict[int, M] = {}
         self._last = 0
         self._watching: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._repeats: dict[tuple[int, ...], _Kept] = {}
 
     @abstractmethod
     def zeros(self, nbytes: int) -> M:
@@ -127,6 +132,7 @@ class ResidentMemory(ABC, Generic[M]):
             watching = list(self._watching)
         for pipeline in watching:
             pipeline.forget_resident(handle)
+        self.forget_steps(handle)
         self.release(handle, memory)
 
     def upload(self, ranges: Sequence[tuple[ResidentHandle, int, Buffer]]) -> None:
@@ -151,6 +157,43 @@ class ResidentMemory(ABC, Generic[M]):
             nbytes = whole("byte_len", r.byte_len, MOST_BYTES) or 0
             found.append((memory, byte_range(r.resource, r.byte_offset, nbytes, "download"), nbytes))
         return found
+
+    # -- steps
+
+    def keep_steps(self, turns: int, steps: Sequence[ResidentDispatchStep], runs: Any) -> None:
+        """From now on, and until some of their memory is freed, exactly these steps so many times are these runs."""
+        if not all(type(step.resources) is tuple for step in steps):
+            return  # a list may be another one at the next call
+        handles = {r.id: r for step in steps for r in step.resources if isinstance(r, ResidentHandle)}
+        kept = _Kept(runs, handles.keys(), (steps, tuple(steps)))
+        keep(self._repeats, _identity(turns, steps), kept, _MAX_REPEATS)
+        for handle in handles.values():
+            if not self.holds(handle):
+                self.forget_steps(handle)  # another thread freed it just now
+
+    def kept_steps(self, turns: int, steps: Sequence[ResidentDispatchStep]) -> Any:
+        """What was kept for them, or None."""
+        found = self._repeats.get(_identity(turns, steps))
+        return None if found is None else found.runs
+
+    def forget_steps(self, handle: ResidentHandle) -> None:
+        """Its memory is gone."""
+        for key, kept in list(self._repeats.items()):
+            if handle.id in kept.handles:
+                self._repeats.pop(key, None)
+
+
+class _Kept(NamedTuple):
+    """Steps that are ready, with the ids of their memory; `steps` keep their identities meanwhile."""
+
+    runs: Any
+    handles: Set[int]
+    steps: object
+
+
+def _identity(turns: int, steps: Sequence[ResidentDispatchStep]) -> tuple[int, ...]:
+    """A key by identity, 0.05 us: a hash would go through programs and configs, 3 us each. `_Kept` keeps the steps."""
+    return (turns, id(steps)) if type(steps) is tuple else (turns, *map(id, steps), 0)
 
 
 class Placed(NamedTuple, Generic[M]):

@@ -82,8 +82,7 @@ class CpuBackend(CompiledBackend):
         repeat: int = 1,
         timed: bool = False,
     ) -> tuple[OutputBuffers, ResidentSequenceTiming | None]:
-        residents, compiled = self.residents, [(step, *self.step_pipeline(step)) for step in steps]
-        return residents.run_steps(compiled, reads, repeat, timed=timed)
+        return self.residents.run_steps(steps, self.step_pipeline, reads, repeat, timed=timed)
 
     def exchange(self) -> HostExchange:
         from .run.resident import HostExchange
