@@ -218,6 +218,7 @@ class OffloadBackend(CompiledBackend):
                 "pooled_idle_bytes": 0 if session is None else session.pool.idle_bytes,
                 "resident_bytes": 0 if session is None else session.residents.nbytes,
             }
+            | ({} if session is None else session.residents.transfers())
         )
 
     # -- for pipelines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from ..driver.contract.values import (
     U32_MAX,
@@ -27,8 +27,6 @@ from .resident_memory import ResidentMemory, Resources, Upload
 from .work import DeviceLaunches, Work, plain, settle
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
     from ..driver.contract.values import OutputBuffers
     from .backend import OffloadBackend, Session
     from .pipeline import OffloadPipeline
@@ -110,15 +108,11 @@ class Residents(ResidentMemory[Piece]):
                 batch = self.write_within(batch, piece.memory, offset, data, handle.nbytes)
         batch.submit().wait(None)
 
-    def read(self, reads: Sequence[tuple[Piece, int, int]], out: Sequence[Buffer] | None) -> OutputBuffers:
+    def read(self, reads: Sequence[tuple[Piece, int, int]], into: Sequence[memoryview | None]) -> Sequence[Any]:
         batch = self._device.batch()
         for piece, offset, nbytes in reads:
-            if nbytes:
-                batch.read(piece.memory, offset, nbytes)
-        into = [None if out is None else plain(out[k]) for k, (_, _, nbytes) in enumerate(reads) if nbytes]
-        found = iter(batch.submit().take(into))
-        results: OutputBuffers = [next(found) if nbytes else bytearray() for _, _, nbytes in reads]
-        return results if out is None else list(out)
+            batch.read(piece.memory, offset, nbytes)
+        return batch.submit().take(into)
 
     def write_within(self, batch: Batch, memory: Memory, offset: int, data: memoryview, end: int) -> Batch:
         """Write bytes whose neighbours, up to `end`, stay as they are. The batch to go on with."""
@@ -287,10 +281,11 @@ def run_steps(
     """Run steps in order, all of it `repeat` times, with one wait at the end."""
     begun = time.monotonic()
     turns = whole("repeat", repeat, U32_MAX) or 0
-    ranges = [(piece.memory, offset, nbytes) for piece, offset, nbytes in session.residents.readings(reads)]
+    reading = session.residents.reading(reads)
+    ranges = [(piece.memory, offset, nbytes) for piece, offset, nbytes in reading.copies]
     runs: Runs | None = None if timed or session.left is not None else session.residents.kept_steps(turns, steps)
     if runs is not None:
-        return _run_again(session, runs, ranges), None
+        return reading.results(_run_again(session, runs, ranges), None), None
     bounds: list[Bound] = []
     work = Work(session, timed=timed)
     try:
@@ -299,7 +294,7 @@ def run_steps(
             bounds.append(Bound(cast("OffloadPipeline", pipeline), step.resources, settled, work, may_allocate=False))
         if not timed and (runs := _runs(session.device, [bound.commands() for bound in bounds], turns)):
             session.residents.keep_steps(turns, steps, runs)
-            return _run_again(session, runs, ranges), None
+            return reading.results(_run_again(session, runs, ranges), None), None
         armed = [work.armed(bound.launches, bound.memories) for bound in bounds]
         for bound in bounds:
             bound.upload(work)
@@ -307,11 +302,11 @@ def run_steps(
             for bound, memories in zip(bounds, armed, strict=True):
                 bound.zero(work)
                 work.launch(bound.launches, memories)
-        work.submit([r for r in ranges if r[2]])
-        found = iter(work.finish([None] * sum(1 for r in ranges if r[2])))
+        work.submit(ranges)
+        found = work.finish([None] * len(ranges))
     finally:
         work.release()
-    outputs: OutputBuffers = [next(found) if nbytes else bytearray() for _, _, nbytes in ranges]
+    outputs = reading.results(found, None)
     if not timed:
         return outputs, None
     wall_ns = int((time.monotonic() - begun) * 1e9)
@@ -333,7 +328,7 @@ def _runs(device: Device, commands: Sequence[list[Command]], turns: int) -> Runs
     return [*found, (_ready(device, once * left), 1)] if left else found
 
 
-def _run_again(session: Session, runs: Runs, reads: Sequence[tuple[Memory, int, int]]) -> OutputBuffers:
+def _run_again(session: Session, runs: Runs, reads: Sequence[tuple[Memory, int, int]]) -> Sequence[Any]:
     """Run work that was kept, then its readings. Without any, the caller does not wait where the device keeps order."""
     for go, times in runs:
         for k in range(1, times + 1):
@@ -343,9 +338,8 @@ def _run_again(session: Session, runs: Runs, reads: Sequence[tuple[Memory, int, 
     if not reads and session.device.keeps_order:
         return []
     work = Work(session)
-    work.submit([r for r in reads if r[2]])
-    found = iter(work.finish([None] * sum(1 for r in reads if r[2])))
-    return [next(found) if nbytes else bytearray() for _, _, nbytes in reads]
+    work.submit(reads)
+    return work.finish([None] * len(reads))
 
 
 def _ready(device: Device, commands: Sequence[Command]) -> Callable[[], Ticket]:

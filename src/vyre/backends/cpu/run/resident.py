@@ -31,8 +31,6 @@ from ....runtime.resident_memory import ResidentMemory, Resources, Upload
 from .warm import Again, recorded
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
     from ....driver.contract.values import OutputBuffers
     from ....foundation.ir.program import Program
 
@@ -75,14 +73,16 @@ class HostResidents(ResidentMemory[Bytes]):
         for _, view, offset, data in uploads:
             view[offset : offset + data.nbytes] = np.frombuffer(data, np.uint8)
 
-    def read(self, reads: Sequence[tuple[Bytes, int, int]], out: Sequence[Buffer] | None) -> OutputBuffers:
-        found = [view[start : start + nbytes] for view, start, nbytes in reads]
-        if out is None:
-            return [bytearray(view.tobytes()) for view in found]
-        for view, target in zip(found, out, strict=True):
-            if view.nbytes:
-                np.frombuffer(target, np.uint8)[:] = view  # type: ignore[call-overload]
-        return list(out)
+    def read(self, reads: Sequence[tuple[Bytes, int, int]], into: Sequence[memoryview | None]) -> Sequence[Any]:
+        found: list[Any] = []
+        for (view, start, nbytes), target in zip(reads, into, strict=True):
+            part = view[start : start + nbytes]
+            if target is None:
+                found.append(bytearray(part.tobytes()))
+            else:
+                np.frombuffer(target, np.uint8)[:] = part
+                found.append(target)
+        return found
 
     def dispatch(
         self, run: Run, program: Program, resources: Sequence[Resource], config: DispatchConfig, *, may_allocate: bool
