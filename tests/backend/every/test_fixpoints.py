@@ -65,6 +65,7 @@ def run(backend, kernel, inputs, iterations, **config):
     return [bytes(o) for o in pipe.dispatch([np.asarray(x) for x in inputs], settled)]
 
 
+@pytest.mark.row("C-dc-1")
 def test_what_has_settled_is_not_run_to_the_end(backend):
     x = np.arange(1000, 0, -1, dtype=np.uint32) + 90
     x[[0, 300, 600]] = 1
