@@ -75,6 +75,9 @@ class Upload(NamedTuple):
 class ResidentMemory(ABC, Generic[M]):
     """The resident memory of one backend. Ids are never used again."""
 
+    most_fused = FUSED_BYTES
+    """Ranges up to this size that touch are copied as one."""
+
     def __init__(self, backend: str) -> None:
         self._owner = ResidentOwner(backend)
         self._lock = threading.RLock()  # the collector may drop memory anywhere
@@ -152,7 +155,7 @@ class ResidentMemory(ABC, Generic[M]):
             given[handle.id] = handle, self.find(handle, "upload_resident")
             (nbytes,) = byte_lengths([data])
             copies.append(ResidentUploadCopy(handle.id, byte_range(handle, offset, nbytes, "upload"), plain(data)))
-        fused = fuse_resident_upload_copies(copies, FUSED_BYTES) if len(copies) > 1 else copies
+        fused = fuse_resident_upload_copies(copies, self.most_fused) if len(copies) > 1 and self.most_fused else copies
         with self._lock:
             self.uploaded.charge(len(copies), (len(c.data) for c in fused))
         self.write([Upload(*given[c.handle_id], c.dst, memoryview(c.data)) for c in fused])
@@ -172,7 +175,7 @@ class ResidentMemory(ABC, Generic[M]):
             nbytes = whole("byte_len", r.byte_len, MOST_BYTES) or 0
             at = byte_range(r.resource, r.byte_offset, nbytes, "download")
             asked.append(ResidentTransferInterval(r.resource.id, at, nbytes))
-        reading = Reading(asked, memories)
+        reading = Reading(asked, memories, self.most_fused)
         with self._lock:
             self.downloaded.charge(len(asked), (nbytes for _, _, nbytes in reading.copies))
         return reading
@@ -222,12 +225,14 @@ def _identity(turns: int, steps: Sequence[ResidentDispatchStep]) -> tuple[int, .
 class Reading(Generic[M]):
     """Ranges to read, and the copies from (memory, offset, bytes) that serve them."""
 
-    def __init__(self, asked: Sequence[ResidentTransferInterval], memories: Mapping[int, M]) -> None:
+    def __init__(
+        self, asked: Sequence[ResidentTransferInterval], memories: Mapping[int, M], most_fused: int = FUSED_BYTES
+    ) -> None:
         self.sizes = [r.byte_len for r in asked]
         copies: Sequence[ResidentTransferInterval] = [r for r in asked if r.byte_len]
         self._views: Sequence[ResidentTransferView] | None = None
-        if len(copies) > 1:
-            fused = fuse_resident_transfer_intervals(asked, FUSED_BYTES)
+        if len(copies) > 1 and most_fused:
+            fused = fuse_resident_transfer_intervals(asked, most_fused)
             if len(fused.copies) < len(copies):
                 copies, self._views = fused.copies, fused.views
         self.copies = [(memories[c.handle_id], c.src, c.byte_len) for c in copies]

@@ -53,13 +53,14 @@ def test_64_ranges_side_by_side_are_one_copy(backend, monkeypatch):
     _, told = changed(
         backend, "upload", lambda: backend.upload_resident([(handle, 4 * k, words[k : k + 1]) for k in range(64)])
     )
-    assert told == [1, 64, 1, 256]
+    copies = 64 if backend.residents.most_fused == 0 else 1
+    assert told == [1, 64, copies, 256]
     assert uploads is None or uploads == [256]
     downloads = counted_copies(backend, monkeypatch, "read")
     order = np.random.default_rng(1).permutation(64)
     ranges = [ResidentReadRange(handle, 4 * int(k), 4) for k in order]
     found, told = changed(backend, "download", lambda: backend.download_resident(ranges))
-    assert told == [1, 64, 1, 256]
+    assert told == [1, 64, copies, 256]
     assert downloads is None or downloads == [256]
     assert [int.from_bytes(f, "little") for f in found] == order.tolist()
     target = [bytearray(4) for _ in order]
