@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, update_wrapper
+from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, cast
 
 import numpy as np
@@ -90,6 +90,7 @@ class KernelSequence(Generic[P, R]):
         self._function, self._parameters = function, tuple(inspect.signature(function).parameters)
         self._recordings: dict[tuple[object, ...], list[_Recording]] = {}
         self._named: dict[str, KernelSequence[P, R]] = {}
+        self._last_home: tuple[tuple[object, ...], Home] | None = None
         self._lock = threading.Lock()
 
     __wrapped__: Callable[P, R]
@@ -152,7 +153,13 @@ class KernelSequence(Generic[P, R]):
         """Where the device arrays among the arguments live; else what `on` named, or what is chosen."""
         found = given.home
         if found is None:
-            return home_of(self.backend or _chosen((generation(), BACKEND.peek(), STRICT.peek())))
+            asked = generation(), BACKEND.peek(), STRICT.peek()
+            known = self._last_home
+            if known is not None and known[0] == asked and known[1].is_open:
+                return known[1]
+            home = home_of(self.backend or choose().chosen)
+            self._last_home = asked, home
+            return home
         if self.backend is not None and home_of(self.backend) is not found:
             raise ArgumentValueError(
                 f"an argument lives on {found.name} and on({self.backend!r}) asks for another device",
@@ -171,12 +178,6 @@ class KernelSequence(Generic[P, R]):
         with self._lock:
             shelf = self._recordings.pop(key, [])
             keep(self._recordings, key, [made, *shelf][:MOST_ALIKE], MOST_KINDS)
-
-
-@lru_cache(maxsize=16)
-def _chosen(asked: object) -> str:
-    """The backend that runs what names none, under these settings and with these backends."""
-    return choose().chosen
 
 
 def sequence(function: Callable[P, R]) -> KernelSequence[P, R]:
