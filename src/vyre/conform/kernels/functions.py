@@ -76,7 +76,8 @@ def _step(node: Node, types: dict[str, Type]) -> Callable[[Locals], None]:
             low, high, steps = _value(start, types), _value(stop, types), [_step(n, types) for n in body]
 
             def turns(known: Locals) -> None:
-                for known[name] in range(low(known), high(known)):
+                for turn in range(low(known), high(known)):
+                    known[name] = turn
                     _all(steps, known)
 
             return turns
