@@ -188,7 +188,8 @@ def check_nested(seed: int) -> int:
             grid = kernel.explain(x, y, n, m, *found).grid
             kernel(x, y, n, m, *found)
         except vyre.ArgumentValueError as e:
-            assert "Fix: pass domain=" in str(e), text
+            if "Fix: pass domain=" not in str(e):
+                raise
             continue
         least = {1: (rng.choice((3000, 300_000)),), 2: (130, 300), 3: (50, 50, 40)}[rank]
         domain = tuple(max(3 * g * w, k) for g, w, k in zip(grid, kernel.workgroup, least, strict=False))
