@@ -624,3 +624,19 @@ def test_pipelines_that_cannot_be_serialized_are_not_stored():
     attach_store(backend, shelf)
     pipeline.compile(backend, storing(7))
     assert (shelf.loads, shelf.kept) == (0, {})
+
+
+def test_an_entry_that_outlives_the_names_of_its_module_ends_in_silence(monkeypatch):
+    """As at the end of Python, which empties modules before it drops what refers to itself."""
+    closed = []
+
+    class Closing(Native):
+        def close(self):
+            closed.append(self)
+
+    entry = Entry(Closing(storing(7)), 0, "compiled", 0)
+    for name in ("sys", "os"):
+        monkeypatch.setattr(caches, name, None)
+    del entry  # an error here would be a warning of pytest, which is a failure
+    gc.collect()
+    assert len(closed) == 1
