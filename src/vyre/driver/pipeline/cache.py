@@ -128,9 +128,9 @@ class Entry:
         self._process = os.getpid()
 
     def __del__(
-        self, is_finalizing: Callable[[], bool] = sys.is_finalizing, process: Callable[[], int] = os.getpid
+        self, is_ending: Callable[[], bool] = sys.is_finalizing, process: Callable[[], int] = os.getpid
     ) -> None:  # a finalizer would hold the code, which may hold its backend, which holds us
-        if is_finalizing() or getattr(self, "_process", 0) != process():  # the names of this module may be gone by then
+        if is_ending() or getattr(self, "_process", 0) != process():  # the names of this module may be gone by then
             return  # and so may a device library; in a forked process the code is still its parent's
         self.native.close()
 
