@@ -28,6 +28,7 @@ from record import HERE, record
 
 from vyre.conform.kernels import check
 from vyre.conform.kernels.make import random_kernel
+from vyre.conform.kernels.model import expected
 from vyre.conform.kernels.shrink import shrunk
 from vyre.conform.kernels.tree import Tree, expressions, statements
 from vyre.errors import UnsupportedFeature
@@ -56,7 +57,7 @@ def block(backend: str, first: int, count: int) -> dict[str, Any]:
     different: list[dict[str, Any]] = []
     for seed in range(first, first + count):
         tree = random_kernel(seed)
-        answer = check.wanted(tree)
+        answer = expected(tree)
         verdict, why = judged(tree, backend, answer)
         verdicts[verdict] += 1
         if verdict == "refused":
@@ -149,17 +150,17 @@ def compare(backend: str, label: str, seed: int, count: int, jobs: int) -> dict[
 def write_script(seed: int, backend: str, label: str) -> str:
     """The kernel that differs, made small, as a program that shows both answers."""
     tree = random_kernel(seed)
-    verdict, why = judged(tree, backend, check.wanted(tree))
+    verdict, why = judged(tree, backend, expected(tree))
     if verdict != "different":
         return f"not again: {verdict} {why}"
     kind = why.partition(":")[0]  # an error stays that error; a difference may move
 
     def differs(candidate: Tree) -> bool:
-        again, reason = judged(candidate, backend, check.wanted(candidate))
+        again, reason = judged(candidate, backend, expected(candidate))
         return again == "different" and ("Error" not in kind or reason.startswith(kind))
 
     tree = shrunk(tree, differs)
-    answer = check.wanted(tree)
+    answer = expected(tree)
     path = KEPT / f"{label}_{seed}.py"
     path.write_text(check.script(tree, backend, judged(tree, backend, answer)[1], answer))
     return path.relative_to(HERE.parent).as_posix()

@@ -11,6 +11,8 @@ import pytest
 
 import vyre
 
+from ..support.domain_kernels import nested_kernel
+
 LENGTHS = (1, 63, 64, 65, 1000)
 NUMBERS = (1, 3, 8, 64, 100, 700)
 WORD = np.uint32
@@ -159,3 +161,51 @@ def test_more_invocations_change_nothing_on_the_reference():
 @pytest.mark.parametrize("seed", range(1000, 1100))
 def test_more_invocations_change_nothing_in_many_kernels(seed):
     check(seed, 40)
+
+
+# ---- kernels of nested blocks ---------------------------------------------------------------------------------------
+
+
+def check_nested(seed: int) -> int:
+    """How many of some calls of a kernel ran; each gave what a larger domain gives."""
+    rng, text, module = random.Random(seed), nested_kernel(seed), f"<nested {seed}>"
+    linecache.cache[module] = (len(text), None, text.splitlines(True), module)
+    scope: dict[str, object] = {"__name__": module}
+    try:
+        exec(compile(text, module, "exec"), scope)
+    except vyre.KernelError:  # numbers that do not fit
+        return 0
+    kernel, ran = scope["k"].on("cpu"), 0
+    rank = 1 + max("xyz".index(axis) for axis in "xyz" if f".{axis}" in text)
+    for _ in range(3):
+        lengths, (n, m) = (
+            [rng.choice((1, 7, 63, 64, 65, 200, 1000)) for _ in range(5)],
+            rng.choices((1, 3, 8, 40, 100), k=2),
+        )
+        x, y = (np.array([rng.choice((0, 1, 2, 3, 9, 70)) for _ in range(count)], WORD) for count in lengths[:2])
+        found, more = ([np.zeros(count, WORD) for count in lengths[2:]] for _ in range(2))
+        try:
+            grid = kernel.explain(x, y, n, m, *found).grid
+            kernel(x, y, n, m, *found)
+        except vyre.ArgumentValueError as e:
+            if "Fix: pass domain=" not in str(e):
+                raise
+            continue
+        least = {1: (rng.choice((3000, 300_000)),), 2: (130, 300), 3: (50, 50, 40)}[rank]
+        domain = tuple(max(3 * g * w, k) for g, w, k in zip(grid, kernel.workgroup, least, strict=False))
+        kernel(x, y, n, m, *more, domain=domain)
+        assert all(map(np.array_equal, found, more)), f"{text}\n{lengths=} {n=} {m=} {grid=} {domain=}"
+        ran += 1
+    return ran
+
+
+@pytest.mark.parametrize("first", [0, 20])
+def test_more_invocations_change_nothing_in_nested_blocks(first):
+    assert sum(map(check_nested, range(first, first + 20))) > 10
+
+
+@pytest.mark.sweep
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("first", range(1000, 6000, 100))
+def test_more_invocations_change_nothing_in_many_nested_blocks(first):
+    assert sum(map(check_nested, range(first, first + 100))) > 50

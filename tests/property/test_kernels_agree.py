@@ -16,11 +16,12 @@ from vyre.conform.kernels.inputs import elements
 from vyre.conform.kernels.make import random_kernel
 from vyre.conform.kernels.model import expected
 from vyre.conform.kernels.shrink import shrunk
-from vyre.conform.kernels.tree import TYPES, E, S, expressions, statements
+from vyre.conform.kernels.tree import FUNCTIONS, PAIRED, TYPES, E, S, expressions, statements
 from vyre.conform.kernels.write import source
 from vyre.errors import UnsupportedFeature
 
 from ..support.device_backends import REQUIRED, open_or_skip
+from ..support.math_edges import EDGES
 
 ROOT = Path(__file__).parents[2]
 
@@ -68,7 +69,7 @@ def test_many_random_kernels_give_the_bytes_of_the_model(backend, first):
 
 
 def agrees(tree, backend):
-    answer = check.wanted(tree)
+    answer = expected(tree)
     try:
         found = check.difference(tree, backend, answer)
     except UnsupportedFeature:  # a type or a loop that the device lacks
@@ -93,18 +94,18 @@ def test_a_seed_is_one_kernel():
 def test_no_order_of_invocations_shows():
     for seed in SOME:
         tree = random_kernel(seed)
-        assert expected(tree, check.library) == expected(tree, check.library, backwards=True), source(tree)
+        assert expected(tree) == expected(tree, backwards=True), source(tree)
 
 
 def test_the_order_of_invocations_shows_where_they_share_an_element():
     tree = next(t for t in map(random_kernel, SOME) if t.array("out0").t == "u32" and t.array("out0").size)
     racing = S("store", "out0", (E("num", "u32", data=("0", 0)), E("id", "u32", data=("gid", "x"))))
     tree = replace(tree, body=(racing,), workgroup=(4,), grid=(2, 1, 1))
-    assert expected(tree, check.library) != expected(tree, check.library, backwards=True)
+    assert expected(tree) != expected(tree, backwards=True)
 
 
 def test_kernels_are_of_every_kind():
-    trees = [random_kernel(seed) for seed in range(2000, 2300)]
+    trees = [random_kernel(seed) for seed in range(2000, 2500)]
     ops = {e.op for t in trees for e in expressions(t.body)} | {s.op for t in trees for s in statements(t.body)}
     written = "\n".join(map(source, trees))
     assert {a.t for t in trees for a in t.arrays} == set(TYPES)
@@ -119,9 +120,13 @@ def test_kernels_are_of_every_kind():
         "rotate_left", "rotate_right", "mul_high", "abs_diff", "saturating_add", "saturating_sub", "saturating_mul",
         "load", "len", "size", "id", "turn", "call", "let", "assign", "augment", "swap", "chain", "store", "stores",
         "store_augment", "atomic", "if", "for", "while", "break", "continue", "return", "shared", "barrier",
-        "grid_sync", "subgroup", "function", "together",
+        "grid_sync", "subgroup", "together", "copysign", "ldexp", "frexp_exponent", *FUNCTIONS, *PAIRED,
     } - ops  # fmt: skip
     assert not missing
+    assert "f32" in {e.t for t in trees for e in expressions(t.body) if e.op == "%"}
+    assert {"%", "**"} <= {
+        s.data[1] for t in trees for s in statements(t.body) if s.op == "augment" and s.args[0].t == "f32"
+    }
     for word in ("static_range(", "@device", "const", "Uniform[", "InOut[", "1e999", " if ", "select("):
         assert word in written
 
@@ -148,6 +153,15 @@ def test_numbers_round_once_and_flush_after_rounding():
     assert numbers.cast("f32", "i8")(float("nan")) == 0
 
 
+@pytest.mark.parametrize("name", sorted(EDGES))
+def test_functions_of_the_model_have_the_edges_that_the_tables_have(name):
+    f = numbers.OPERATORS["f32"][name]
+    for *operands, wanted in EDGES[name]:
+        values = [numbers.number(x, "f32") if isinstance(x, float) else x for x in operands]
+        t = "i32" if isinstance(wanted, int) else "f32"
+        assert numbers.to_bits(f(*values), t) == numbers.to_bits(numbers.number(wanted, t), t), (name, operands)
+
+
 @pytest.mark.parametrize("t", TYPES)
 def test_elements_are_what_memory_holds(t):
     """Bits that a store leaves are read back as the same value."""
@@ -164,7 +178,7 @@ def test_elements_are_what_memory_holds(t):
 
 def test_a_difference_is_shown_as_a_script_that_runs():
     tree = next(t for t in map(random_kernel, SOME) if t.helpers and t.captured and t.results[0].size)
-    answer = check.wanted(tree)
+    answer = expected(tree)
     text = check.script(tree, "reference", "nothing", answer)
     path = f"<script {tree.seed}>"
     check.linecache.cache[path] = (len(text), None, text.splitlines(True), path)
@@ -176,7 +190,7 @@ def test_a_difference_is_shown_as_a_script_that_runs():
 
 def test_the_first_element_that_differs_is_named():
     tree = next(t for t in map(random_kernel, SOME) if t.results[0].t == "u32" and t.results[0].size > 2)
-    answer = check.wanted(tree)
+    answer = expected(tree)
     wrong = [bytes(answer[0][:8]) + bytes([answer[0][8] ^ 1]) + answer[0][9:], *answer[1:]]
     found = check.compare(tree, wrong, answer)
     assert found is not None

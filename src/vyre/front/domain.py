@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from ..driver.contract.values import Dims
-from ..driver.plan.extent import FAR, Extent
+from ..driver.plan.extent import FAR, Extent, Limit, confined
 from ..driver.plan.grid import check_grid, grid_for_domain, visits_everything
 from ..driver.plan.reach import Write, reach_of
 from ..errors import ArgumentValueError
@@ -68,13 +68,18 @@ class _Call:
 
     def __init__(self, kernel: str, extent: Extent) -> None:
         self.kernel, self.extent, self.reach = kernel, extent, extent.reach
+        self.limits: dict[tuple[int, int], list[Limit]] = {}
+        """By the number of the write, and the axis."""
 
     def domain(self) -> tuple[Shape, str]:
         """So many invocations along each axis, and why."""
         domain = [1, 1, 1]
         why: dict[str, None] = {}
         for axis in sorted(self.reach.axes | {0}):
-            found = [self._ids(w, axis) for w in self.reach.writes]
+            found = []
+            for n, w in enumerate(self.reach.writes):
+                self.limits[n, axis] = self.extent.limits(w, axis)
+                found.append(self._ids(w, axis, self.limits[n, axis]))
             domain[axis], source = max(found, key=lambda f: f[0], default=(0, "write nothing"))
             why[source] = None
         self._require_room(domain)
@@ -82,8 +87,8 @@ class _Call:
 
     def _require_room(self, domain: Sequence[int]) -> None:
         """Refuse a domain some of whose invocations would write into the rows of others."""
-        for w, axis in itertools.product(self.reach.writes, self.reach.axes):
-            room, at = self.extent.row(w, axis, domain), f"gid.{'xyz'[axis]}"
+        for (n, w), axis in itertools.product(enumerate(self.reach.writes), self.reach.axes):
+            room, at = self.extent.room(self.limits[n, axis], axis, domain), f"gid.{'xyz'[axis]}"
             if room is not None and domain[axis] > room:
                 raise ArgumentValueError(
                     f"{self._name(w)} at an index of several axes, which has room for {room} along {at}, and something "
@@ -91,12 +96,13 @@ class _Call:
                     fix=f"pass {self._example(axis, None)}, or write inside `if {at} < n` of a length or number",
                 )
 
-    def _ids(self, w: Write, axis: int) -> tuple[int, str]:
+    def _ids(self, w: Write, axis: int, limits: list[Limit]) -> tuple[int, str]:
         """So many ids along an axis get to a write, or matter to it, and what they do."""
         extent = self.extent
-        found, why = extent.confined(w, axis), f"write {w.buffer}" if w.buffer else "trap"
-        if found is not None and self._is_its_own(w, axis):
-            return found, why
+        found, why = confined(limits), f"write {w.buffer}" if w.buffer else "trap"
+        own = confined([limit for limit in limits if limit.is_index])
+        if found is not None and own is not None and extent.step(w.at or {}, axis) is None:
+            return found, why  # the id itself is where it writes, whatever loops it goes through
         reads, axes, is_settled = self.reach.sources(w)
         if found is None and axis not in axes and is_settled and not w.is_atomic:
             return 1, why  # each of them writes the same
@@ -113,12 +119,6 @@ class _Call:
                 fix=f"pass {self._example(axis, step)}, so that they meet every element once",
             )
         return found, why
-
-    def _is_its_own(self, w: Write, axis: int) -> bool:
-        """Whether the id itself is where it writes, whatever loops it goes through."""
-        return (
-            self.extent.step(w.at or {}, axis) is None and self.extent.confined(w._replace(facts=()), axis) is not None
-        )
 
     def _read_ids(self, w: Write, axis: int, reads: tuple[int, ...] | None) -> tuple[int, str]:
         """So many ids along an axis read something for a write, and of which array."""

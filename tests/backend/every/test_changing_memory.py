@@ -287,6 +287,24 @@ def test_nothing_is_written_outside_of_a_buffer_for_long(kernel):
     assert done.returncode == 0
 
 
+@pytest.mark.parametrize(
+    "first, count, seconds",
+    [
+        pytest.param(0, 12, 0.2, marks=pytest.mark.check),
+        *(
+            pytest.param(k, 100, 0.6, marks=[pytest.mark.sweep, pytest.mark.timeout(900)])
+            for k in range(100, 1100, 100)
+        ),
+    ],
+)
+def test_random_kernels_touch_nothing_outside_of_their_buffers_while_a_thread_changes_them(first, count, seconds):
+    """An access beyond an array meets a page that ends the process."""
+    words = [sys.executable, "-m", "tests.support.restless_kernels", *map(str, (first, count, seconds))]
+    done = subprocess.run(words, cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, (done.returncode, done.stdout[-20:], done.stderr)
+    assert int(done.stdout.split()[-1]) > count // 2
+
+
 @vyre.kernel(workgroup=64)
 def wrapped(d: InOut[u32], c: In[u32], src: In[u32], out: Out[u32]):
     a = d[0] - 1

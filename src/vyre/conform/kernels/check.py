@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import linecache
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -101,32 +100,9 @@ def _element(data: bytes, t: str) -> str:
     return f"{from_bits(bits, t)!r} ({bits:#x})"
 
 
-def library(function: str, values: list[float]) -> list[float]:
-    """A function of the math library as the reference computes it."""
-    x = np.array(values, np.float32)
-    with np.errstate(all="ignore"):
-        found = _function(function).on("reference")(x)
-    return [from_bits(int(bits), "f32") for bits in found.view(np.uint32)]
-
-
-@lru_cache(maxsize=64)
-def _function(name: str) -> Kernel:
-    text = f"@kernel\ndef f(x: In[f32], y: Out[f32]):\n    y[gid.x] = {name}(x[gid.x])\n"
-    filename = f"<{name}>"
-    linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
-    scope = dict(NAMES)
-    exec(compile(text, filename, "exec"), scope)
-    found: Kernel = scope["f"]
-    return found
-
-
-def wanted(tree: Tree) -> list[bytes]:
-    return expected(tree, library)
-
-
 def difference(tree: Tree, backend: str, answer: list[bytes] | None = None) -> Difference | None:
     """What is wrong with the kernel on this backend; an error of the call is raised."""
-    return compare(tree, call(tree, built(tree).on(backend)), wanted(tree) if answer is None else answer)
+    return compare(tree, call(tree, built(tree).on(backend)), expected(tree) if answer is None else answer)
 
 
 def script(tree: Tree, backend: str, found: Difference | str, answer: list[bytes]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from . import inputs
 from .numbers import OPERATORS, number
-from .tree import BITS, FLOATS, NARROW, NO_WAY, WORDS, Array, E, Helper, limits
+from .tree import BITS, FLOATS, FUNCTIONS, NARROW, NO_WAY, PAIRED, WORDS, Array, E, Helper, limits
 
 ROUNDINGS = ("floor", "ceil", "round", "trunc", "sign")
 UNARY = ("neg", "neg", "abs", "abs", "sqrt", *ROUNDINGS, "reciprocal", "inverse_sqrt")
@@ -32,6 +32,7 @@ class Expressions:
         self.consts: dict[str, Any] = {}
         self.helpers: list[Helper] = []
         self.made = 0
+        self.functions = 0  # of the math library, that may still be written
         self.pure = False  # inside a helper: no ids, no memory but its own parameters
 
     # -- small choices
@@ -232,6 +233,8 @@ class Expressions:
         return E("call", t, tuple(args), (helper.name, tuple(buffers)))
 
     def floating(self, t: str, depth: int) -> E:
+        if t == "f32" and self.functions and self.chance(0.15):
+            return self.function(depth)
         roll = self.rng.random()
         if roll < 0.30:
             return E(self.pick("+", "-", "*", "/"), t, (self.expr(t, depth - 1), self.expr(t, depth - 1)))
@@ -243,6 +246,8 @@ class Expressions:
         if roll < 0.50:
             count = 3 if self.chance(0.1) else 2
             return E(self.pick("min", "max"), t, tuple(self.expr(t, depth - 1) for _ in range(count)))
+        if roll < 0.53:
+            return E("copysign", t, (self.expr(t, depth - 1), self.expr(t, depth - 1)))
         if roll < 0.66:
             return E(self.pick(*UNARY), t, (self.expr(t, depth - 1),))
         if roll < 0.76:
@@ -252,6 +257,19 @@ class Expressions:
         if roll < 0.92 and t == "f32":
             return E("bitcast", t, (self.expr(self.pick(*WORDS), depth - 1),))
         return self.converted(t, depth - 1)
+
+    def function(self, depth: int) -> E:
+        """One of f32 that the math library defines."""
+        self.functions -= 1
+        roll = self.rng.random()
+        x = self.expr("f32", depth - 1)
+        if roll < 0.6:
+            return E(self.pick(*FUNCTIONS), "f32", (x,))
+        if roll < 0.9:
+            op = self.pick(*PAIRED)
+            return E(op, "f32", (x, self.divisor("f32", depth - 1) if op == "%" else self.expr("f32", depth - 1)))
+        count = E("num", "i32", data=("-3", -3)) if self.chance(0.2) else self.expr("i32", depth - 1)
+        return E("ldexp", "f32", (x, count))
 
     def identity(self, t: str, depth: int) -> E:
         """An expression that a compiler that knows school algebra would shorten."""
@@ -298,6 +316,9 @@ class Expressions:
             return E(self.pick(*U32_ONLY), t, (self.expr(t, depth - 1), self.expr(t, depth - 1)))
         if roll < 0.86:
             return self.whole_identity(t, depth)
+        if t == "i32" and roll < 0.88 and self.functions:
+            self.functions -= 1
+            return E("frexp_exponent", t, (self.expr("f32", depth - 1),))
         if roll < 0.93 and t in WORDS:
             other = "f32" if "f32" in self.types and self.chance(0.7) else self.pick(*WORDS)
             return E("bitcast", t, (self.expr(other, depth - 1),))

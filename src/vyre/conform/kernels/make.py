@@ -43,6 +43,7 @@ class _Maker(Statements):
                 types += rng.sample(more, rng.randint(1, len(more)))
         super().__init__(rng, types)
         self.outs, self.bins, self.left = [], [], rng.randint(4, 16)
+        self.functions = rng.choice((0, 0, 1, 2, 4))
         self.whiles = rng.random() < 0.15
 
     def tree(self, seed: int) -> Tree:
@@ -207,7 +208,7 @@ class _Maker(Statements):
             self.helpers.append(self.helper(f"h{k}"))
             self.left = left
         if rng.random() < 0.25:
-            head += self.together(lanes, self.local_id(workgroup), rng.random() < 0.4, rng.random() < 0.5)
+            head += self.together(lanes, self.local_id(workgroup), rng.random() < 0.4)
         if guard is None:
             return (*head, *self.rest(0))
         if rng.random() < 0.5:

@@ -1,8 +1,8 @@
 """What a kernel has to compute: its tree, evaluated one invocation after the other.
 
-A statement of the outermost block that lanes take together (a barrier, a subgroup operation, a loop around them, a
-function of the math library) is evaluated for a whole workgroup. That is one of the legal schedules, and since random
-kernels are deterministic by construction, it is as good as any.
+A statement of the outermost block that lanes take together (a barrier, a subgroup operation, a loop around them) is
+evaluated for a whole workgroup. That is one of the legal schedules, and since random kernels are deterministic by
+construction, it is as good as any.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from .tree import BITS, Array, E, Helper, S, Tree
 
 Value = Callable[["Lane"], Any]
 Action = Callable[["Lane"], "str | None"]
-Library = Callable[[str, list[float]], list[float]]
-"""A function of the math library, of many arguments: the one thing that the model does not define itself."""
 ATOMICS: dict[str, Callable[..., Any]] = {
     "atomic_add": lambda t: OPERATORS[t]["+"], "atomic_sub": lambda t: OPERATORS[t]["-"], "atomic_min": lambda t: min,
     "atomic_max": lambda t: max, "atomic_and": lambda t: OPERATORS[t]["&"], "atomic_or": lambda t: OPERATORS[t]["|"],
@@ -26,7 +24,7 @@ ATOMICS: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 SUBGROUP = 32
 ZERO = {"bool": False, "f16": 0.0, "bf16": 0.0, "f32": 0.0, "f64": 0.0}
-GROUPED = ("barrier", "shared", "subgroup", "function", "together")
+GROUPED = ("barrier", "shared", "subgroup", "together")
 """Statements of a workgroup as a whole."""
 
 
@@ -59,8 +57,8 @@ class Lane:
 class Model:
     """Evaluates one kernel."""
 
-    def __init__(self, tree: Tree, library: Library, backwards: bool = False) -> None:
-        self.tree, self.library, self.backwards = tree, library, backwards
+    def __init__(self, tree: Tree, backwards: bool = False) -> None:
+        self.tree, self.backwards = tree, backwards
         self.helpers: dict[str, tuple[Helper, Action]] = {}
         for helper in tree.helpers:  # a later one may call those before it
             self.helpers[helper.name] = helper, self.block(helper.body)
@@ -114,11 +112,6 @@ class Model:
                     lanes[0].memory[name] = Memory([ZERO.get(t, 0)] * count)
                 case "subgroup":
                     self._subgroup(s, lanes)
-                case "function":
-                    name, function = s.data
-                    value = self.value(s.args[0])
-                    for lane, found in zip(lanes, self.library(function, [value(x) for x in lanes]), strict=True):
-                        lane.locals[name] = found
                 case "together":
                     for k in range(*(arg.data[1] for arg in s.args)):
                         for lane in lanes:
@@ -392,6 +385,6 @@ def _parts(body: tuple[S, ...]) -> list[tuple[S, ...]]:
     return [body[start:end] for start, end in zip(starts, ends, strict=True)]
 
 
-def expected(tree: Tree, library: Library, backwards: bool = False) -> list[bytes]:
+def expected(tree: Tree, backwards: bool = False) -> list[bytes]:
     """The bytes of every result of the kernel's call; `backwards`, the last invocation goes first."""
-    return Model(tree, library, backwards).run()
+    return Model(tree, backwards).run()

@@ -1,7 +1,8 @@
 """What every operator gives, from the documents: integers wrap, floats are exact fractions that are rounded once.
 
 Values are Python's: int, bool, float. An f32 or bf16 value is never subnormal, an f16 value may be. Nothing here knows
-how an engine computes: a sum or a quotient of floats is a ratio of two integers of any size.
+how an engine computes: a sum or a quotient of floats is a ratio of two integers of any size. (Functions
+of the math library are the exception: `functions` says why.)
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .tree import BITS, FLOATS, INTS, WIDE, limits
+from .functions import function
+from .tree import BITS, FLOATS, FUNCTIONS, INTS, WIDE, limits
 
 Function = Callable[..., Any]
 
@@ -167,13 +169,68 @@ def _sign(x: float) -> float:
     return x if math.isnan(x) else 0.0 if x == 0 else math.copysign(1.0, x)
 
 
+def _remainder(a: float, b: float, nearest: bool) -> float:
+    """What is left of a after a whole number of b, in units that both are multiples of."""
+    if not math.isfinite(a) or math.isnan(b) or b == 0:
+        return math.nan
+    if math.isinf(b) or a == 0:
+        return a
+    (n, d), (m, e) = abs(a).as_integer_ratio(), abs(b).as_integer_ratio()
+    q, rest = divmod(n * e, m * d)
+    if nearest and (2 * rest > m * d or (2 * rest == m * d and q & 1)):
+        rest -= m * d
+    if rest == 0:
+        return math.copysign(0.0, a)
+    return rounded(rest if a > 0 else -rest, d * e, FORMATS["f32"])
+
+
+def _ldexp(x: float, n: int) -> float:
+    if not math.isfinite(x) or x == 0:
+        return x
+    m, d = x.as_integer_ratio()
+    n = max(min(n, 999), -999)
+    return rounded(m << max(n, 0), d << max(-n, 0), FORMATS["f32"])
+
+
+def _next(x: float, y: float) -> float:
+    if math.isnan(x) or math.isnan(y):
+        return math.nan
+    if x == y:
+        return y
+    if x == 0:
+        return math.copysign(2.0**-126, y)
+    if math.isinf(x):
+        return math.copysign((2 - 2.0**-23) * 2.0**127, x)
+    part, exponent = math.frexp(abs(x))
+    whole, unit = int(part * 2**24), exponent - 24
+    up = abs(y) > abs(x) and (x > 0) == (y > 0)
+    if whole == 2**23 and not up:  # half a unit: below a power of two numbers are closer
+        whole, unit = 2**24, unit - 1
+    whole += 1 if up else -1
+    found = rounded(whole << max(unit, 0), 1 << max(-unit, 0), FORMATS["f32"])
+    return math.copysign(found, x)
+
+
+def _frexp(x: float) -> tuple[float, int]:
+    return math.frexp(x) if math.isfinite(x) else (x, 0)
+
+
+def _copysign(a: float, b: float) -> float:
+    return abs(a) if math.isnan(b) else math.copysign(a, b)
+
+
 _F32: dict[str, Function] = {
     "+": _add, "-": lambda a, b: _add(a, -b), "*": _multiply, "/": _divide, "min": _min, "max": _max, "fma": _fma,
     "neg": lambda x: -x, "abs": lambda x: math.copysign(x, 1.0), "sqrt": _sqrt, "reciprocal": lambda x: _divide(1.0, x),
     "inverse_sqrt": lambda x: _divide(1.0, _sqrt(x)), "floor": _whole(math.floor), "ceil": _whole(math.ceil),
     "trunc": _whole(math.trunc), "round": _whole(_nearest), "sign": _sign, "is_nan": math.isnan, "is_inf": math.isinf,
-    "is_finite": math.isfinite,
+    "is_finite": math.isfinite, "copysign": _copysign,
 }  # fmt: skip
+_EXACT: dict[str, Function] = {
+    "fmod": lambda a, b: _remainder(a, b, False), "remainder": lambda a, b: _remainder(a, b, True), "ldexp": _ldexp,
+    "nextafter": _next, "frexp_mantissa": lambda x: _frexp(x)[0], "frexp_exponent": lambda x: _frexp(x)[1],
+}  # fmt: skip
+_DEFINED = {name: function(name) for name in (*FUNCTIONS, "pow", "atan2", "hypot") if name not in _EXACT}
 _F64 = _F32 | {
     "+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b, "/": _divide_f64, "sqrt": _sqrt_f64,
     "reciprocal": lambda x: _divide_f64(1.0, x), "inverse_sqrt": lambda x: _divide_f64(1.0, _sqrt_f64(x)),
@@ -233,7 +290,7 @@ def _integers(t: str) -> dict[str, Function]:
 
 
 OPERATORS: dict[str, dict[str, Function]] = {
-    "f32": _F32,
+    "f32": _F32 | _EXACT | _DEFINED | {"%": _EXACT["fmod"], "**": _DEFINED["pow"]},
     "f64": _F64,
     **{t: {op: _then(t, f) for op, f in _F32.items()} for t in ("f16", "bf16")},
     **{t: _integers(t) for t in WIDE},

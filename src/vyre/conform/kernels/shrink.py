@@ -10,9 +10,8 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from .check import library
 from .make import without_unused
-from .model import Library, expected
+from .model import expected
 from .tree import E, S, Tree, statements
 from .write import source
 
@@ -20,7 +19,7 @@ OWN_PLACE = ("store", "stores", "store_augment", "atomic")
 """Statements of which the first expressions say which elements are the lane's own."""
 
 
-def shrunk(tree: Tree, differs: Callable[[Tree], bool], most: int = 400, functions: Library = library) -> Tree:
+def shrunk(tree: Tree, differs: Callable[[Tree], bool], most: int = 400) -> Tree:
     """The smallest kernel found with `most` tries."""
     left = most
     found = True
@@ -30,15 +29,15 @@ def shrunk(tree: Tree, differs: Callable[[Tree], bool], most: int = 400, functio
             left -= 1
             if left < 0:
                 break
-            if _still(candidate, differs, functions):
+            if _still(candidate, differs):
                 tree, found = candidate, True
                 break
     return tree
 
 
-def _still(tree: Tree, differs: Callable[[Tree], bool], functions: Library) -> bool:
+def _still(tree: Tree, differs: Callable[[Tree], bool]) -> bool:
     try:
-        return expected(tree, functions) == expected(tree, functions, backwards=True) and differs(tree)
+        return expected(tree) == expected(tree, backwards=True) and differs(tree)
     except Exception:  # a name that is gone, a type that no longer fits: not a kernel
         return False
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from .exprs import Expressions
-from .tree import FLOATS, FUNCTIONS, NARROW, WIDE, WORDS, Array, E, Helper, S
+from .tree import FLOATS, NARROW, WIDE, WORDS, Array, E, Helper, S
 
 DEPTH = 3
 """How deep blocks nest."""
@@ -130,7 +130,11 @@ class Statements(Expressions):
         if t in NARROW or t == "bool" or self.chance(0.5):
             return [S("assign", name, (self.expr(t, 3),))]
         if t in FLOATS:
-            return [S("augment", (name, self.pick("+", "-", "*", "/")), (self.expr(t, 2),))]
+            sign = self.pick("+", "-", "*", "/")
+            if t == "f32" and self.functions and self.chance(0.1):
+                self.functions -= 1
+                sign = self.pick("%", "**")
+            return [S("augment", (name, sign), (self.divisor(t, 2) if sign == "%" else self.expr(t, 2),))]
         sign = self.pick("+", "-", "*", "^", "|", "&", "//", "%")
         return [S("augment", (name, sign), (self.divisor(t, 2),))]
 
@@ -337,14 +341,11 @@ class Statements(Expressions):
         at = self.pick(E("^", "u32", (place, self.num_at(1))), E("+", "u32", (place, self.small(70))), self.small(9))
         return [write, S("grid_sync"), S("let", self.local(t), (E("load", t, (at,), name),))]
 
-    def together(self, lanes: int, local: E, subgroups: bool, functions: bool) -> list[S]:
-        """What all lanes of a workgroup do in step: exchange by shared memory, by subgroups, and long functions."""
+    def together(self, lanes: int, local: E, subgroups: bool) -> list[S]:
+        """What all lanes of a workgroup do in step: exchange by shared memory and by subgroups."""
         made: list[S] = []
         for _ in range(self.rng.randint(1, 2)):
-            if functions and self.chance(0.5):
-                value = self.expr("f32", 2)
-                made.append(S("function", (self.local("f32"), self.pick(*FUNCTIONS)), (value,)))
-            elif subgroups and self.chance(0.5):
+            if subgroups and self.chance(0.5):
                 made.append(self.subgroup())
             else:
                 made += self.exchanged(lanes, local)

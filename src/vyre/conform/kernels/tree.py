@@ -23,8 +23,13 @@ NO_WAY = frozenset(
 )
 """Conversions that the language refuses, because each way would lose bits that the caller did not give up."""
 FUNCTIONS = (
-    "exp", "exp2", "log", "log2", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh",
+    "exp", "exp2", "exp10", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan",
+    "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "sinpi", "cospi", "tanpi", "cbrt", "erf", "erfc",
+    "frexp_mantissa",
 )  # fmt: skip
+"""Of one f32. The last is exact, and a function like the others to those who write kernels."""
+PAIRED = ("pow", "**", "atan2", "hypot", "fmod", "%", "remainder", "nextafter")
+"""Of two."""
 
 
 def limits(t: str) -> tuple[int, int]:

@@ -50,8 +50,10 @@ def text(e: E, typed: bool = False) -> str:
             return f"{e.data[0]}({', '.join([*e.data[1], *(text(a, True) for a in e.args)])})"
         case "<<" | ">>":
             return f"({text(e.args[0], True)} {e.op} {text(e.args[1])})"
-        case "rotate_left" | "rotate_right":
+        case "rotate_left" | "rotate_right" | "ldexp":
             return f"{e.op}({text(e.args[0], True)}, {text(e.args[1])})"
+        case "**":  # binds more than the sign of a number before it
+            return f"({text(e.args[0], True)} ** {text(e.args[1])})"
     if e.op in FLOAT_FUNCTIONS and e.args[0].t == "f32" and isinstance(_number(e.args[0]), float):
         return f"{e.op}({text(e.args[0])})"  # which makes an f32 of a number by itself
     if e.op in BINARY:
@@ -128,7 +130,7 @@ def statement(s: S, depth: int) -> Iterator[str]:
             yield f"{name} = shared({_type(t)}, {count})"
         case "barrier" | "grid_sync":
             yield f"{s.op}()"
-        case "subgroup" | "function":
+        case "subgroup":
             name, function = s.data
             yield f"{name} = {function}({', '.join(text(a, typed=True) for a in s.args)})"
         case _:

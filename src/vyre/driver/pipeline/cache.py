@@ -127,9 +127,11 @@ class Entry:
         self.uses, self.last_use_s = 1, time.monotonic()
         self._process = os.getpid()
 
-    def __del__(self) -> None:  # a finalizer would hold the code, which may hold its backend, which holds us
-        if sys.is_finalizing() or getattr(self, "_process", 0) != os.getpid():
-            return  # a device library may be gone by then; in a forked process the code is still its parent's
+    def __del__(
+        self, is_ending: Callable[[], bool] = sys.is_finalizing, process: Callable[[], int] = os.getpid
+    ) -> None:  # a finalizer would hold the code, which may hold its backend, which holds us
+        if is_ending() or getattr(self, "_process", 0) != process():  # the names of this module may be gone by then
+            return  # and so may a device library; in a forked process the code is still its parent's
         self.native.close()
 
 

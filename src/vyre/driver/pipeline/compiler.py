@@ -67,6 +67,8 @@ class SerializablePipeline(Protocol):
 class LoadsPipelines(Protocol):
     """A backend that makes pipelines from stored bytes, or answers None for bytes it cannot use."""
 
+    id: str
+
     def load_native(self, program: Program, config: DispatchConfig, payload: bytes) -> CompiledPipeline | None: ...
 
 
@@ -147,15 +149,34 @@ def _ask(cache: PipelineCache, ask: Callable[[PipelineStore], T]) -> T | None:
 def _revive(
     backend: LoadsPipelines, program: Program, config: DispatchConfig, payload: bytes
 ) -> CompiledPipeline | None:
-    """The pipeline that the backend makes of stored bytes. Code that it cannot use is compiled again."""
+    """The pipeline that the backend makes of stored bytes. Code that it cannot use is compiled again, and logged."""
     try:
         return backend.load_native(program, config, payload)
-    except KernelCompileFailed:
-        return None
+    except KernelCompileFailed as e:
+        _tell(backend.id, e)
     except VyreError:
         raise  # a failure of the device, not of the code
-    except Exception:
-        return None
+    except Exception as e:  # perhaps a defect of the backend, which compiling hides
+        _tell(backend.id, e)
+    return None
+
+
+_told: set[tuple[str, type[Exception]]] = set()
+
+
+def _tell(backend_id: str, error: Exception) -> None:
+    """Log why stored code was not loaded, once in a process for each backend and kind of error."""
+    kind = backend_id, type(error)
+    if kind not in _told:
+        _told.add(kind)
+        import logging  # which costs milliseconds, and is needed only here
+
+        logging.getLogger("vyre.cache").warning(
+            "backend %s cannot load stored code, which is compiled again: %s: %s",
+            backend_id,
+            type(error).__name__,
+            error,
+        )
 
 
 class PassthroughPipeline(CompiledPipeline):

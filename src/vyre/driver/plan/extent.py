@@ -25,9 +25,30 @@ class Digits(NamedTuple):
     row: tuple[int, int] | None = None
 
 
+class Limit(NamedTuple):
+    """So many `ids` along an axis, and no later one gets to a write, as a condition or the index says. An index of
+    several axes has room for a `row` of them. It is about one of the values `choices`."""
+
+    ids: int
+    row: int | None
+    choices: list[Sum]
+    is_index: bool
+
+
 MOST_CHOICES = 16
 FAR = 1 << 31
 """A bound of so many comes from a length that wrapped below zero."""
+
+
+def confined(limits: Sequence[Limit]) -> int | None:
+    """So many ids along the axis, and no later invocation gets to the write; None where nothing says so.
+
+    An id that only an index of several axes confines stays inside its row.
+    """
+    known = [limit.ids for limit in limits if limit.row is None]
+    rows = [min(limit.ids, limit.row) for limit in limits if limit.row is not None]
+    bound = min(known or rows, default=None)
+    return bound if bound is None or bound < FAR else None
 
 
 class Extent:
@@ -41,32 +62,24 @@ class Extent:
 
     # ---- a write ----
 
-    def confined(self, write: Write, axis: int) -> int | None:
-        """So many ids along the axis, and no later invocation gets to this write; None where nothing says so.
+    def limits(self, write: Write, axis: int) -> list[Limit]:
+        """What the conditions and the index of a write say about the axis."""
+        found = []
+        for choices, below, is_index in self._constraints(write):
+            if (ids := self._most(choices, below, axis)) is not None:
+                found.append(Limit(ids, self._row(choices, below, axis), choices, is_index))
+        return found
 
-        An id that only an index of several axes confines stays inside its row.
-        """
-        known: list[int] = []
-        rows: list[int] = []
-        for choices, below in self._constraints(write):
-            if (found := self._most(choices, below, axis)) is not None:
-                row = self._row(choices, below, axis)
-                (known if row is None else rows).append(found if row is None else min(found, row))
-        bound = min(known or rows, default=None)
-        return bound if bound is None or bound < FAR else None
-
-    def row(self, write: Write, axis: int, domain: Sequence[int]) -> int | None:
+    def room(self, limits: Iterable[Limit], axis: int, domain: Sequence[int]) -> int | None:
         """How many ids along the axis an index of several axes has room for, where nothing else confines them.
 
         None: an `if` does, or no other invocation of this domain writes there. 1: another axis counts alike.
         """
         rows = []
-        for choices, below in self._constraints(write):
-            if self._most(choices, below, axis) is None:
-                continue
-            if (row := self._row(choices, below, axis)) is not None:
-                rows.append(row)
-            elif any(self._is_shared(s, axis, domain) for s in choices):
+        for limit in limits:
+            if limit.row is not None:
+                rows.append(limit.row)
+            elif any(self._is_shared(s, axis, domain) for s in limit.choices):
                 rows.append(1)
             else:
                 return None
@@ -78,19 +91,20 @@ class Extent:
         others = (steps[b] for b in range(3) if b != axis and domain[b] > 1)
         return steps[axis] != 0 and steps[axis] in others
 
-    def _constraints(self, write: Write) -> Iterator[tuple[list[Sum], int]]:
-        """Values of which one is below a number."""
+    def _constraints(self, write: Write) -> Iterator[tuple[list[Sum], int, bool]]:
+        """Values of which one is below a number, and whether that is the index."""
         facts = list(write.facts)
         if write.at is not None:
             facts.append(Fact(write.at, {(): self.lengths[write.buffer]}))
-        for f in facts:
+        for n, f in enumerate(facts):
+            is_index = n == len(write.facts)
             if f.signed:
-                yield self.sums(add(f.small, f.large, -1)), int(f.equal)
+                yield self.sums(add(f.small, f.large, -1)), int(f.equal), is_index
                 continue
             small, below = self.sums(f.small), self._upper(f.large, facts)
             if below is not None:
-                yield small, below + f.equal
-                yield [{k: -c for k, c in s.items()} for s in small], 1
+                yield small, below + f.equal, is_index
+                yield [{k: -c for k, c in s.items()} for s in small], 1, is_index
 
     def _upper(self, p: Poly, facts: Iterable[Fact]) -> int | None:
         """What the value is at most, of 32 bits without a sign."""

@@ -19,6 +19,8 @@ from .value import Value, field
 
 NUMPY_BOOLS = (("numpy", "bool"), ("numpy", "bool_"))
 """NumPy's own bool is not registered as a number."""
+_UNLIKE = {"float_test": bool_, "logic": bool_, "unpack": u32, "exponent": i32}
+"""What operators of these rules give, whatever their operand is; the others give its type."""
 
 # ---- expressions ----------------------------------------------------------------------------------------------------
 
@@ -56,7 +58,8 @@ class Expr(Value):
                     return bool_, None
                 return None, right if isinstance(left, Var | Load) and left.dtype is None else left
             case UnOp(op=UnaryOp() as op, operand=x):
-                return (bool_, None) if op.rule in ("float_test", "logic") else (None, x)
+                t = _UNLIKE.get(op.rule)
+                return (None, x) if t is None else (t, None)
             case Select(on_true=x) | SubgroupReduce(value=x) | SubgroupShuffle(value=x):
                 return None, x
             case Fma():

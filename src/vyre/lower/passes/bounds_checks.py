@@ -30,7 +30,7 @@ class _Cover:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.ranges = Ranges(kernel)
-        self.conditions: dict[Ins, None] = {}
+        self.conditions: set[Ins] = set()
         self.ends: set[int] = set()  # bodies that always end the invocation
         self.steps = 0  # left to a proof
 
@@ -86,8 +86,8 @@ class _Cover:
         needs = found.needs if fits is True else found.needs | {fits}
         if not needs:
             item.guarded = False
-        elif len(self.conditions.keys() | needs) <= _CONDITIONS:
-            self.conditions.update((step, None) for step in ranges.code.body if step in needs)
+        elif len(self.conditions | needs) <= _CONDITIONS:
+            self.conditions |= needs
             item.covered = True
         if not item.guarded or item.covered:
             item.whole = self.whole(index)

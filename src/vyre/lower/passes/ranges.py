@@ -7,7 +7,7 @@ in u64 do not wrap while the conditions hold, because everything is compared wit
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import Any, NamedTuple, TypeAlias
 
 from ...foundation.integers import U32_MAX
@@ -169,9 +169,10 @@ class Ranges:
         facts.setdefault(value, []).append((other, k))
         self._log.append((facts, value))
 
-    def check(self, conditions: Iterable[Ins]) -> TileCheck:
-        """That these hold, of which there is one at least."""
-        ok, *more = conditions
+    def check(self, conditions: Set[Ins]) -> TileCheck:
+        """That these steps of the code hold, of which there is one at least; in its order, which a set has not."""
+        ok, *more = [step for step in self.code.body if step in conditions]
+        assert 1 + len(more) == len(conditions)
         for condition in more:
             ok = self.code.emit("and", "bool", ok, condition)
         needed = {ok}

@@ -572,6 +572,34 @@ def test_a_stored_pipeline_that_cannot_be_used_is_compiled_and_saved_again(paylo
     assert shelf.calls == ["give up", "reject", "give up"]
 
 
+@pytest.mark.parametrize(
+    "payload, said",
+    [(b"broken", "KernelCompileFailed: not code. Fix: compile it again"), (b"surprising", "IndexError: of a format")],
+)
+def test_why_stored_code_is_not_loaded_is_logged_once_for_each_kind_of_error(payload, said, monkeypatch, caplog):
+    monkeypatch.setattr(compiler, "_told", set())
+    shelf = Shelf()
+    for value in (7, 8):
+        pipeline.compile(fresh(shelf), storing(value))
+    for key in shelf.kept:
+        shelf.kept[key] = payload
+    for value in (7, 8):
+        pipeline.compile(fresh(shelf), storing(value))
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == ("vyre.cache", "WARNING")
+    start = f"backend {Storing.id} cannot load stored code, which is compiled again: {said}"
+    assert record.getMessage().startswith(start)
+
+
+def test_stored_code_of_another_format_is_compiled_again_without_a_word(caplog):
+    shelf = Shelf()
+    pipeline.compile(fresh(shelf), storing(7))
+    for key in shelf.kept:
+        shelf.kept[key] = b"of another format"
+    pipeline.compile(fresh(shelf), storing(7))
+    assert caplog.records == []
+
+
 def test_a_device_that_is_lost_while_code_is_loaded_says_so():
     shelf = Shelf()
     pipeline.compile(fresh(shelf), storing(7))
@@ -596,3 +624,19 @@ def test_pipelines_that_cannot_be_serialized_are_not_stored():
     attach_store(backend, shelf)
     pipeline.compile(backend, storing(7))
     assert (shelf.loads, shelf.kept) == (0, {})
+
+
+def test_an_entry_that_outlives_the_names_of_its_module_ends_in_silence(monkeypatch):
+    """As at the end of Python, which empties modules before it drops what refers to itself."""
+    closed = []
+
+    class Closing(Native):
+        def close(self):
+            closed.append(self)
+
+    entry = Entry(Closing(storing(7)), 0, "compiled", 0)
+    for name in ("sys", "os"):
+        monkeypatch.setattr(caches, name, None)
+    del entry  # an error here would be a warning of pytest, which is a failure
+    gc.collect()
+    assert len(closed) == 1

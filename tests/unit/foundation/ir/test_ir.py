@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from vyre.errors import IRTypeError, IRValueError
+from vyre.foundation.check.typing import infer
 from vyre.foundation.ir import ops
 from vyre.foundation.ir.dtypes import (
     BY_NAME,
@@ -265,6 +266,18 @@ def test_narrow_literals_are_casts_of_words():
 def test_a_type_is_callable_as_a_cast_or_a_literal():
     assert u32(I) == Cast(u32, I)
     assert f32(1) == Lit(f32, 0x3F800000)
+
+
+@pytest.mark.parametrize("t", [t for t in SIMPLE.values() if t.live], ids=str)
+def test_a_type_hint_is_the_type_that_the_rules_give(t):
+    x = Var("x", dtype=t)
+    for e in (UnOp(op, x) for op in UnaryOp):
+        found, problems = infer(e, (t,), {"x": t}, {})
+        assert problems or e.type_hint == found, e
+    for u in (u for u in SIMPLE.values() if u.live):
+        for e in (BinOp(op, x, Var("y", dtype=u)) for op in BinaryOp):
+            found, problems = infer(e, (t, u), {"x": t, "y": u}, {})
+            assert problems or e.type_hint == found, e
 
 
 def test_type_hints_follow_operands():

@@ -1077,3 +1077,13 @@ def test_loads_of_a_read_only_buffer_are_not_copied_before_an_atomic():
     (store,) = [n for n in walk_nodes(program.entry) if isinstance(n, Store)]
     assert isinstance(store.value.left, Load)
     assert len([n for n in walk_nodes(program.entry) if isinstance(n, Let | Assign)]) == 1
+
+
+def test_an_exponent_is_an_i32_wherever_it_stands():
+    def k(x: In[f32], out: Out[i32]):
+        i = gid.x
+        e = vyre.frexp_exponent(x[i])
+        out[i] = abs(vyre.frexp_exponent(x[i])) * 100 + max(-e, 2) + (3 if -vyre.frexp_exponent(x[i]) < 1 else 4)
+
+    (out,) = run(k, np.array([0.25, 8.0, 0.0], np.float32), sizes={"out": 3})
+    assert out.tolist() == [106, 405, 5]

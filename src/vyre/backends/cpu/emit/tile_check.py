@@ -28,7 +28,7 @@ def held_conditions(kernel: Kernel) -> tuple[dict[int, bool], TileCheck | None]:
     """Conditions with the truth that they have in a tile that passes, and the kernel's check with what that takes."""
     ranges = Ranges(kernel)
     held: dict[int, bool] = {}
-    needs: dict[Ins, None] = {}
+    needs: set[Ins] = set()
     guards = _guards(kernel.body)
     elsewhere = Counter(id(item.condition) for item in walk(kernel.body) if isinstance(item, If))
     elsewhere.subtract(id(condition) for condition, _, _ in guards)
@@ -37,12 +37,12 @@ def held_conditions(kernel: Kernel) -> tuple[dict[int, bool], TileCheck | None]:
         found = None if elsewhere[id(condition)] else _proof(ranges, condition, truth)
         if found is not None:
             held[id(condition)] = truth
-            needs.update(dict.fromkeys(found))
+            needs |= found
         elif encloses:
             break  # this branch stays, with all that is inside
     if not needs:
         return held, kernel.check
-    return held, ranges.check((*needs, kernel.check.ok) if kernel.check else needs)
+    return held, ranges.check(needs | {kernel.check.ok} if kernel.check else needs)
 
 
 def without(body: Body, held: Mapping[int, bool]) -> Body:
@@ -97,9 +97,9 @@ def _changes(item: object) -> bool:
     return item.op in ("trap", "return") or not buffer.shared
 
 
-def _proof(ranges: Ranges, condition: Ins, truth: bool) -> list[Ins] | None:
+def _proof(ranges: Ranges, condition: Ins, truth: bool) -> set[Ins] | None:
     """What a tile must meet so that the condition has this truth for every lane; None where that is unknown."""
-    needs: list[Ins] = []
+    needs: set[Ins] = set()
     unvisited = [(condition, truth)]
     while unvisited:
         c, truth = unvisited.pop()
@@ -117,9 +117,9 @@ def _proof(ranges: Ranges, condition: Ins, truth: bool) -> list[Ins] | None:
             fits = ranges.code.compare({"gt": "lt", "ge": "le"}.get(op, op), low.hi, high.lo)
             if fits is False:
                 return None
-            needs += [*low.needs, *high.needs]
+            needs |= low.needs | high.needs
             if isinstance(fits, Ins):
-                needs.append(fits)
+                needs.add(fits)
         else:
             return None
     return needs
