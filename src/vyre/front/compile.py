@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..driver.contract.pipeline import CompiledPipeline
     from ..driver.contract.values import DispatchConfig
     from ..driver.guard.backend import GuardedBackend
-    from ..driver.selection.registry import Loser, Selection
+    from ..driver.selection.registry import Selection
 
 _lock = threading.Lock()
 _open_backends: dict[str, tuple[GuardedBackend, int]] = {}
@@ -89,13 +89,13 @@ def choose(program: Program | None = None) -> Selection:
     return registry.select(program, allow_oracle=only_oracles)
 
 
-def losers_for(program: Program) -> tuple[Loser, ...]:
-    """Why a program does not run on the backends that were not chosen for it."""
+def choice_for(program: Program) -> Selection:
+    """The choice of the backend for a program that names none."""
     from ..driver.selection.registry import generation
 
     at, found = generation(), choose(program)
     _keep(found.chosen, found.backend, at)
-    return found.losers
+    return found
 
 
 def _recover(name: str) -> None:

@@ -26,6 +26,7 @@ from ..contract.values import (
 )
 from ..counters import ASYNC, BATCHES, RECOMPILED, TALLY, TIMED
 from ..device_state import WatchedBackend
+from ..policy.decision import Decision
 from ..settings.knobs import SHADOW
 from .pending import RoutePending
 from .route import Route, RunResident, counting_failures
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from ...foundation.ir.program import Program
     from ..pipeline.cache import Entry
     from ..pipeline.key import PipelineCacheKey
-    from ..policy.decision import Decision
     from .explanation import Explanation
 
 _RouteKey: TypeAlias = tuple[DispatchConfig, object]
@@ -157,7 +157,8 @@ class DriverPipeline(CompiledPipeline):
         """What a dispatch would do, and why. Nothing runs."""
         from .explanation import explain_dispatch  # only `explain` pays for it
 
-        return explain_dispatch(self, inputs, config)
+        chosen = Decision("backend", self.backend_id, "the pipeline was compiled for it")
+        return explain_dispatch(self, inputs, config, chosen=chosen)
 
     def decisions(self, plan: DispatchPlan, config: DispatchConfig, memory: str) -> Sequence[Decision]:
         return self.native.decisions(plan, config, memory)

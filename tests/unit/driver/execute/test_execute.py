@@ -17,13 +17,16 @@ import pytest
 from vyre import u32
 from vyre.driver import counters
 from vyre.driver.contract import BackendCapability, CompiledPipeline, FuturePending, ReadyPending, VyreBackend
+from vyre.driver.contract.registration import BackendRegistration, DeviceInfo
 from vyre.driver.contract.values import DEFAULT_CONFIG, DispatchConfig, HostResource, ResidentHandle
+from vyre.driver.counters import decision_counters
 from vyre.driver.execute.pipeline import run_batch, run_one
 from vyre.driver.guard import compile as pipeline
 from vyre.driver.guard.compile import explain
+from vyre.driver.pipeline.compiler import attach_store
 from vyre.driver.plan import OutputSlot
 from vyre.driver.policy.decision import Decision
-from vyre.driver.selection.registry import acquire
+from vyre.driver.selection.registry import acquire, isolated
 from vyre.errors import (
     ArgumentTypeError,
     ArgumentValueError,
@@ -743,6 +746,26 @@ def test_explain_of_a_program_on_a_backend_compiles_nothing():
     assert "buffers:" in str(explain(storing(), [], backend=backend))
 
 
+def test_the_cache_says_and_counts_where_code_came_from():
+    before = decision_counters()
+    backend = EchoBackend()
+    for _ in range(2):
+        pipeline.compile(backend, copying())
+    explain(storing(), [], backend=backend)
+    changed = {what: n - before.get(what, 0) for what, n in decision_counters().items() if n != before.get(what, 0)}
+    assert changed == {("cache", "miss"): 1, ("cache", "memory"): 1, ("code", "native"): 1}
+
+
+def test_a_store_that_cannot_be_read_does_not_fail_an_explanation():
+    class Gone:
+        def __getattr__(self, name):
+            raise OSError("the disk is gone")
+
+    backend = EchoBackend()
+    attach_store(backend, Gone())
+    assert decisions(explain(storing(), [], backend=backend))["cache"] == ("miss", "empty_cache")
+
+
 @pytest.mark.parametrize(
     "config, workgroup, grid",
     [
@@ -819,6 +842,22 @@ def test_explain_names_the_device_where_one_was_opened():
     backend.device = "board 1"
     explained = explain(storing(), [], backend=backend)
     assert decisions(explained)["device"] == ("board 1", "the backend was opened on it")
+
+
+def test_explain_says_why_this_device():
+    class Boards(EchoBackend):
+        id = "boards"
+
+        def __init__(self, device=None):
+            super().__init__()
+            self.device = f"board {device or 0}"
+
+    infos = (DeviceInfo(0, "board 0"), DeviceInfo(1, "board 1"))
+    record = BackendRegistration(id="boards", open=Boards, devices=lambda: infos)
+    with isolated(record):
+        for name, why in (("boards", "the best of its devices"), ("boards:board 1", "boards:board 1 asks for it")):
+            with acquire(name) as opened:
+                assert decisions(explain(storing(), [], backend=opened))["device"] == (opened.device, why)
 
 
 @pytest.mark.parametrize("target", [None, Echo(), b"program"])
