@@ -219,7 +219,7 @@ class DeviceCall(Call):
         return self.hand_back(made)
 
     def start(self) -> Any:
-        """Runs it: work over memory of a device needs nobody to wait for it."""
+        """Runs it: no thread has to wait for work over memory of a device."""
         return _Started(self.run())
 
     def explain(self) -> Explanation:

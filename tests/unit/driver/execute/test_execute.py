@@ -113,16 +113,16 @@ def test_a_shape_is_planned_once_and_a_config_object_settled_once(counted):
     counted()
     compiled.dispatch([bytes(8)])
     assert counted() == {
-        "plain_dispatches": 1, "lanes_opened": 1, "shapes_planned": 1, "input_bytes": 8, "output_bytes": 8,
+        "plain_dispatches": 1, "routes_opened": 1, "plans_made": 1, "input_bytes": 8, "output_bytes": 8,
     }  # fmt: skip
     compiled.dispatch([bytearray(8)])
     compiled.dispatch([memoryview(bytes(8))])
     compiled.dispatch([np.zeros(2, np.uint32)])
     assert counted() == {"plain_dispatches": 3, "input_bytes": 24, "output_bytes": 24}
     compiled.dispatch([bytes(12)])
-    assert counted()["shapes_planned"] == 1
+    assert counted()["plans_made"] == 1
     compiled.dispatch([bytes(8)], config)
-    assert counted()["lanes_opened"] == 1
+    assert counted()["routes_opened"] == 1
     for same in (config, DispatchConfig(label="warm"), pickle.loads(pickle.dumps(config))):
         compiled.dispatch([bytes(8)], same)
     assert counted() == {"plain_dispatches": 3, "input_bytes": 24, "output_bytes": 24}
@@ -135,11 +135,11 @@ def test_the_lengths_of_given_outputs_are_part_of_the_shape(counted):
     assert out == [bytearray(data)]
     counted()
     compiled.dispatch([data], out=out)
-    assert "shapes_planned" not in counted()
+    assert "plans_made" not in counted()
     with pytest.raises(ArgumentValueError, match="output"):
         compiled.dispatch([data], out=[bytearray(6)])
     compiled.dispatch([data])
-    assert counted()["shapes_planned"] == 1
+    assert counted()["plans_made"] == 1
 
 
 def test_a_config_that_is_changed_by_nobody_but_replaced_is_seen():
@@ -516,7 +516,7 @@ def test_a_dispatch_that_cannot_be_bound_is_one_that_failed(id, error, timeout, 
             assert caught.value.context["label"] == "mine"
             found = counted()
             assert found[f"{way}_dispatches"] == found["failed_dispatches"] == 1
-            assert "shapes_planned" not in found
+            assert "plans_made" not in found
 
 
 def test_a_bind_that_gives_something_else_is_refused(counted):
@@ -549,9 +549,9 @@ def test_inputs_of_another_sequence_type_are_checked_at_every_call(counted):
         compiled.dispatch({ONE})
     counted()
     compiled.dispatch((ONE,))
-    assert "shapes_planned" not in counted()
+    assert "plans_made" not in counted()
     compiled.dispatch(UserList([ONE]))
-    assert counted()["shapes_planned"] == 1
+    assert counted()["plans_made"] == 1
 
 
 def twice():
