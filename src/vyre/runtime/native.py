@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 P = TypeVar("P")
 _MAX_PLANNED = 64
 """Dispatches without a plan of the driver that a pipeline remembers."""
-_MAX_READY = 256
-"""Dispatches over resident memory that it keeps ready."""
 
 
 class NativePipeline(CompiledPipeline, Generic[P]):
@@ -134,8 +132,6 @@ class NativePipeline(CompiledPipeline, Generic[P]):
         again: Again,
     ) -> None:
         """From now on, and until some of it is freed, this is a dispatch over exactly this memory."""
-        if len(self.repeats) >= _MAX_READY:
-            self.repeats.clear()
         residents.watch(self)
         self.repeats.keep(config, given, again)
         for r in given:

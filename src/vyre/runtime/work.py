@@ -38,7 +38,6 @@ _MARGIN_S = 0.01
 """Code that reads a clock is given so much more, so that work that ends in time has run to its end."""
 _LAUNCHES = 256
 """After so many launches, what was recorded is submitted."""
-_ZERO: Dims = (0, 0, 0)
 
 
 class DeviceLaunches:
