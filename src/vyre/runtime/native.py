@@ -69,33 +69,21 @@ class NativePipeline(CompiledPipeline, Generic[P]):
         return Bound(partial(self.run, *of), partial(self.run_timed, *of), partial(self.start, *of))
 
     def dispatch(
-        self,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig | None = None,
-        *,
-        out: Sequence[Buffer] | None = None,
+        self, inputs: Sequence[Buffer], config: DispatchConfig | None = None, *, out: Sequence[Buffer] | None = None
     ) -> OutputBuffers:
         settled = self.config if config is None else config
         with named(settled.label):
             return self.run(self.planned(inputs, settled, out), settled, inputs, out)
 
     def dispatch_timed(
-        self,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig | None = None,
-        *,
-        out: Sequence[Buffer] | None = None,
+        self, inputs: Sequence[Buffer], config: DispatchConfig | None = None, *, out: Sequence[Buffer] | None = None
     ) -> TimedDispatchResult:
         settled = self.config if config is None else config
         with named(settled.label):
             return self.run_timed(self.planned(inputs, settled, out), settled, inputs, out)
 
     def dispatch_async(
-        self,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig | None = None,
-        *,
-        out: Sequence[Buffer] | None = None,
+        self, inputs: Sequence[Buffer], config: DispatchConfig | None = None, *, out: Sequence[Buffer] | None = None
     ) -> PendingDispatch:
         settled = self.config if config is None else config
         with named(settled.label):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .pipeline import CompiledPipeline
 
 Dims: TypeAlias = tuple[int, int, int]
+Buffers: TypeAlias = Sequence["Buffer"]
 OutputBuffers: TypeAlias = list["Buffer"]
 
 

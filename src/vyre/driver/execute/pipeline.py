@@ -78,11 +78,7 @@ class DriverPipeline(CompiledPipeline):
         return self._entry.native
 
     def dispatch(
-        self,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig | None = None,
-        *,
-        out: Sequence[Buffer] | None = None,
+        self, inputs: Sequence[Buffer], config: DispatchConfig | None = None, *, out: Sequence[Buffer] | None = None
     ) -> OutputBuffers:
         run = self._runs.get(id(config)) if SHADOW.peek() is None else None
         if run is None:
@@ -90,11 +86,7 @@ class DriverPipeline(CompiledPipeline):
         return run(inputs, out)
 
     def dispatch_timed(
-        self,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig | None = None,
-        *,
-        out: Sequence[Buffer] | None = None,
+        self, inputs: Sequence[Buffer], config: DispatchConfig | None = None, *, out: Sequence[Buffer] | None = None
     ) -> TimedDispatchResult:
         route = self.route(config)
 
@@ -112,11 +104,7 @@ class DriverPipeline(CompiledPipeline):
         return run() if sample is None else sample.checked(run, lambda result: result.outputs)
 
     def dispatch_async(
-        self,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig | None = None,
-        *,
-        out: Sequence[Buffer] | None = None,
+        self, inputs: Sequence[Buffer], config: DispatchConfig | None = None, *, out: Sequence[Buffer] | None = None
     ) -> PendingDispatch:
         route = self.route(config)
 

@@ -111,21 +111,13 @@ class ShadowedPipeline(CompiledPipeline):
         )
 
     def dispatch(
-        self,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig | None = None,
-        *,
-        out: Sequence[Buffer] | None = None,
+        self, inputs: Sequence[Buffer], config: DispatchConfig | None = None, *, out: Sequence[Buffer] | None = None
     ) -> OutputBuffers:
         settled = self._settled(config)
         return self.shadow.around(lambda i, o: self.main.dispatch(i, config, out=o), settled)(inputs, out)
 
     def dispatch_timed(
-        self,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig | None = None,
-        *,
-        out: Sequence[Buffer] | None = None,
+        self, inputs: Sequence[Buffer], config: DispatchConfig | None = None, *, out: Sequence[Buffer] | None = None
     ) -> TimedDispatchResult:
         sample = self.shadow.sample(inputs, self._settled(config), out)
         if sample is None:
@@ -133,11 +125,7 @@ class ShadowedPipeline(CompiledPipeline):
         return sample.checked(lambda: self.main.dispatch_timed(inputs, config, out=out), lambda r: r.outputs)
 
     def dispatch_async(
-        self,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig | None = None,
-        *,
-        out: Sequence[Buffer] | None = None,
+        self, inputs: Sequence[Buffer], config: DispatchConfig | None = None, *, out: Sequence[Buffer] | None = None
     ) -> PendingDispatch:
         sample = self.shadow.sample(inputs, self._settled(config), out)
         if sample is None:
@@ -198,11 +186,7 @@ class _NoReference(CompiledPipeline):
         raise self._error
 
     def dispatch(
-        self,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig | None = None,
-        *,
-        out: Sequence[Buffer] | None = None,
+        self, inputs: Sequence[Buffer], config: DispatchConfig | None = None, *, out: Sequence[Buffer] | None = None
     ) -> OutputBuffers:
         self._refuse()
 
