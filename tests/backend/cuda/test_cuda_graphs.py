@@ -219,7 +219,7 @@ def test_what_is_over_other_memory_stays_ready(backend):
     assert np.array_equal(got(backend, y), wanted)
     backend.free_resident(y)
     assert (len(repeats), len(kept)) == (0, 0)
-    assert not repeats._uses[x.id]
+    assert x.id not in repeats._uses
     backend.free_resident(x)
 
 
