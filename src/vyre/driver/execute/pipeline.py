@@ -67,7 +67,8 @@ class DriverPipeline(CompiledPipeline):
         self._entry, self._find = entry, find
         self._lock = threading.Lock()
         self._closed = False
-        self._runs: dict[int, Run] = {}  # by the identity of a config that `_held` keeps alive
+        # By the identity of a config, 0.05 us: its hash takes 3. `_held` keeps it, so that no other has its id.
+        self._runs: dict[int, Run] = {}
         self._resident_runs: dict[int, RunResident] = {}
         self._held: dict[tuple[int, object], tuple[DispatchConfig | None, Route]] = {}
         self._routes: dict[_RouteKey, Route] = {}

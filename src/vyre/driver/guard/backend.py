@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 DEVICE_STATE_ATTRIBUTE = "_vyre_device_state"
 GUARD_ATTRIBUTE = "_vyre_guard"
+"""In the instance, as its pipelines are and for the same reason and price: see `PIPELINE_CACHE_ATTRIBUTE`."""
 FACTS = frozenset(("supported_ops", "device_profile", "metrics", "pipeline_cache_snapshot"))
 """Members that are asked of the backend whatever the state of its device."""
 _MAX_HANDLES = 256
