@@ -24,7 +24,7 @@ PUBLIC: list[str] = sorted(WHERE)
 
 LANGUAGE, TYPES = "foundation.language.lang", "foundation.ir.dtypes"
 GROUPS: dict[str, tuple[str, ...]] = {
-    "Kernels": ("front.kernel",),
+    "Kernels": ("front.kernel", "front.sequence.function"),
     "Programs": (
         "foundation.ir.program",
         "foundation.ir.build",

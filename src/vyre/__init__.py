@@ -49,6 +49,7 @@ _WHERE: dict[str, str] = {
     "compile": "front.compile",
     "select": "front.select",  # this one also answers for whole programs
     **dict.fromkeys(["Kernel", "kernel"], "front.kernel"),
+    **dict.fromkeys(["KernelSequence", "sequence"], "front.sequence.function"),
     **dict.fromkeys(["DeviceBuffer", "empty", "to_device"], "front.device.array"),
     "Builder": "foundation.ir.build",
     "config": "front.config",
