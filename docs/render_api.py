@@ -22,6 +22,7 @@ WHERE: dict[str, str] = vars(vyre)["_WHERE"]
 """Public name -> its module, which type checkers do not see."""
 PUBLIC: list[str] = sorted(WHERE)
 
+LANGUAGE, TYPES = "foundation.language.lang", "foundation.ir.dtypes"
 GROUPS: dict[str, tuple[str, ...]] = {
     "Kernels": ("front.kernel", "front.sequence.function"),
     "Programs": (
@@ -33,7 +34,12 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Running programs": ("front.compile", "driver.contract.values"),
     "Arrays on devices": ("front.device.array",),
     "Configuration": ("front.config",),
-    "Backends and devices": ("driver.selection.registry", "driver.contract", "driver.contract.profile"),
+    "Backends and devices": (
+        "driver.selection.registry",
+        "driver.contract",
+        "driver.contract.profile",
+        "driver.contract.requirement",
+    ),
 }
 """Title -> modules whose names stand under it. A module that is in none of these stands under `Further`."""
 WORDS: dict[str, str] = {
@@ -52,7 +58,7 @@ WORDS: dict[str, str] = {
     "static_range": "as `range`, unrolled; the counter is a compile-time number",
     "trap": "stop the whole dispatch with an error",
     "bitcast": "the same bits as another type of 32 bits",
-    "select": "one of two values; both are evaluated. Outside kernels, `select(program)` says who would run it",
+    "select": "one of two values; both are evaluated. Outside kernels, `select(program)` chooses a backend",
     "fma": "`a * b + c`, rounded once",
     "subgroup_shuffle": "the value of another lane of the subgroup; 0 where there is none",
     "subgroup_ballot": "one bit per lane whose condition holds",
@@ -83,13 +89,13 @@ def render() -> str:
         "",
         "| word | meaning |",
         "|---|---|",
-        *(f"| {_anchored(name, _call(name))} | {_meaning(name)} |" for name in names_of("foundation.lang")),
+        *(f"| {_anchored(name, _call(name))} | {_meaning(name)} |" for name in names_of(LANGUAGE)),
         "",
         "## Element types",
         "",
         "Annotations of parameters (`In[f32]`), conversions inside kernels (`f32(n)`) and makers of literals.",
         "",
-        ", ".join(_anchored(name, name) for name in names_of("foundation.dtypes") if name != "DataType") + ".",
+        ", ".join(_anchored(name, name) for name in names_of(TYPES) if name != "DataType") + ".",
         "",
         "::: vyre.DataType",
         "",
@@ -139,18 +145,19 @@ TABLES = {"DispatchConfig": config_table, "BackendCapability": capability_table}
 
 def groups() -> dict[str, list[str]]:
     """Title -> the classes and functions under it."""
-    elsewhere = {"foundation.lang", "foundation.dtypes", "errors"}
+    elsewhere = {LANGUAGE, TYPES, "errors", "front.select"}  # its one name is a word of the language too
     modules = {_module(name) for name in PUBLIC} - elsewhere
     listed = {module for modules in GROUPS.values() for module in modules}
     titles = GROUPS | {"Further": tuple(sorted(modules - listed))}
-    # `select` belongs to the language as well, where its table tells of both
-    found = {title: [n for m in inside for n in names_of(m) if n != "select"] for title, inside in titles.items()}
-    return {title: names for title, names in found.items() if names}
+    return {title: [name for module in inside for name in names_of(module)] for title, inside in titles.items()}
 
 
 def names_of(module: str) -> list[str]:
+    """The public names of a module, of which there are some."""
     names = [name for name in PUBLIC if _module(name) == module]
-    return sorted([*names, "select"]) if module == "foundation.lang" else names
+    if not names:
+        raise LookupError(f"no public name lives in {module}. Fix: correct the module in docs/render_api.py")
+    return sorted([*names, "select"]) if module == LANGUAGE else names
 
 
 def _module(name: str) -> str:

@@ -14,7 +14,7 @@ EXIT_CODES = {
     "What to do next stands on stderr.",
     app.USAGE: "Wrong usage: an unknown command or option, a file that cannot be read, or a value that makes no sense.",
     app.INTERRUPTED: "Interrupted by Ctrl-C.",
-    app.PIPE_CLOSED: "Whoever read the output had seen enough: <code>vyre backends &#124; head -1</code>.",
+    app.PIPE_CLOSED: "The reader of the output had seen enough: <code>vyre backends &#124; head -1</code>.",
 }
 
 

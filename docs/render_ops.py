@@ -198,7 +198,7 @@ def render() -> str:
         "## Atomics",
         "",
         f"On elements of {_names(ATOMIC_TYPES)} in read-write buffers and workgroup memory. The value is what was",
-        "there before. A location that is changed by one order-free operator alone, and whose old values nobody uses,",
+        "there before. A location that is changed by one order-free operator alone, and whose old values are not used,",
         "ends the same on any schedule.",
         "",
         "| operator | order-free | meaning |",

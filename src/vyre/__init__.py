@@ -46,7 +46,8 @@ _WHERE: dict[str, str] = {
     ),
     **dict.fromkeys(["BufferDecl", "Program"], "foundation.ir.program"),
     **dict.fromkeys(["Issue", "validate"], "foundation.check.validate"),
-    **dict.fromkeys(["compile", "select"], "front.compile"),  # this select also answers for whole programs
+    "compile": "front.compile",
+    "select": "front.select",  # this one also answers for whole programs
     **dict.fromkeys(["Kernel", "kernel"], "front.kernel"),
     **dict.fromkeys(["KernelSequence", "sequence"], "front.sequence.function"),
     **dict.fromkeys(["DeviceBuffer", "empty", "to_device"], "front.device.array"),

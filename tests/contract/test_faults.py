@@ -870,13 +870,15 @@ def test_ctrl_c_ends_every_wait_at_once():
         device_state.DRAIN_S = 60.0
 
         def interrupted(wait):
-            fired = []
+            fired, waits = [], threading.Event()
             def fire():
+                waits.wait()
+                time.sleep(0.2)
                 fired.append(time.monotonic())
                 os.kill(os.getpid(), signal.SIGINT)
-            timer = threading.Timer(0.2, fire)
-            timer.start()
+            threading.Thread(target=fire).start()  # a busy machine may take longer for this than for the rest
             try:
+                waits.set()
                 wait()
             except KeyboardInterrupt:
                 return time.monotonic() - fired[0]

@@ -39,6 +39,17 @@ def test_a_generated_page_is_up_to_date(name):
     assert made.PAGE.read_text("utf-8") == made.render(), f"run python docs/{name}.py"
 
 
+def test_the_page_of_names_has_each_of_them_once():
+    page = renderer("render_api").PAGE.read_text("utf-8")
+    found = re.findall(r"^::: vyre\.(\w+)$|<a id=\"vyre\.(\w+)\"></a>", page, re.MULTILINE)
+    assert sorted(a or b for a, b in found) == sorted(vars(vyre)["_WHERE"])
+
+
+def test_the_page_of_names_is_not_made_of_a_module_that_has_none():
+    with pytest.raises(LookupError, match=r"no public name lives in front\.arrays\. Fix: correct the module"):
+        renderer("render_api").names_of("front.arrays")
+
+
 def test_the_page_of_backends_is_up_to_date():
     made = renderer("render_backends")
     assert made.PAGE.read_text("utf-8") == made.render(made.load()), "run python docs/render_backends.py"

@@ -327,7 +327,7 @@ class Code:
         return found
 
 
-def run_case(case, folder, *, off=frozenset(("private",)), poll=False, cut=0, shift=0, code=None):
+def run_case(case, folder, *, off=frozenset(("privatize_atomics",)), poll=False, cut=0, shift=0, code=None):
     """The outputs of a case as the reference's `run` gives them."""
     program = case.program
     kernel = lower(program, LowerOptions(soft_flush=program.requirements.float64, poll=poll, off=off, firm=True))

@@ -117,7 +117,7 @@ class Shader:
 
 
 def options(traits: Traits = SAFEST, off: Set[str] = frozenset()) -> LowerOptions:
-    return LowerOptions(soft_flush=traits.soft_flush, off=frozenset(off) | {"private"})
+    return LowerOptions(soft_flush=traits.soft_flush, off=frozenset(off) | {"privatize_atomics"})
 
 
 def run_case(case: Any, traits: Traits = SAFEST, *, off: Set[str] = frozenset(), immediates: bool = True) -> Any:

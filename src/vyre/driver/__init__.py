@@ -179,6 +179,12 @@ def _shadow_of(backend: Any, program: Any) -> Any:
     return shadow_from_env(backend, program)
 
 
+def _decide_shadow(backend: Any) -> Any:
+    from .verify.shadow import decide_shadow
+
+    return decide_shadow(backend)
+
+
 def _backend_knobs(name: str | None) -> Any:
     from .selection.registry import backend_knobs
 
@@ -191,5 +197,6 @@ def _generation() -> int:
     return generation()
 
 
-above.shadow_of, above.backend_knobs, above.generation = _shadow_of, _backend_knobs, _generation
+above.shadow_of, above.decide_shadow = _shadow_of, _decide_shadow
+above.backend_knobs, above.generation = _backend_knobs, _generation
 above.named = __getattr__

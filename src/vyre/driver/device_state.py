@@ -76,6 +76,8 @@ class WatchedBackend(VyreBackend):
     inner: VyreBackend
     device_state: DeviceState
     pipelines: Pipelines
+    why_device: str = "the backend was opened on it"
+    """Which choice of a device was made when it was opened."""
 
     @abstractmethod
     def require_usable(self) -> None:

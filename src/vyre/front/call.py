@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from ..driver.contract.pending import PendingDispatch, ReadyPending
-from ..driver.guard.compile import compile, explain
+from ..driver.contract.values import decide_config
+from ..driver.guard.compile import compile
 from ..driver.pipeline.compiler import pipelines_of
+from ..driver.policy.decision import Decision
 from ..driver.selection.registry import generation
 from ..driver.settings.knobs import BACKEND, STRICT
 from ..errors import ArgumentValueError
 from ..foundation.memo import keep
 from .arrays import Array, check_writable, destination, from_bytes, may_share_memory, ndarray, to_input
 from .bind import ArgumentLayout, CallPlan, Extent, Options, OutputPlan, check_array
-from .compile import backend_for, losers_for
+from .compile import backend_for, choice_for
 from .device.array import is_on_device
 
 if TYPE_CHECKING:
@@ -180,18 +182,18 @@ class Call:
 
     def explain(self) -> Explanation:
         """What `run` would do. The choice of the backend is part of it, with why the others were not chosen."""
+        from ..driver.execute.explanation import explain_dispatch  # only those who ask pay for it
+
         plan = self.plan
         config = plan.sized_config()
-        told = explain(self.pipeline(), self.inputs, config.with_(grid_override=(1, 1, 1)) if plan.idle else config)
-        return as_called(told, plan, self._why_chosen())
+        planned = config.with_(grid_override=(1, 1, 1)) if plan.idle else config
+        return as_called(explain_dispatch(self.pipeline(), self.inputs, planned, chosen=self._chosen()), plan)
 
-    def _why_chosen(self) -> str:
-        if self.kernel.backend is not None:
-            return f"on({self.kernel.backend!r}) asks for it"
-        losers = losers_for(self.plan.program)
-        listed = BACKEND.setting()
-        why = f"{listed} asks for it" if listed.value else "the first that is available and runs it"
-        return "; ".join([why, *(f"{x.name}: {x.reason}" for x in losers)])
+    def _chosen(self) -> Decision:
+        name = self.kernel.backend
+        if name is None:
+            return choice_for(self.plan.program).decision
+        return Decision("backend", self.pipeline().backend_id, f"on({name!r}) asks for it")
 
     def _untouched(self, o: OutputPlan) -> Any:
         """What a result is when no invocation runs."""
@@ -233,12 +235,9 @@ def check_target(o: OutputPlan, target: Array, other: OutputPlan, another: Array
         )
 
 
-def as_called(told: Explanation, plan: CallPlan, why_backend: str) -> Explanation:
+def as_called(told: Explanation, plan: CallPlan) -> Explanation:
     """The explanation of a call, from that of its dispatch; one over no workgroup was explained over one instead."""
-    from ..driver.execute.explanation import asked_for  # only those who ask pay for it
-    from ..driver.policy.decision import Decision
-
-    said = [Decision("backend", told.backend, why_backend), asked_for(plan.request)]
+    said = [decide_config(plan.request)]
     if plan.grid is not None:
         said.append(plan.grid)
     if plan.idle:

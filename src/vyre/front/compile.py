@@ -8,19 +8,18 @@ next call, where it can be.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import ArgumentTypeError, UnsupportedFeature
 from ..foundation.forking import in_child
 from ..foundation.ir.program import Program
-from ..foundation.language import lang
 
 if TYPE_CHECKING:
     from ..driver.contract.backend import VyreBackend
     from ..driver.contract.pipeline import CompiledPipeline
     from ..driver.contract.values import DispatchConfig
     from ..driver.guard.backend import GuardedBackend
-    from ..driver.selection.registry import Loser, Selection
+    from ..driver.selection.registry import Selection
 
 _lock = threading.Lock()
 _open_backends: dict[str, tuple[GuardedBackend, int]] = {}
@@ -89,13 +88,13 @@ def choose(program: Program | None = None) -> Selection:
     return registry.select(program, allow_oracle=only_oracles)
 
 
-def losers_for(program: Program) -> tuple[Loser, ...]:
-    """Why a program does not run on the backends that were not chosen for it."""
+def choice_for(program: Program) -> Selection:
+    """The choice of the backend for a program that names none."""
     from ..driver.selection.registry import generation
 
     at, found = generation(), choose(program)
     _keep(found.chosen, found.backend, at)
-    return found.losers
+    return found
 
 
 def _recover(name: str) -> None:
@@ -152,21 +151,3 @@ def _kept(name: str) -> GuardedBackend | None:
         del _open_backends[name]
         return None
     return backend
-
-
-class _Select(lang.Intrinsic):
-    """`select(program)` says which backend would run it, and why not the others; `select()` does so for any program
-    that needs nothing special. Any other call is a kernel's own.
-    """
-
-    def __call__(self, *args: Any) -> Any:
-        if not args or (len(args) == 1 and isinstance(args[0], Program)):
-            return choose(*args)
-        if len(args) == 1 and isinstance(getattr(args[0], "program", None), Program):
-            raise ArgumentTypeError(
-                f"select() got a {type(args[0]).__name__}, not a program", fix="pass kernel.program"
-            )
-        return super().__call__(*args)
-
-
-select = _Select(lang.select.name, lang.select.signature, lang.select.op, lang.select._build)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..errors import ArgumentValueError
 
-PASSES = ("fold", "licm", "cse", "dce", "endless", "cover", "flush", "private")
+PASSES = ("fold", "licm", "cse", "dce", "endless", "bounds_checks", "flush", "privatize_atomics")
 """Improvements by name, in the order in which they run; each can be switched off and no byte changes."""
 
 

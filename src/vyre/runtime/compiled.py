@@ -19,6 +19,7 @@ from ..driver.contract.pipeline import CompiledPipeline
 from ..driver.contract.profile import DeviceProfile
 from ..driver.contract.values import (
     DEFAULT_CONFIG,
+    Buffers,
     DispatchConfig,
     OutputBuffers,
     ResidentDispatchStep,
@@ -81,34 +82,19 @@ class CompiledBackend(VyreBackend):
     # -- dispatch
 
     def dispatch(
-        self,
-        program: Program,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig = DEFAULT_CONFIG,
-        *,
-        out: Sequence[Buffer] | None = None,
+        self, program: Program, inputs: Buffers, config: DispatchConfig = DEFAULT_CONFIG, *, out: Buffers | None = None
     ) -> OutputBuffers:
         pipeline, settled = self.pipeline(program, config)
         return pipeline.dispatch(inputs, settled, out=out)
 
     def dispatch_timed(
-        self,
-        program: Program,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig = DEFAULT_CONFIG,
-        *,
-        out: Sequence[Buffer] | None = None,
+        self, program: Program, inputs: Buffers, config: DispatchConfig = DEFAULT_CONFIG, *, out: Buffers | None = None
     ) -> TimedDispatchResult:
         pipeline, settled = self.pipeline(program, config)
         return pipeline.dispatch_timed(inputs, settled, out=out)
 
     def dispatch_async(
-        self,
-        program: Program,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig = DEFAULT_CONFIG,
-        *,
-        out: Sequence[Buffer] | None = None,
+        self, program: Program, inputs: Buffers, config: DispatchConfig = DEFAULT_CONFIG, *, out: Buffers | None = None
     ) -> PendingDispatch:
         pipeline, settled = self.pipeline(program, config)
         return pipeline.dispatch_async(inputs, settled, out=out)

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 P = TypeVar("P")
 _MAX_PLANNED = 64
 """Dispatches without a plan of the driver that a pipeline remembers."""
-_MAX_READY = 256
-"""Dispatches over resident memory that it keeps ready."""
 
 
 class NativePipeline(CompiledPipeline, Generic[P]):
@@ -71,33 +69,21 @@ class NativePipeline(CompiledPipeline, Generic[P]):
         return Bound(partial(self.run, *of), partial(self.run_timed, *of), partial(self.start, *of))
 
     def dispatch(
-        self,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig | None = None,
-        *,
-        out: Sequence[Buffer] | None = None,
+        self, inputs: Sequence[Buffer], config: DispatchConfig | None = None, *, out: Sequence[Buffer] | None = None
     ) -> OutputBuffers:
         settled = self.config if config is None else config
         with named(settled.label):
             return self.run(self.planned(inputs, settled, out), settled, inputs, out)
 
     def dispatch_timed(
-        self,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig | None = None,
-        *,
-        out: Sequence[Buffer] | None = None,
+        self, inputs: Sequence[Buffer], config: DispatchConfig | None = None, *, out: Sequence[Buffer] | None = None
     ) -> TimedDispatchResult:
         settled = self.config if config is None else config
         with named(settled.label):
             return self.run_timed(self.planned(inputs, settled, out), settled, inputs, out)
 
     def dispatch_async(
-        self,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig | None = None,
-        *,
-        out: Sequence[Buffer] | None = None,
+        self, inputs: Sequence[Buffer], config: DispatchConfig | None = None, *, out: Sequence[Buffer] | None = None
     ) -> PendingDispatch:
         settled = self.config if config is None else config
         with named(settled.label):
@@ -134,8 +120,6 @@ class NativePipeline(CompiledPipeline, Generic[P]):
         again: Again,
     ) -> None:
         """From now on, and until some of it is freed, this is a dispatch over exactly this memory."""
-        if len(self.repeats) >= _MAX_READY:
-            self.repeats.clear()
         residents.watch(self)
         self.repeats.keep(config, given, again)
         for r in given:

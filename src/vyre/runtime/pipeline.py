@@ -360,7 +360,7 @@ class OffloadPipeline(NativePipeline[_Planned]):
                 send(memories[slot], 0, plain(inputs[index]))
             for slot, nbytes in planned.zeros:
                 batch.zero(memories[slot], 0, nbytes)
-            work.launch(launches, work.armed(launches, memories))
+            work.launch(launches, work.armed(launches, memories) if launches.facts.traps else memories)
             work.submit([(memories[slot], start, n) for slot, start, n in planned.reads])
         except BaseException:
             work.release()

@@ -51,7 +51,6 @@ _EVERY = 32
 a few."""
 _COMPARED_GROUP = 256
 _WORD = 4
-_ZERO: Dims = (0, 0, 0)
 
 
 class DeviceLaunches:
@@ -261,6 +260,9 @@ class Work:
 
     def launch(self, launches: DeviceLaunches, memories: Sequence[Memory]) -> None:
         """All iterations of a program over memory that is filled and armed by now, or until one changes nothing."""
+        if launches.iterations == 1:
+            self._launch_once(launches, memories, 1)
+            return
         turns = looks(launches.convergence)
         look, compared = next(turns), None
         for turn in range(1, launches.iterations + 1):

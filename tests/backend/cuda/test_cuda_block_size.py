@@ -40,7 +40,7 @@ from ...support.device_backends import open_or_skip
 
 GID = InvocationId(0)
 RANDOM = int(os.environ.get("VYRE_RANDOM_PROGRAMS", "24"))
-OFF = frozenset(("private",))
+OFF = frozenset(("privatize_atomics",))
 SUM = [Let("s", lit(0)), Loop("k", lit(0), Load("a", GID) & 7, [Assign("s", Var("s") + Load("a", Var("k")))])]
 IO = [read("a", 0, u32), read_write("c", 1, u32)]
 

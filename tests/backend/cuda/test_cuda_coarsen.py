@@ -47,7 +47,7 @@ GID = InvocationId(0)
 A, B = Load("a", GID), Load("b", GID)
 IO = [read("a", 0, u32), read("b", 1, u32), read_write("c", 2, u32)]
 RANDOM = int(os.environ.get("VYRE_RANDOM_PROGRAMS", "40"))
-OFF = frozenset(("private",))
+OFF = frozenset(("privatize_atomics",))
 TYPES = (u8, i8, u16, i16, u32, i32, u64, i64, f16, bf16, f32, f64, bool_)
 
 

@@ -219,7 +219,7 @@ def test_what_is_over_other_memory_stays_ready(backend):
     assert np.array_equal(got(backend, y), wanted)
     backend.free_resident(y)
     assert (len(repeats), len(kept)) == (0, 0)
-    assert not repeats._uses[x.id]
+    assert x.id not in repeats._uses
     backend.free_resident(x)
 
 
@@ -377,7 +377,10 @@ def test_the_end_of_a_launch_that_may_have_to_be_stopped_is_marked_before_others
     code = object.__new__(Loaded)
     code.block, code.takes_last, code.buffers, code.shared_bytes, code.function = (64, 1, 1), False, 1, 0, 7
     code.traps, code.polls, code.whole = False, polls, whole
-    code._shape, code._lanes = cuda_code(lower(add_one.program, LowerOptions(off=frozenset(("private",))))), 64
+    code._shape, code._lanes = (
+        cuda_code(lower(add_one.program, LowerOptions(off=frozenset(("privatize_atomics",))))),
+        64,
+    )
     code.numbers = Numbers(code)
     batch = CudaBatch(device, False, False, None)
     batch.launch(code, [64], (5,), (0, 0, 0), (1, 1, 1))

@@ -41,7 +41,7 @@ from ...support.device_backends import open_or_skip
 
 GID = InvocationId(0)
 RANDOM = int(os.environ.get("VYRE_RANDOM_PROGRAMS", "36"))
-OFF = frozenset(("private",))
+OFF = frozenset(("privatize_atomics",))
 TYPES = (u8, i8, u16, i16, u32, u64, f16, bf16, f32, f64, bool_)
 IO = [read("a", 0, u32), read_write("c", 1, u32), read_write("d", 2, u32)]
 

@@ -28,7 +28,7 @@ from ...support import cuda_host
 from ...support.golden_programs import PROGRAMS, assert_golden
 
 ARCHES = ("sm_80", "sm_90")
-OFF = frozenset(("private",))
+OFF = frozenset(("privatize_atomics",))
 COMPILED = int(os.environ.get("VYRE_RANDOM_PROGRAMS", "100"))
 RUN = int(os.environ.get("VYRE_RANDOM_PROGRAMS", "60"))
 BLOCKS = 10

@@ -367,12 +367,12 @@ def test_deep_nesting_needs_no_stack():
     body = [Store("o", lit(0), lit(1))]
     for k in range(3_000):
         body = [If(BufLen("a") > k, body)] if k % 2 else [Loop(f"k{k}", lit(0), BufLen("a"), body)]
-    kernel = after("fold licm cse dce cover flush private", body)
+    kernel = after("fold licm cse dce bounds_checks flush privatize_atomics", body)
     assert ops(kernel).count("if") == 1_500
     chain = U
     for k in range(3_000):
         chain = Load("a", chain * 3 + k)
-    kernel = after("fold licm cse dce cover flush private", [Store("o", I, chain)])
+    kernel = after("fold licm cse dce bounds_checks flush privatize_atomics", [Store("o", I, chain)])
     assert ops(kernel).count("load") == 3_001
 
 
@@ -467,7 +467,7 @@ def test_f64_keeps_its_subnormals():
 
 
 def is_private(*accesses, buffer=O):
-    kernel = after("dce private", list(accesses), A, buffer, F)
+    kernel = after("dce privatize_atomics", list(accesses), A, buffer, F)
     return next(b.private for b in kernel.buffers if b.name == buffer.name)
 
 
@@ -492,4 +492,4 @@ def test_private_copies_join_to_the_same_bytes(op):
     program = Program([A, O], (4, 1, 1), [Let("p", Atomic(op, "o", U % 5, U * 77))])
     inputs = (struct.pack("<12I", *range(12)), struct.pack("<4I", 3, 0, 0xFFFFFFFF, 99))
     check(program, inputs, (3, 1, 1), {}, False, frozenset())
-    assert "atomic" in show(after("dce private", program.entry, A, O))
+    assert "atomic" in show(after("dce privatize_atomics", program.entry, A, O))

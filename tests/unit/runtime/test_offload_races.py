@@ -9,7 +9,7 @@ import pytest
 from tests.contract.programs import ADD, COUNT, LONG, unwords, words
 
 from vyre.driver.contract.values import DispatchConfig, ResidentHandle, ResidentReadRange
-from vyre.driver.execute.prepared_resident import Repeats
+from vyre.driver.execute.prepared_resident import MAX_READY, NOTHING, Repeats
 from vyre.driver.guard import compile as pipelines
 from vyre.driver.guard.backend import guarded
 from vyre.driver.plan.grid import box_count, boxes
@@ -212,6 +212,22 @@ def test_what_ends_while_it_is_kept_is_not_in_the_table(end):
     given.thread.join(10)
     assert not repeats.table
     assert not repeats._kept
+
+
+def test_the_oldest_of_too_many_dispatches_is_no_longer_ready():
+    repeats, shared, config = Repeats(), ResidentHandle(1, 0, 4), DispatchConfig()
+    each = [[shared, ResidentHandle(1, k, 4)] for k in range(1, MAX_READY + 2)]
+    for given in each[:-1]:
+        repeats.keep(config, given, list)
+    assert repeats.find(id(config), each[0]) is not None
+    assert repeats.last != NOTHING
+    repeats.keep(config, each[-1], list)
+    assert repeats.last == NOTHING  # it was the oldest
+    assert repeats.find(id(config), each[0]) is None
+    assert all(repeats.find(id(config), given) for given in each[1:])
+    assert each[0][1].id not in repeats._uses
+    repeats.forget(shared)
+    assert (repeats.table, repeats._kept, repeats._uses) == ({}, {}, {})
 
 
 @pytest.mark.parametrize("out, text", [(7, "out is int, not a list"), ([7], "holds no bytes")])

@@ -11,7 +11,7 @@ from .emit.coarsen import KernelText, cuda_code
 from .emit.text import build_options, dynamic_bytes
 from .emit.vendor_math import within
 
-OFF = frozenset(("private",))
+OFF = frozenset(("privatize_atomics",))
 """Copies per worker: a device has too many workers."""
 
 

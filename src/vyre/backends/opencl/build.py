@@ -8,7 +8,7 @@ from ...lower.kernel_ir import Kernel
 from ...runtime.device import Artifact, LaunchFacts
 from .emit.text import Mode, build_options, keeps_subnormals, opencl_text
 
-OFF = frozenset(("private",))
+OFF = frozenset(("privatize_atomics",))
 """Copies per worker: a device has too many workers."""
 
 

@@ -19,7 +19,7 @@ from ...driver.contract.backend import VyreBackend
 from ...driver.contract.capability import BackendCapability
 from ...driver.contract.pending import FuturePending, PendingDispatch
 from ...driver.contract.pipeline import CompiledPipeline
-from ...driver.contract.values import DEFAULT_CONFIG, U32_MAX, DispatchConfig, OutputBuffers
+from ...driver.contract.values import DEFAULT_CONFIG, U32_MAX, Buffers, DispatchConfig, OutputBuffers
 from ...driver.counters import count_settled
 from ...driver.plan.bounds import Counter
 from ...driver.plan.grid import LaunchGeometryLimits, check_grid
@@ -80,22 +80,12 @@ class ReferenceBackend(VyreBackend):
         self._async_dispatches = Counter("async_dispatches", mode="pinning")
 
     def dispatch(
-        self,
-        program: Program,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig = DEFAULT_CONFIG,
-        *,
-        out: Sequence[Buffer] | None = None,
+        self, program: Program, inputs: Buffers, config: DispatchConfig = DEFAULT_CONFIG, *, out: Buffers | None = None
     ) -> OutputBuffers:
         return self.start(program, inputs, config, out)()
 
     def dispatch_async(
-        self,
-        program: Program,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig = DEFAULT_CONFIG,
-        *,
-        out: Sequence[Buffer] | None = None,
+        self, program: Program, inputs: Buffers, config: DispatchConfig = DEFAULT_CONFIG, *, out: Buffers | None = None
     ) -> PendingDispatch:
         return self.submit(self.start(program, inputs, config, out))
 
@@ -124,7 +114,7 @@ class ReferenceBackend(VyreBackend):
         return {c.name: c.value for c in (self._dispatches, self._async_dispatches)}
 
     def start(
-        self, program: Program, inputs: Sequence[Buffer], config: DispatchConfig, out: Sequence[Buffer] | None
+        self, program: Program, inputs: Buffers, config: DispatchConfig, out: Buffers | None
     ) -> Callable[[], OutputBuffers]:
         """Check everything and copy the inputs; the rest of the dispatch is left to call, from any thread."""
         begun = time.monotonic()
@@ -187,9 +177,7 @@ class ReferenceBackend(VyreBackend):
                 return Exploration([], f"run forward and {schedule}, it gives different bytes, as {doubt}")
         return Exploration(first, doubt=doubt)
 
-    def _bind(
-        self, program: Program, inputs: Sequence[Buffer], config: DispatchConfig, out: Sequence[Buffer] | None
-    ) -> _Bound:
+    def _bind(self, program: Program, inputs: Buffers, config: DispatchConfig, out: Buffers | None) -> _Bound:
         """A dispatch that was planned, over copies of its inputs."""
         self._require_open()
         _check_arguments(program, inputs, config, out)
@@ -288,20 +276,12 @@ class ReferencePipeline(CompiledPipeline):
         self._open = True
 
     def dispatch(
-        self,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig | None = None,
-        *,
-        out: Sequence[Buffer] | None = None,
+        self, inputs: Buffers, config: DispatchConfig | None = None, *, out: Buffers | None = None
     ) -> OutputBuffers:
         return self._start(inputs, config, out)()
 
     def dispatch_async(
-        self,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig | None = None,
-        *,
-        out: Sequence[Buffer] | None = None,
+        self, inputs: Buffers, config: DispatchConfig | None = None, *, out: Buffers | None = None
     ) -> PendingDispatch:
         return self.backend.submit(self._start(inputs, config, out))
 
@@ -314,7 +294,7 @@ class ReferencePipeline(CompiledPipeline):
         self._open = False
 
     def _start(
-        self, inputs: Sequence[Buffer], config: DispatchConfig | None, out: Sequence[Buffer] | None
+        self, inputs: Buffers, config: DispatchConfig | None, out: Buffers | None
     ) -> Callable[[], OutputBuffers]:
         self._require_open()
         return self.backend.start(self.program, inputs, self.config if config is None else config, out)

@@ -15,7 +15,7 @@ from ...runtime.device import Artifact, LaunchFacts
 from .emit.text import helper_turns, param_words, shared_bytes, wgsl_text
 from .emit.traits import SAFEST, Traits
 
-OFF = frozenset(("private",))
+OFF = frozenset(("privatize_atomics",))
 """Copies per worker: a device has too many workers."""
 
 

@@ -121,10 +121,10 @@ def _preferred(asked: subprocess.Popen[str], seconds: float) -> tuple[str | None
         return None, []
     if found is not None:
         return str(found), []
-    return None, [_finding(_GENERAL, _nobody([row["id"] for row in answer["backends"] if row["available"]]))]
+    return None, [_finding(_GENERAL, _no_backend([row["id"] for row in answer["backends"] if row["available"]]))]
 
 
-def _nobody(available: Sequence[str]) -> Check:
+def _no_backend(available: Sequence[str]) -> Check:
     from ...driver.settings.knobs import BACKEND, DEFAULT
 
     asked = BACKEND.setting()

@@ -274,17 +274,15 @@ def shown(values: Sequence[Any], size: int) -> str:
 
 
 def choice(of: Request, told: Explanation) -> Choice:
-    from ...front.compile import losers_for
+    from ...front.compile import choice_for
 
-    losers = () if of.kernel.backend is not None else losers_for(of.program)
-    why = told.decisions[0].reason.removesuffix("".join(f"; {x.name}: {x.reason}" for x in losers))
-    if of.kernel.backend is not None:
-        why = f"--backend {of.kernel.backend} asks for it"
+    selection = choice_for(of.program) if of.kernel.backend is None else None
+    why = f"--backend {of.kernel.backend} asks for it" if selection is None else selection.why
     return Choice(
         backend=told.backend,
         device=told.choice("device"),
         why=why,
-        others=[Other(backend=x.name, reason=x.reason) for x in losers],
+        others=[Other(backend=x.name, reason=x.reason) for x in (() if selection is None else selection.losers)],
     )
 
 

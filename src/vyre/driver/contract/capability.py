@@ -150,12 +150,12 @@ class BackendCapability:
         "whether the driver may split a program at grid_sync()",
         no="no program is split at grid_sync(): it needs a device that synchronises its grid",
     )
-    max_workgroup_size: Dims = _fact((1, 1, 1), "most lanes of a workgroup along x, y, z")  # noqa: RUF009
+    max_workgroup_size: Dims = _fact((1, 1, 1), "most invocations of a workgroup along x, y, z")  # noqa: RUF009
     max_workgroups_per_dimension: int = _fact(
         1, "most workgroups along an axis of one launch; the driver splits longer grids"
     )
     max_invocations_per_workgroup: int | None = _fact(
-        None, "most lanes of a workgroup in all; None: as many as its axes allow"
+        None, "most invocations of a workgroup in all; None: as many as its axes allow"
     )
     max_shared_bytes: int = _fact(0, "shared memory of a workgroup, bytes")
     max_storage_buffer_bytes: int = _fact(0, "bytes of a buffer; 0 means unreported, not unlimited")

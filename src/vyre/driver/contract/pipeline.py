@@ -57,30 +57,18 @@ class CompiledPipeline(ABC):
 
     @abstractmethod
     def dispatch(
-        self,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig | None = None,
-        *,
-        out: Sequence[Buffer] | None = None,
+        self, inputs: Sequence[Buffer], config: DispatchConfig | None = None, *, out: Sequence[Buffer] | None = None
     ) -> OutputBuffers:
         """Run it. Without a config, the one it was compiled with."""
 
     def dispatch_timed(
-        self,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig | None = None,
-        *,
-        out: Sequence[Buffer] | None = None,
+        self, inputs: Sequence[Buffer], config: DispatchConfig | None = None, *, out: Sequence[Buffer] | None = None
     ) -> TimedDispatchResult:
         """As `dispatch`, with times."""
         return by_host_clock(lambda: self.dispatch(inputs, config, out=out))
 
     def dispatch_async(
-        self,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig | None = None,
-        *,
-        out: Sequence[Buffer] | None = None,
+        self, inputs: Sequence[Buffer], config: DispatchConfig | None = None, *, out: Sequence[Buffer] | None = None
     ) -> PendingDispatch:
         """Start a dispatch; as `VyreBackend.dispatch_async`."""
         return ReadyPending(self.dispatch(inputs, config, out=out))

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .pipeline import CompiledPipeline
 
 Dims: TypeAlias = tuple[int, int, int]
+Buffers: TypeAlias = Sequence["Buffer"]
 OutputBuffers: TypeAlias = list["Buffer"]
 
 
@@ -144,6 +145,18 @@ def decide_floats(budget: int | None, facts: BackendCapability, program: Program
         has_functions=may_approximate(program),
         float64=program.requirements.float64,
     )
+
+
+def decide_config(config: DispatchConfig, own: DispatchConfig | None = None) -> Decision:
+    """What a dispatch is asked for, and whether the config is the pipeline's `own`."""
+    from ..policy.decision import Decision  # only `explain` pays for it
+
+    if config is own:
+        return Decision("config", "compile time", "the call brings none, or one equal to the default")
+    asked = [f.name for f in fields(config) if getattr(config, f.name) != f.default]
+    if not asked:
+        return Decision("config", "default", "nothing is asked for")
+    return Decision("config", "this call", f"it sets {', '.join(asked)}")
 
 
 def _approximates(budget: int, facts: BackendCapability, program: Program) -> bool:

@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ArgumentTypeError
 from ...foundation import html
 from ...foundation.ir.program import Program
+from .. import above
 from ..admission.program import admit, settle_config
-from ..contract.backend import VyreBackend
-from ..contract.values import DEFAULT_CONFIG, DispatchConfig, decide_floats, named
+from ..contract.values import DEFAULT_CONFIG, DispatchConfig, decide_config, decide_floats, named
 from ..device_state import WatchedBackend
-from ..pipeline.compiler import PassthroughPipeline, key_of, pipelines_of
-from ..pipeline.sequence import SequencePipeline
+from ..pipeline.compiler import decide_code, key_of, pipelines_of
 from ..plan.claims import decide_determinism
 from ..plan.launch import plan_dispatch
 from ..plan.stages import launch_limits
 from ..policy.decision import Decision
 from ..policy.geometry import dims
 from ..policy.launch import SEQUENCE
-from ..settings.knobs import DEFAULT, SHADOW
 from .pipeline import DriverPipeline
 from .route import deadline_of, launch_of
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
-
-    from ..pipeline.key import PipelineCacheKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +104,12 @@ def explain_dispatch(
     config: DispatchConfig | None,
     backend: WatchedBackend | None = None,
     memory: str = "host",
+    chosen: Decision | None = None,
 ) -> Explanation:
     """Plan a dispatch of a pipeline, or of a program on a backend. Nothing runs, and nothing is compiled.
 
     `memory` is where the buffers are: on the `host`, `resident`, or `both`. Of resident inputs the length counts alone.
+    `chosen` is how the backend was, where the caller left it to others.
     """
     handle = target if isinstance(target, DriverPipeline) else None
     program = handle.program if handle is not None else target
@@ -146,65 +144,16 @@ def explain_dispatch(
         plan.launch.param_words,
         plan.output_bytes,
         (
-            Decision("backend", backend.id, "the pipeline was compiled for it" if handle else "the caller chose it"),
-            *([Decision("device", backend.device, "the backend was opened on it")] if backend.device else []),
-            _config_decision(handle, settled),
-            *_code_decisions(backend, key, native),
+            chosen or Decision("backend", backend.id, "the caller chose it"),
+            *([Decision("device", backend.device, backend.why_device)] if backend.device else []),
+            decide_config(settled, None if handle is None else handle.config),
+            *decide_code(backend, key, native),
             *(d for d in plan.launch.decisions if d.what != "determinism"),
             launch,
             *(() if code is None or launch.choice == SEQUENCE else code.decisions(plan, settled, memory)),
             deadline_of(backend, settled),
             decide_floats(settled.ulp_budget, backend.capability, program),
             decide_determinism(program, plan.launch),
-            _shadow_decision(),
+            above.decide_shadow(backend),
         ),
-    )
-
-
-def _config_decision(handle: DriverPipeline | None, settled: DispatchConfig) -> Decision:
-    if handle is not None and settled is handle.config:
-        return Decision("config", "compile time", "the call brings none, or one equal to the default")
-    return asked_for(settled)
-
-
-def asked_for(config: DispatchConfig) -> Decision:
-    """What a config says."""
-    if config == DEFAULT_CONFIG:
-        return Decision("config", "default", "nothing is asked for")
-    names = (f.name for f in fields(config))
-    asked = [name for name in names if getattr(config, name) != getattr(DEFAULT_CONFIG, name)]
-    return Decision("config", "this call", f"it sets {', '.join(asked)}")
-
-
-def _code_decisions(backend: VyreBackend, key: PipelineCacheKey, native: object) -> tuple[Decision, ...]:
-    cache = pipelines_of(backend)
-    if native is None and key not in cache:
-        if cache.store is not None and cache.store.holds(key):
-            return (
-                Decision("code", "to be loaded", "a process compiled it before"),
-                Decision("cache", "disk", "a stored pipeline has this key"),
-            )
-        told = None if cache.store is None else cache.store.explain(key)
-        return (
-            Decision("code", "to be compiled", "no pipeline has this key"),
-            Decision("cache", "miss", str(told or cache.evidence(key))),
-        )
-    if native is None:
-        return (Decision("cache", "memory", "a pipeline with this key was compiled before"),)
-    if isinstance(native, PassthroughPipeline):
-        code = Decision("code", "passthrough", f"backend {backend.id} compiles nothing ahead")
-    elif isinstance(native, SequencePipeline):
-        code = Decision("code", "sequence", f"backend {backend.id} compiled each launch of it")
-    else:
-        code = Decision("code", "native", f"backend {backend.id} compiled it")
-    kept = "still in memory" if key in cache else "no longer in memory; this pipeline keeps it"
-    return code, Decision("cache", "held", kept)
-
-
-def _shadow_decision() -> Decision:
-    asked = SHADOW.setting()
-    if asked.origin == DEFAULT:
-        return Decision("shadow", "none", f"{SHADOW.variable} is not set")
-    return Decision(
-        "shadow", str(asked.value), f"{asked.origin}; an oracle computes this share of the dispatches again"
     )

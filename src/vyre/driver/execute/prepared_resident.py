@@ -6,10 +6,13 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from ...foundation.memo import keep
 from ..contract.values import DispatchConfig, ResidentHandle, Resource
 
 Again: TypeAlias = Callable[[], list[ResidentHandle] | None]
 """A resident dispatch once more: its outputs, or None where it has to be looked at first."""
+MAX_READY = 256
+"""Dispatches that a pipeline keeps ready; the oldest goes first."""
 
 
 class Repeats:
@@ -38,7 +41,8 @@ class Repeats:
             self._kept[key] = config, given
             for handle in given:
                 self._uses.setdefault(handle.id, set()).add(key)
-            self.table[key] = again
+            for old, _ in keep(self.table, key, again, MAX_READY):
+                self._drop(old)
 
     def find(self, config: int, given: Sequence[Resource]) -> Again | None:
         """The dispatch kept for these; the config is given by its identity."""
@@ -53,14 +57,17 @@ class Repeats:
     def forget(self, handle: ResidentHandle) -> None:
         """Its memory was freed."""
         with self._lock:
-            keys = list(self._uses.pop(handle.id, ()))
-            for key in keys:
-                self.table.pop(key, None)
-            if keys:
-                self.last = NOTHING
-            for key in keys:
-                for other in self._kept.pop(key, (None, ()))[1]:
-                    self._uses.get(other.id, set()).discard(key)
+            for key in list(self._uses.get(handle.id, ())):
+                self._drop(key)
+
+    def _drop(self, key: tuple[int, ...]) -> None:
+        self.table.pop(key, None)
+        self.last = NOTHING  # it may be this one, whose objects are no longer kept
+        for other in self._kept.pop(key, (None, ()))[1]:
+            uses = self._uses.get(other.id, set())
+            uses.discard(key)
+            if not uses:
+                self._uses.pop(other.id, None)
 
     def clear(self) -> None:
         """Forget all."""

@@ -34,6 +34,7 @@ from ..contract.pending import PendingDispatch
 from ..contract.pipeline import CompiledPipeline
 from ..contract.values import (
     DEFAULT_CONFIG,
+    Buffers,
     DispatchConfig,
     OutputBuffers,
     ResidentDispatchStep,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 DEVICE_STATE_ATTRIBUTE = "_vyre_device_state"
 GUARD_ATTRIBUTE = "_vyre_guard"
+"""In the instance, as its pipelines are and for the same reason and price: see `PIPELINE_CACHE_ATTRIBUTE`."""
 FACTS = frozenset(("supported_ops", "device_profile", "metrics", "pipeline_cache_snapshot"))
 """Members that are asked of the backend whatever the state of its device."""
 _MAX_HANDLES = 256
@@ -145,34 +147,19 @@ class GuardedBackend(WatchedBackend):
     # -- dispatch
 
     def dispatch(
-        self,
-        program: Program,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig = DEFAULT_CONFIG,
-        *,
-        out: Sequence[Buffer] | None = None,
+        self, program: Program, inputs: Buffers, config: DispatchConfig = DEFAULT_CONFIG, *, out: Buffers | None = None
     ) -> OutputBuffers:
         return self._handle(program, config).dispatch(inputs, out=out)
 
     dispatch_borrowed = dispatch
 
     def dispatch_timed(
-        self,
-        program: Program,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig = DEFAULT_CONFIG,
-        *,
-        out: Sequence[Buffer] | None = None,
+        self, program: Program, inputs: Buffers, config: DispatchConfig = DEFAULT_CONFIG, *, out: Buffers | None = None
     ) -> TimedDispatchResult:
         return self._handle(program, config).dispatch_timed(inputs, out=out)
 
     def dispatch_async(
-        self,
-        program: Program,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig = DEFAULT_CONFIG,
-        *,
-        out: Sequence[Buffer] | None = None,
+        self, program: Program, inputs: Buffers, config: DispatchConfig = DEFAULT_CONFIG, *, out: Buffers | None = None
     ) -> PendingDispatch:
         return self._handle(program, config).dispatch_async(inputs, out=out)
 

@@ -76,4 +76,6 @@ def explain(
     """What a dispatch of a pipeline, or of a program on a backend, would do, and why. Nothing runs or is compiled."""
     from ..execute.explanation import explain_dispatch  # only `explain` pays for it
 
+    if isinstance(target, DriverPipeline):
+        return target.explain(inputs, config)
     return explain_dispatch(target, inputs, config, None if backend is None else guarded(backend))

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import copy_context
 from copy import copy
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from ...errors import DeadlineExceeded, KernelCompileFailed, UnsupportedFeature,
 from ...foundation.memo import keep, renew
 from ..contract.pipeline import CompiledPipeline
 from ..contract.profile import PipelineCacheSnapshot
+from ..policy.decision import Decision
 from ..settings.knobs import PIPELINE_CACHE_BYTES, PIPELINE_CACHE_ENTRIES
 from .key import PipelineCacheKey, PipelineCacheMissEvidence, PipelineCacheMissReason, PipelineDeviceFingerprint
 from .retention import CacheEntryStats, over_budget
@@ -146,6 +148,18 @@ class Found:
     @property
     def hit(self) -> bool:
         return self.tier != "compiled"
+
+    @property
+    def decision(self) -> Decision:
+        return decide_cache(self.tier, self.evidence)
+
+
+def decide_cache(tier: str, evidence: PipelineCacheMissEvidence | None) -> Decision:
+    """Where the code of a key comes from; of code that is compiled, why it was not there."""
+    if tier == "compiled":
+        return Decision("cache", "miss", str(evidence))
+    why = {"memory": "a pipeline with this key was compiled before", "disk": "a stored pipeline has this key"}
+    return Decision("cache", tier, why[tier])
 
 
 class _Flight:
@@ -338,6 +352,18 @@ class PipelineCache:
         """Why `key` is not in memory, from the keys that were asked for before."""
         with self._lock:
             return PipelineCacheMissEvidence.from_keys(self._seen, key)
+
+    def forecast(self, key: PipelineCacheKey) -> Decision:
+        """What `get` would find; nothing is counted."""
+        if key in self:
+            return decide_cache("memory", None)
+        told = None
+        if self.store is not None:
+            with suppress(OSError):  # a store that cannot be read has nothing
+                if self.store.holds(key):
+                    return decide_cache("disk", None)
+                told = self.store.explain(key)
+        return decide_cache("compiled", told or self.evidence(key))
 
     def peek(self, key: PipelineCacheKey) -> Entry | None:
         """The entry of a key, if it is here; nothing is counted."""

@@ -12,8 +12,10 @@ from ..contract.backend import PIPELINE_CACHE_ATTRIBUTE, VyreBackend
 from ..contract.pending import PendingDispatch
 from ..contract.pipeline import CompiledPipeline
 from ..contract.values import DEFAULT_CONFIG, DispatchConfig, OutputBuffers, TimedDispatchResult
+from ..counters import count_decision
 from ..device_state import WatchedBackend
 from ..plan.stages import segments_needed
+from ..policy.decision import Decision
 from .cache import Entry, Found, PipelineCache, PipelineStore
 from .key import PipelineCacheKey, PipelineCacheMissEvidence, hex_short
 from .sequence import SequencePipeline
@@ -44,13 +46,38 @@ def key_of(backend: VyreBackend, program: Program, config: DispatchConfig) -> Pi
 def find(guard: WatchedBackend, program: Program, key: PipelineCacheKey, within: float | None) -> Found:
     """The compiled code of a key, found or made within so many seconds."""
     cache = pipelines_of(guard)
-    return cache.get(key, lambda epoch: guard.on_device(lambda: _make(guard, program, key, cache, epoch)), within)
+    found = cache.get(key, lambda epoch: guard.on_device(lambda: _make(guard, program, key, cache, epoch)), within)
+    count_decision(found.decision)
+    if found.tier != "memory":
+        count_decision(_code_of(guard, found.entry.native))
+    return found
 
 
 def code_for(guard: WatchedBackend, program: Program, config: DispatchConfig) -> Entry:
     """The compiled code of one launch of several: admitted, then found or made within the timeout of the config."""
     admit(program, guard, config)
     return find(guard, program, key_of(guard, program, config), config.timeout).entry
+
+
+def decide_code(backend: VyreBackend, key: PipelineCacheKey, native: CompiledPipeline | None) -> tuple[Decision, ...]:
+    """What runs a program, and where its code comes from: the code that a caller holds, or what `find` would give."""
+    cached = pipelines_of(backend).forecast(key)
+    if native is not None:
+        kept = "still in memory" if cached.choice == "memory" else "no longer in memory; this pipeline keeps it"
+        return _code_of(backend, native), Decision("cache", "held", kept)
+    if cached.choice == "miss":
+        return Decision("code", "to be compiled", "no pipeline has this key"), cached
+    if cached.choice == "disk":
+        return Decision("code", "to be loaded", "a process compiled it before"), cached
+    return (cached,)
+
+
+def _code_of(backend: VyreBackend, native: CompiledPipeline) -> Decision:
+    if isinstance(native, PassthroughPipeline):
+        return Decision("code", "passthrough", f"backend {backend.id} compiles nothing ahead")
+    if isinstance(native, SequencePipeline):
+        return Decision("code", "sequence", f"backend {backend.id} compiled each launch of it")
+    return Decision("code", "native", f"backend {backend.id} compiled it")
 
 
 # ---- below the memory tier ------------------------------------------------------------------------------------------
@@ -188,28 +215,16 @@ class PassthroughPipeline(CompiledPipeline):
         self.backend, self.program, self.config = backend, program, config
 
     def dispatch(
-        self,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig | None = None,
-        *,
-        out: Sequence[Buffer] | None = None,
+        self, inputs: Sequence[Buffer], config: DispatchConfig | None = None, *, out: Sequence[Buffer] | None = None
     ) -> OutputBuffers:
         return self.backend.dispatch_borrowed(self.program, inputs, config or self.config, out=out)
 
     def dispatch_timed(
-        self,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig | None = None,
-        *,
-        out: Sequence[Buffer] | None = None,
+        self, inputs: Sequence[Buffer], config: DispatchConfig | None = None, *, out: Sequence[Buffer] | None = None
     ) -> TimedDispatchResult:
         return self.backend.dispatch_timed(self.program, inputs, config or self.config, out=out)
 
     def dispatch_async(
-        self,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig | None = None,
-        *,
-        out: Sequence[Buffer] | None = None,
+        self, inputs: Sequence[Buffer], config: DispatchConfig | None = None, *, out: Sequence[Buffer] | None = None
     ) -> PendingDispatch:
         return self.backend.dispatch_async(self.program, inputs, config or self.config, out=out)

@@ -78,11 +78,7 @@ class SequencePipeline(CompiledPipeline):
             self._code(k, stage, oversized)
 
     def dispatch(
-        self,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig | None = None,
-        *,
-        out: Sequence[Buffer] | None = None,
+        self, inputs: Sequence[Buffer], config: DispatchConfig | None = None, *, out: Sequence[Buffer] | None = None
     ) -> OutputBuffers:
         return self._run(self._planned(inputs, config, out), inputs, out, timed=False).outputs
 
@@ -98,11 +94,7 @@ class SequencePipeline(CompiledPipeline):
         return ()  # each launch has code of its own
 
     def dispatch_timed(
-        self,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig | None = None,
-        *,
-        out: Sequence[Buffer] | None = None,
+        self, inputs: Sequence[Buffer], config: DispatchConfig | None = None, *, out: Sequence[Buffer] | None = None
     ) -> TimedDispatchResult:
         """The device's times are sums over the launches, where every launch reports its own."""
         return self._run(self._planned(inputs, config, out), inputs, out, timed=True)

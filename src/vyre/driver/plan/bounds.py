@@ -18,7 +18,6 @@ from ...foundation.integers import round_up
 if TYPE_CHECKING:
     from typing import NoReturn
 
-U64_MAX = (1 << 64) - 1
 MAX_STAGING_BYTES = 1 << 46
 """More than any machine of today holds in one piece: a request beyond it is a mistake, not a shortage."""
 

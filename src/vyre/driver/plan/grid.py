@@ -73,8 +73,8 @@ def _longest(bindings: Iterable[Binding], full_span: bool) -> tuple[Binding | No
 
 def visits_everything(program: Program) -> bool:
     """Whether an invocation matters beyond the output element of its own id."""
-    lanes = (ir.Atomic, *SUBGROUP_EXPRS)
-    return program._cached("driver.full_span", lambda: any(isinstance(i, lanes) for i in distinct(program.entry)))
+    together = (ir.Atomic, *SUBGROUP_EXPRS)
+    return program._cached("driver.full_span", lambda: any(isinstance(i, together) for i in distinct(program.entry)))
 
 
 def axes_of(program: Program) -> int:
@@ -114,13 +114,13 @@ def grid_for_domain(domain: Sequence[int], workgroup: Grid) -> Grid:
 
 def check_grid(grid: Grid, workgroup: Grid) -> Grid:
     """The grid, if every global id fits u32."""
-    for axis, (groups, lanes) in enumerate(zip(grid, workgroup, strict=True)):
-        if groups * lanes > U32_MAX + 1:
+    for axis, (groups, width) in enumerate(zip(grid, workgroup, strict=True)):
+        if groups * width > U32_MAX + 1:
             raise ArgumentValueError(
                 "the grid overflowed u32: not every global id fits",
                 fix="split the work into several dispatches",
                 axis="xyz"[axis],
-                invocations=groups * lanes,
+                invocations=groups * width,
                 limit=U32_MAX + 1,
             )
     return grid
@@ -337,12 +337,12 @@ def validate_launch_geometry(workgroup: Grid, grid: Grid, limits: LaunchGeometry
     for what, dims in (("workgroup", workgroup), ("grid", grid)):
         if not all(dims):
             raise InvalidProgram(f"zero-sized {what} dimensions {dims}{on}", fix="make every axis non-zero")
-    lanes = Checked("workgroup", fix="use a smaller workgroup").product(workgroup, "invocations per workgroup", 32)
+    size = Checked("workgroup", fix="use a smaller workgroup").product(workgroup, "invocations per workgroup", 32)
     if limits is None:
         return
-    if lanes > limits.max_threads_per_block:
+    if size > limits.max_threads_per_block:
         raise InvalidProgram(
-            f"a workgroup of {lanes} invocations{on}: max is {limits.max_threads_per_block}",
+            f"a workgroup of {size} invocations{on}: max is {limits.max_threads_per_block}",
             fix="use a smaller workgroup",
         )
     for what, dims, most in (

@@ -142,8 +142,8 @@ class Reach:
         items = list(distinct(program.entry))
         self._written = {i.buffer for i in items if isinstance(i, ir.Store | ir.Atomic)}
         self.axes = frozenset(i.axis for i in items if isinstance(i, ir.InvocationId | ir.WorkgroupId))
-        lanes = ir.LocalId, *SUBGROUP_EXPRS
-        self.reads_ids = bool(self.axes) or any(isinstance(i, lanes) for i in items)
+        local = ir.LocalId, *SUBGROUP_EXPRS
+        self.reads_ids = bool(self.axes) or any(isinstance(i, local) for i in items)
         run_nested(self._block(program.entry, _Place()))
         self._follow()
         self.numbers = frozenset(self._deciding_numbers())

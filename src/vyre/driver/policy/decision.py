@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One choice on the way to the device, out of a few fixed words; `counters` has a number for each of them.
+    """One choice on the way to the device, out of a few fixed words; `counters` has a number for each that it counts.
 
     `numbers` are what it was made from, or what it comes to.
     """

@@ -28,6 +28,7 @@ from ...errors import (
     shown,
 )
 from ...foundation.forking import in_child
+from ..policy.decision import Decision
 from ..settings import knobs as settings
 from .listing import BackendListing, package_label, package_name, unusable
 
@@ -318,6 +319,12 @@ class Selection(NamedTuple):
     chosen: str
     backend: GuardedBackend
     losers: tuple[Loser, ...]
+    why: str = "the first that is available and runs it"
+
+    @property
+    def decision(self) -> Decision:
+        others = (f"{loser.name}: {loser.reason}" for loser in self.losers)
+        return Decision("backend", self.backend.id, "; ".join([self.why, *others]))
 
     def __str__(self) -> str:
         return "\n".join([f"{self.chosen}: chosen", *(f"{loser.name}: {loser.reason}" for loser in self.losers)])
@@ -497,7 +504,7 @@ def _select_listed(listed: settings.Setting, program: Program | None, strict: bo
                 _fallbacks[loser.name, name] += 1
             warnings.warn(FallbackWarning(loser.name, name, loser.reason), stacklevel=_callers_level())
         after = (Loser(n, f"listed after {name}; not asked") for n in names[i + 1 :])
-        return Selection(name, backend, (*losers, *after))
+        return Selection(name, backend, (*losers, *after), f"{listed} asks for it")
     raise BackendUnavailable(
         f"no backend of {listed.origin} can be used ({'; '.join(f'{x.name}: {x.reason}' for x in losers)})",
         fix=f"repair one of them, or list another: {_names()}",
@@ -529,6 +536,7 @@ def _opened(listing: BackendListing, device: str | None) -> GuardedBackend:
     backend = listing.open(device)
     try:
         guard = guarded(backend)
+        guard.why_device = "the best of its devices" if device is None else f"{listing.id}:{device} asks for it"
         if guard.pipelines.store is None:
             guard.pipelines.store = DiskPipelineCache.shared()
         return guard

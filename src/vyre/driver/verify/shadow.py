@@ -20,10 +20,12 @@ from ...foundation.ir.program import Program
 from ..contract.pending import PendingDispatch
 from ..contract.pipeline import CompiledPipeline
 from ..contract.values import DEFAULT_CONFIG, DispatchConfig, OutputBuffers, TimedDispatchResult
+from ..counters import count_decision
 from ..execute.pipeline import DriverPipeline
 from ..guard.compile import compile
+from ..policy.decision import Decision
 from ..selection import registry
-from ..settings.knobs import SHADOW, SHADOW_TIMEOUT
+from ..settings.knobs import DEFAULT, SHADOW, SHADOW_TIMEOUT, ShadowRate
 from .cases import (
     BackendRejected,
     ConformanceCase,
@@ -109,21 +111,13 @@ class ShadowedPipeline(CompiledPipeline):
         )
 
     def dispatch(
-        self,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig | None = None,
-        *,
-        out: Sequence[Buffer] | None = None,
+        self, inputs: Sequence[Buffer], config: DispatchConfig | None = None, *, out: Sequence[Buffer] | None = None
     ) -> OutputBuffers:
         settled = self._settled(config)
         return self.shadow.around(lambda i, o: self.main.dispatch(i, config, out=o), settled)(inputs, out)
 
     def dispatch_timed(
-        self,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig | None = None,
-        *,
-        out: Sequence[Buffer] | None = None,
+        self, inputs: Sequence[Buffer], config: DispatchConfig | None = None, *, out: Sequence[Buffer] | None = None
     ) -> TimedDispatchResult:
         sample = self.shadow.sample(inputs, self._settled(config), out)
         if sample is None:
@@ -131,11 +125,7 @@ class ShadowedPipeline(CompiledPipeline):
         return sample.checked(lambda: self.main.dispatch_timed(inputs, config, out=out), lambda r: r.outputs)
 
     def dispatch_async(
-        self,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig | None = None,
-        *,
-        out: Sequence[Buffer] | None = None,
+        self, inputs: Sequence[Buffer], config: DispatchConfig | None = None, *, out: Sequence[Buffer] | None = None
     ) -> PendingDispatch:
         sample = self.shadow.sample(inputs, self._settled(config), out)
         if sample is None:
@@ -178,8 +168,9 @@ def _program_of(pipeline: CompiledPipeline) -> Program:
 
 # ---- the setting ----------------------------------------------------------------------------------------------------
 
+NONE, SOME, ALL = "none", "some dispatches", "every dispatch"
 _WORDS = {"log": {"on_divergence": "log"}, "unordered": {"compare": "unordered"}}
-_oracle: tuple[tuple[int, int], VyreBackend] | None = None
+_opened: tuple[tuple[int, int], VyreBackend] | None = None
 """The open oracle, and the process and the generation of the registry that it belongs to."""
 
 
@@ -195,11 +186,7 @@ class _NoReference(CompiledPipeline):
         raise self._error
 
     def dispatch(
-        self,
-        inputs: Sequence[Buffer],
-        config: DispatchConfig | None = None,
-        *,
-        out: Sequence[Buffer] | None = None,
+        self, inputs: Sequence[Buffer], config: DispatchConfig | None = None, *, out: Sequence[Buffer] | None = None
     ) -> OutputBuffers:
         self._refuse()
 
@@ -207,16 +194,30 @@ class _NoReference(CompiledPipeline):
         self._refuse()
 
 
+def decide_shadow(backend: VyreBackend) -> Decision:
+    """Which dispatches an oracle computes again, as the setting asks."""
+    asked = SHADOW.setting()
+    rate = asked.value.rate
+    if asked.origin == DEFAULT:
+        return Decision("shadow", NONE, f"{SHADOW.variable} is not set")
+    if not rate:
+        return Decision("shadow", NONE, f"{asked} asks for none")
+    if backend.id in _oracles():
+        return Decision("shadow", NONE, f"{asked}, and {backend.id} is an oracle: others are compared with it")
+    again = "every dispatch" if rate == 1 else "this share of the dispatches"
+    return Decision("shadow", ALL if rate == 1 else SOME, f"{asked}: an oracle computes {again} again", {"share": rate})
+
+
 def shadow_from_env(backend: VyreBackend, program: Program) -> Shadow | None:
-    """The shadow that the setting asks for. Oracles have none: other backends are compared with them."""
-    settings = _settings()
-    if not settings:
+    """The shadow that the setting asks for."""
+    decided = decide_shadow(backend)
+    count_decision(decided)
+    if decided.choice == NONE:
         return None
+    settings = _settings(SHADOW.value())
     reference: CompiledPipeline
     try:
-        oracle = _oracle_for(backend)
-        if oracle is None:
-            return None
+        oracle = _oracle()
         reference = _compiled(oracle, program)
     except Exception as e:
         if settings["sample_rate"] == 1 and "on_divergence" not in settings:
@@ -232,11 +233,8 @@ def _compiled(oracle: VyreBackend, program: Program) -> CompiledPipeline:
         return _NoReference(oracle.id, e)
 
 
-def _settings() -> dict[str, Any]:
-    """Arguments of a shadow; empty where the setting asks for none."""
-    asked = SHADOW.value()
-    if not asked.rate:
-        return {}
+def _settings(asked: ShadowRate) -> dict[str, Any]:
+    """Arguments of a shadow."""
     SHADOW_TIMEOUT.value()  # a mistake in it raises now, and not in place of every check
     settings: dict[str, Any] = {"sample_rate": asked.rate}
     for word in asked.words:
@@ -244,21 +242,20 @@ def _settings() -> dict[str, Any]:
     return settings
 
 
-def _oracle_for(backend: VyreBackend) -> VyreBackend | None:
-    global _oracle
-    oracles = [
-        listing
-        for listing in registry.registered_backends_by_precedence()
-        if listing.problem() is None and listing.registration.kind == "oracle"
-    ]
-    if any(listing.id == backend.id for listing in oracles):
-        return None
+def _oracles() -> list[str]:
+    everyone = registry.registered_backends_by_precedence()
+    return [each.id for each in everyone if each.problem() is None and each.registration.kind == "oracle"]
+
+
+def _oracle() -> VyreBackend:
+    global _opened
+    oracles = _oracles()
     if not oracles:
         raise BackendUnavailable(
             f"{SHADOW.setting()} asks for a shadow and no oracle is registered",
             fix=f"install one, or unset {SHADOW.variable}",
         )
     at = os.getpid(), registry.generation()
-    if _oracle is None or _oracle[0] != at:
-        _oracle = at, registry.acquire(oracles[0].id)
-    return _oracle[1]
+    if _opened is None or _opened[0] != at:
+        _opened = at, registry.acquire(oracles[0])
+    return _opened[1]

@@ -16,6 +16,7 @@ import numpy as np
 from ...driver.contract.pending import PendingDispatch
 from ...driver.contract.values import HostResource, ResidentHandle, ResidentReadRange, Resource
 from ...driver.plan.binding import BindingPlan, BindingRole
+from ...driver.policy.decision import Decision
 from ...errors import ArgumentTypeError, ArgumentValueError, CooperativeResidencyExceeded, UnsupportedFeature
 from ...foundation.language.kernel import Param
 from ..arrays import ARRAY_DTYPES, Array, check_dtype, from_bytes, to_input
@@ -223,7 +224,7 @@ class DeviceCall(Call):
         return self.hand_back(made)
 
     def start(self) -> Any:
-        """Runs it: work over memory of a device needs nobody to wait for it."""
+        """Runs it: no thread has to wait for work over memory of a device."""
         return _Started(self.run())
 
     def explain(self) -> Explanation:
@@ -235,10 +236,10 @@ class DeviceCall(Call):
             self.pipeline(),
             self._on_host(zeros=True),
             config.with_(grid_override=(1, 1, 1)) if plan.idle else config,
-            None,
-            "both" if any(map(self._is_lent, plan.slots)) else "resident",
+            memory="both" if any(map(self._is_lent, plan.slots)) else "resident",
+            chosen=Decision("backend", self.home.backend.id, f"arguments live on {self.home.name}"),
         )
-        return as_called(told, plan, f"arguments live on {self.home.name}")
+        return as_called(told, plan)
 
     # -- resources
 

@@ -162,8 +162,10 @@ def _drop(capsule: int | None) -> None:
 _deleter = _Delete(_delete)
 _destructor = ctypes.PYFUNCTYPE(None, c_void_p)(_drop)
 _DELETER, _DESTRUCTOR = (ctypes.cast(f, c_void_p).value for f in (_deleter, _destructor))
+# A consumer may drop its capsule when this module is gone, at the end of the process, and would call freed memory: so
+# these four objects are never released.
 for _lasting in (_PLAIN, _VERSIONED, _deleter, _destructor):
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_lasting))  # capsules may outlive this module, when a process ends
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_lasting))
 
 
 def lend(

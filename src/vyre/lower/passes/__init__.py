@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..kernel_ir import Kernel
-from .bounds_checks import cover
+from .bounds_checks import bounds_checks
 from .cse import cse
 from .dce import dce
 from .endless import endless
 from .flush import flush
 from .fold import fold
 from .licm import licm
-from .privatize_atomics import private
+from .privatize_atomics import privatize_atomics
 
 RUN: dict[str, Callable[[Kernel], None]] = {
     "fold": fold,
@@ -20,7 +20,7 @@ RUN: dict[str, Callable[[Kernel], None]] = {
     "cse": cse,
     "dce": dce,
     "endless": endless,
-    "cover": cover,
+    "bounds_checks": bounds_checks,
     "flush": flush,
-    "private": private,
+    "privatize_atomics": privatize_atomics,
 }

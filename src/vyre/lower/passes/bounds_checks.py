@@ -20,7 +20,7 @@ _STEPS = 100
 """How far one proof goes."""
 
 
-def cover(kernel: Kernel) -> None:
+def bounds_checks(kernel: Kernel) -> None:
     """Clear `guarded` where an access is always in bounds, mark what the check covers, and fill in `stored`."""
     _Cover(kernel).run()
     kernel.stored = stored(kernel)

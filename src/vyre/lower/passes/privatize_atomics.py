@@ -6,7 +6,7 @@ from ...foundation.ir.ops import AtomicOp
 from ..kernel_ir import Buffer, Kernel, walk
 
 
-def private(kernel: Kernel) -> None:
+def privatize_atomics(kernel: Kernel) -> None:
     """Mark bound buffers whose every access is one and the same order-free atomic with an unused result.
 
     Their length is known at dispatch, so the launch decides whether to copy them.

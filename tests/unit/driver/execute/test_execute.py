@@ -17,13 +17,16 @@ import pytest
 from vyre import u32
 from vyre.driver import counters
 from vyre.driver.contract import BackendCapability, CompiledPipeline, FuturePending, ReadyPending, VyreBackend
+from vyre.driver.contract.registration import BackendRegistration, DeviceInfo
 from vyre.driver.contract.values import DEFAULT_CONFIG, DispatchConfig, HostResource, ResidentHandle
+from vyre.driver.counters import decision_counters
 from vyre.driver.execute.pipeline import run_batch, run_one
 from vyre.driver.guard import compile as pipeline
 from vyre.driver.guard.compile import explain
+from vyre.driver.pipeline.compiler import attach_store
 from vyre.driver.plan import OutputSlot
 from vyre.driver.policy.decision import Decision
-from vyre.driver.selection.registry import acquire
+from vyre.driver.selection.registry import acquire, isolated
 from vyre.errors import (
     ArgumentTypeError,
     ArgumentValueError,
@@ -110,16 +113,16 @@ def test_a_shape_is_planned_once_and_a_config_object_settled_once(counted):
     counted()
     compiled.dispatch([bytes(8)])
     assert counted() == {
-        "plain_dispatches": 1, "lanes_opened": 1, "shapes_planned": 1, "input_bytes": 8, "output_bytes": 8,
+        "plain_dispatches": 1, "routes_opened": 1, "plans_made": 1, "input_bytes": 8, "output_bytes": 8,
     }  # fmt: skip
     compiled.dispatch([bytearray(8)])
     compiled.dispatch([memoryview(bytes(8))])
     compiled.dispatch([np.zeros(2, np.uint32)])
     assert counted() == {"plain_dispatches": 3, "input_bytes": 24, "output_bytes": 24}
     compiled.dispatch([bytes(12)])
-    assert counted()["shapes_planned"] == 1
+    assert counted()["plans_made"] == 1
     compiled.dispatch([bytes(8)], config)
-    assert counted()["lanes_opened"] == 1
+    assert counted()["routes_opened"] == 1
     for same in (config, DispatchConfig(label="warm"), pickle.loads(pickle.dumps(config))):
         compiled.dispatch([bytes(8)], same)
     assert counted() == {"plain_dispatches": 3, "input_bytes": 24, "output_bytes": 24}
@@ -132,11 +135,11 @@ def test_the_lengths_of_given_outputs_are_part_of_the_shape(counted):
     assert out == [bytearray(data)]
     counted()
     compiled.dispatch([data], out=out)
-    assert "shapes_planned" not in counted()
+    assert "plans_made" not in counted()
     with pytest.raises(ArgumentValueError, match="output"):
         compiled.dispatch([data], out=[bytearray(6)])
     compiled.dispatch([data])
-    assert counted()["shapes_planned"] == 1
+    assert counted()["plans_made"] == 1
 
 
 def test_a_config_that_is_changed_by_nobody_but_replaced_is_seen():
@@ -513,7 +516,7 @@ def test_a_dispatch_that_cannot_be_bound_is_one_that_failed(id, error, timeout, 
             assert caught.value.context["label"] == "mine"
             found = counted()
             assert found[f"{way}_dispatches"] == found["failed_dispatches"] == 1
-            assert "shapes_planned" not in found
+            assert "plans_made" not in found
 
 
 def test_a_bind_that_gives_something_else_is_refused(counted):
@@ -546,9 +549,9 @@ def test_inputs_of_another_sequence_type_are_checked_at_every_call(counted):
         compiled.dispatch({ONE})
     counted()
     compiled.dispatch((ONE,))
-    assert "shapes_planned" not in counted()
+    assert "plans_made" not in counted()
     compiled.dispatch(UserList([ONE]))
-    assert counted()["shapes_planned"] == 1
+    assert counted()["plans_made"] == 1
 
 
 def twice():
@@ -743,6 +746,26 @@ def test_explain_of_a_program_on_a_backend_compiles_nothing():
     assert "buffers:" in str(explain(storing(), [], backend=backend))
 
 
+def test_the_cache_says_and_counts_where_code_came_from():
+    before = decision_counters()
+    backend = EchoBackend()
+    for _ in range(2):
+        pipeline.compile(backend, copying())
+    explain(storing(), [], backend=backend)
+    changed = {what: n - before.get(what, 0) for what, n in decision_counters().items() if n != before.get(what, 0)}
+    assert changed == {("cache", "miss"): 1, ("cache", "memory"): 1, ("code", "native"): 1}
+
+
+def test_a_store_that_cannot_be_read_does_not_fail_an_explanation():
+    class Gone:
+        def __getattr__(self, name):
+            raise OSError("the disk is gone")
+
+    backend = EchoBackend()
+    attach_store(backend, Gone())
+    assert decisions(explain(storing(), [], backend=backend))["cache"] == ("miss", "empty_cache")
+
+
 @pytest.mark.parametrize(
     "config, workgroup, grid",
     [
@@ -819,6 +842,22 @@ def test_explain_names_the_device_where_one_was_opened():
     backend.device = "board 1"
     explained = explain(storing(), [], backend=backend)
     assert decisions(explained)["device"] == ("board 1", "the backend was opened on it")
+
+
+def test_explain_says_why_this_device():
+    class Boards(EchoBackend):
+        id = "boards"
+
+        def __init__(self, device=None):
+            super().__init__()
+            self.device = f"board {device or 0}"
+
+    infos = (DeviceInfo(0, "board 0"), DeviceInfo(1, "board 1"))
+    record = BackendRegistration(id="boards", open=Boards, devices=lambda: infos)
+    with isolated(record):
+        for name, why in (("boards", "the best of its devices"), ("boards:board 1", "boards:board 1 asks for it")):
+            with acquire(name) as opened:
+                assert decisions(explain(storing(), [], backend=opened))["device"] == (opened.device, why)
 
 
 @pytest.mark.parametrize("target", [None, Echo(), b"program"])

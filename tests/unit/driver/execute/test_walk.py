@@ -18,10 +18,10 @@ from vyre.driver.guard.backend import guarded
 from ....support.device_backends import IDS, registration_or_skip
 
 
-def kernel():
+def kernel(workgroup=64):
     """One that no test has compiled or admitted."""
 
-    @vyre.kernel(workgroup=64)
+    @vyre.kernel(workgroup=workgroup)
     def saxpy(alpha: f32, x: In[f32], y: In[f32], out: Out[f32]):
         i = gid.x
         if i < len(out):
@@ -92,6 +92,17 @@ def test_a_cold_dispatch_is_validated_and_planned_once(backend, size, way):
     assert np.array_equal(target[0], 2 * np.arange(100, dtype=np.float32) + 1)
     assert found["validate"] == 1
     assert found["plan_dispatch"] == 1
+
+
+@pytest.mark.parametrize("id", ["cpu", *IDS])
+def test_a_cold_kernel_call_is_validated_lowered_and_planned_once(id):
+    registration_or_skip(id)
+    saxpy, (_, x, y) = kernel(workgroup=96).on(id), inputs()  # which no other test has
+    saxpy.on("reference")(2.0, x, y)  # the front has read the arguments' types, and what it imports is there
+    vyre.driver.admission.program.clear()
+    with vyre.config(cache="off"):
+        found = calls_of(lambda: saxpy(2.0, x, y), ALL)
+    assert (found["compile_native"], found["lower"], found["validate"], found["plan_dispatch"]) == (1, 1, 1, 1)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -196,12 +196,12 @@ def test_a_backend_compiles_with_the_fields_of_the_key_and_no_others():
 def test_a_dispatch_that_needs_other_code_gets_it_through_the_cache():
     backend = NativeBackend()
     compiled = pipeline.compile(backend, exponential())
-    before = counters()["recompiled_lanes"]
+    before = counters()["recompiled_routes"]
     exact, loose = DispatchConfig(label="exact"), DispatchConfig(ulp_budget=9)
     results = [compiled.dispatch([], c)[0][0] for c in (exact, loose, None, loose, DispatchConfig(ulp_budget=9))]
     assert results == [0, 9, 0, 9, 9]
     assert len(backend.pipelines) == 2
-    assert counters()["recompiled_lanes"] - before == 1
+    assert counters()["recompiled_routes"] - before == 1
     assert pipeline.compile_with_telemetry(backend, exponential(), loose).cache_hit
 
 

@@ -7,11 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vyre.driver.contract.values import U32_MAX
-from vyre.driver.plan.bounds import U64_MAX, Checked, Counter, reserve_bytes
+from vyre.driver.plan.bounds import Checked, Counter, reserve_bytes
 from vyre.errors import DeviceOutOfMemory, InvalidProgram
 from vyre.foundation.integers import ceil_div, round_up
 
 SIZES = Checked("resident bytes", fix="split the transfer")
+U64_MAX = (1 << 64) - 1
 EDGES = (0, 1, 2, 3, 7, 31, 255, 1024, U32_MAX, U64_MAX // 2, U64_MAX - 1, U64_MAX)
 
 

@@ -1077,16 +1077,45 @@ def test_the_environment_can_name_an_order_free_comparison(monkeypatch, caplog):
     assert "VYRE_SHADOW=1,unordered" in caplog.text
 
 
-def test_a_plan_says_whether_it_is_shadowed(monkeypatch):
-    def shadow(compiled):
-        (found,) = (d for d in compiled.explain([words(1)]).decisions if d.what == "shadow")
-        return found.choice, found.reason
+def shadow_of_plan(compiled):
+    (found,) = (d for d in compiled.explain([words(1)]).decisions if d.what == "shadow")
+    return found.choice, found.reason, dict(found.numbers)
 
+
+@pytest.mark.parametrize(
+    "asked, told",
+    [
+        (None, ("none", "VYRE_SHADOW is not set", {})),
+        ("0", ("none", "VYRE_SHADOW=0 asks for none", {})),
+        (
+            "0.25,log",
+            (
+                "some dispatches",
+                "VYRE_SHADOW=0.25,log: an oracle computes this share of the dispatches again",
+                {"share": 0.25},
+            ),
+        ),
+        ("1", ("every dispatch", "VYRE_SHADOW=1: an oracle computes every dispatch again", {"share": 1})),
+    ],
+)
+def test_a_plan_says_whether_it_is_shadowed(monkeypatch, asked, told):
     monkeypatch.delenv("VYRE_SHADOW", raising=False)
+    if asked is not None:
+        monkeypatch.setenv("VYRE_SHADOW", asked)
     with compiled_for(registration(), REFERENCE) as compiled:
-        assert shadow(compiled) == ("none", "VYRE_SHADOW is not set")
-        monkeypatch.setenv("VYRE_SHADOW", "0.25,log")
-        assert shadow(compiled)[0] == "0.25,log"
+        before = counters.decision_counters()
+        assert shadow_of_plan(compiled) == told
+        assert counters.decision_counters() == before
+        compiled.dispatch([words(1)])
+        after = counters.decision_counters().get(("shadow", told[0]), 0)
+        assert after - before.get(("shadow", told[0]), 0) == (asked is not None)
+
+
+def test_the_plan_of_an_oracle_says_that_it_has_no_shadow(monkeypatch):
+    monkeypatch.setenv("VYRE_SHADOW", "0.5")
+    with isolated(REFERENCE), vyre.compile(DOUBLE, backend="reference") as compiled:
+        why = "VYRE_SHADOW=0.5, and reference is an oracle: others are compared with it"
+        assert shadow_of_plan(compiled) == ("none", why, {})
 
 
 def test_an_oracle_is_not_held_against_itself(monkeypatch):

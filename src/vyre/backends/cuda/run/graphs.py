@@ -38,7 +38,7 @@ Owner: TypeAlias = Callable[[], Any]
 """Gives the owner, or None if it is gone."""
 
 
-def _nobody() -> None:
+def _no_owner() -> None:
     return None
 
 
@@ -111,11 +111,11 @@ class _Graph:
             self.handle = ok(cu.cuGraphInstantiate(self._plan, 0), "making a graph")
         self.address: Address = address(self.handle)
         self._told = [node.told for node in nodes]
-        self.owner: Owner = _nobody
+        self.owner: Owner = _no_owner
 
     def take(self, device: CudaDevice, nodes: Sequence[_Node]) -> None:
         """Have the numbers of these."""
-        self.owner = _nobody  # in case one of them is refused
+        self.owner = _no_owner  # in case one of them is refused
         with device.context.current():
             for k, node in enumerate(nodes):
                 if node.told != self._told[k]:
