@@ -118,9 +118,14 @@ class Kernel:
         return self.specialize()
 
     def specialize(self, **consts: Any) -> Program:
-        """The program for these values of the compile-time parameters."""
+        """The program for these values of compile-time parameters, and of parameters that are numbers.
+
+        A number that is given here is compiled in, and is no input of the program any more.
+        """
         try:
-            return self._specialized(consts)
+            numbers = {name: consts.pop(name) for name in list(consts) if self._is_number(name)}
+            program = self._specialized(consts)
+            return self._with_numbers(program, numbers) if numbers else program
         except MISTAKES as e:
             end_at_the_caller(e)
             raise
@@ -157,6 +162,26 @@ class Kernel:
                 self._programs.pop(oldest, None)
             self._programs[key] = program
         return program
+
+    def _is_number(self, name: str) -> bool:
+        return name in self._params and self._params[name].role == "scalar"
+
+    def _with_numbers(self, program: Program, numbers: Mapping[str, Any]) -> Program:
+        """The program with constants in place of these parameters."""
+        from ..driver.plan.specialize import SpecMap, SpecValue, specialized
+        from ..foundation.ir.nodes import plain_number
+
+        found = {}
+        for name, given in numbers.items():
+            number, element = plain_number(given), self._params[name].element
+            wanted = bool if element is not None and element.name == "bool" else int | float
+            if number is None or not isinstance(number, wanted) or isinstance(number, bool) != (wanted is bool):
+                raise ArgumentTypeError(
+                    f"{name} of {self.__name__} is one {element}, and {shown(given)} is not",
+                    fix=f"pass {'True or False' if wanted is bool else 'a number'}: {name}=...",
+                )
+            found[name] = SpecValue.of(number, element)
+        return specialized(program, SpecMap(found))
 
     def on(self, backend: str) -> Kernel:
         """The same kernel on this backend ("id" or "id:device"), or an error; never on another one."""
