@@ -46,7 +46,7 @@ _WHERE: dict[str, str] = {
     ),
     **dict.fromkeys(["BufferDecl", "Program"], "foundation.ir.program"),
     **dict.fromkeys(["Issue", "validate"], "foundation.check.validate"),
-    **dict.fromkeys(["compile", "select"], "front.compile"),  # this select also answers for whole programs
+    **dict.fromkeys(["compile", "prewarm", "select"], "front.compile"),  # this select also answers for whole programs
     **dict.fromkeys(["Kernel", "kernel"], "front.kernel"),
     **dict.fromkeys(["DeviceBuffer", "empty", "to_device"], "front.device.array"),
     "Builder": "foundation.ir.build",

@@ -8,6 +8,8 @@ next call, where it can be.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterable
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentTypeError, UnsupportedFeature
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from ..driver.contract.pipeline import CompiledPipeline
     from ..driver.contract.values import DispatchConfig
     from ..driver.guard.backend import GuardedBackend
+    from ..driver.guard.compile import PipelinePrewarmReport
     from ..driver.selection.registry import Loser, Selection
 
 _lock = threading.Lock()
@@ -51,6 +54,42 @@ def compile(
     if isinstance(backend, str | None):
         backend = backend_for(backend, program)
     return compile_program(backend, program, config)
+
+
+def prewarm(
+    programs: Iterable[Program],
+    *,
+    backend: str | VyreBackend | None = None,
+    config: DispatchConfig | None = None,
+    threads: int | None = None,
+    progress: Callable[[int, int], object] | None = None,
+) -> list[PipelinePrewarmReport]:
+    """Compile programs before they are needed, several at once; a report of each says where its code was found.
+
+    Calls of their kernels in this process, and with the disk cache those of later ones, compile nothing. `backend` is
+    as in `compile`; `progress(done, total)` is called as each program ends. If some cannot be compiled, all others are,
+    and then the first error is raised.
+    """
+    from ..driver.guard.prewarm import prewarm_all
+
+    found = list(programs)
+    for program in found:
+        if not isinstance(program, Program):
+            raise ArgumentTypeError(
+                f"prewarm() got a {type(program).__name__} among the programs", fix="pass [kernel.program, ...]"
+            )
+    wanted = [(backend_for(backend, p) if isinstance(backend, str | None) else backend, p) for p in found]
+    ended = count(1)
+
+    def step(_: object) -> None:
+        if progress is not None:
+            progress(next(ended), len(wanted))
+
+    warmed = prewarm_all(wanted, config, threads=threads, done=step)
+    for one in warmed:
+        if one.error is not None:
+            raise one.error
+    return [one.report for one in warmed if one.report is not None]
 
 
 def backend_for(name: str | None, program: Program) -> GuardedBackend:

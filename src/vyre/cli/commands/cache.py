@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
-from ...errors import ArgumentValueError, VyreError
+from ...errors import ArgumentTypeError, ArgumentValueError, VyreError
 from ..app import Json, app, group
 from ..inputs.calls import Backend, File, Timeout
-from ..inputs.programs import Loaded, load
+from ..inputs.programs import Loaded, load, load_all, pairs
 from ..output import others_on_stderr, print_json, print_table, progress
 from .ir import Consts, program_of
 
@@ -31,6 +31,7 @@ class Stats(TypedDict):
     folder: str
     use: str  # on, off or readonly
     entries: int
+    impacted: int  # of them, those that this version of vyre cannot find: a part that made their code has changed
     bytes: int  # of code
     max_bytes: int
     file_bytes: int
@@ -74,6 +75,20 @@ class Why(TypedDict):
     reason: str | None
     nearest: str | None  # the kernel of the nearest key
     changes: list[ChangeRow]
+
+
+class WarmRow(TypedDict):
+    kernel: str
+    backend: str | None
+    tier: str | None  # where its code was: disk or memory, or nowhere, so that it was compiled
+    seconds: float | None
+    on_disk: bool  # whether the next process loads it
+    problem: str | None
+
+
+class Warmed(TypedDict):
+    file: str
+    kernels: list[WarmRow]
 
 
 class Verified(TypedDict):
@@ -122,6 +137,7 @@ def stats(as_json: Json = False) -> None:
         ("folder", document["folder"]),
         ("use", document["use"]),
         ("programs", str(document["entries"])),
+        ("of other versions", str(document["impacted"])),
         ("code", f"{document['bytes']} bytes, {share:.1f} % of {document['max_bytes']}"),
         ("file", f"{document['file_bytes']} bytes"),
         *((f"of {backend}", str(n)) for backend, n in document["backends"].items()),
@@ -174,6 +190,35 @@ def why(
 
 
 @cache.command()
+def warm(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE[:KERNEL]", help="Python with @vyre.kernel in it; without a name, all of it.")
+    ],
+    consts: Consts = None,
+    backend: Backend = None,
+    timeout: Timeout = None,
+    threads: Annotated[int | None, typer.Option("--threads", metavar="N", help="How many compile at once.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Compile the kernels of a file, several at once, so that no later process has to.
+
+    With --timeout, the code that calls with a timeout need. Exit code 1: some kernel is not on disk afterwards.
+    """
+    from ...driver.settings.knobs import CACHE
+
+    if CACHE.value() != "on":
+        raise ArgumentValueError(f"VYRE_CACHE={CACHE.value()} keeps nothing", fix="run it with VYRE_CACHE=on")
+    loaded = load_all(file)
+    with others_on_stderr():
+        document = warm_all(loaded, pairs("--const", consts or ()), backend, timeout, threads)
+    if as_json:
+        print_json(document)
+    else:
+        show_warmed(document)
+    raise typer.Exit(0 if all(row["on_disk"] for row in document["kernels"]) else 1)
+
+
+@cache.command()
 def verify(as_json: Json = False) -> None:
     """Look at every entry, and throw out those that are not what was written. Exit code 1: there were some."""
     found, damaged = here(), []
@@ -195,12 +240,18 @@ def prune(
     max_bytes: Annotated[
         int | None, typer.Option("--bytes", metavar="N", help="How many bytes of code may stay; else `cache_bytes`.")
     ] = None,
+    stale: Annotated[
+        bool, typer.Option("--stale", help="Only what vyre made before a part that takes part in making it changed.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Throw out what was used least and longest ago, and give its space back to the disk."""
     from ...driver.settings.knobs import CACHE_BYTES
 
-    gone = here().prune(CACHE_BYTES.value() if max_bytes is None else max_bytes) if exists() else []
+    if stale and max_bytes is not None:
+        raise ArgumentValueError("--stale takes no number of bytes", fix="run `vyre cache prune` once with each")
+    limit = CACHE_BYTES.value() if max_bytes is None else max_bytes
+    gone = [] if not exists() else here().invalidate_impacted() if stale else here().prune(limit)
     document = Removed(removed=len(gone), bytes=sum(entry.nbytes for entry in gone))
     print_json(document) if as_json else print(f"{document['removed']} entries are gone, {document['bytes']} bytes")
 
@@ -280,6 +331,7 @@ def collect_stats() -> Stats:
         folder=str(store.folder),
         use=CACHE.value(),
         entries=0 if found is None else found.entries,
+        impacted=0 if found is None else len(store.impacted()),
         bytes=0 if found is None else found.nbytes,
         max_bytes=CACHE_BYTES.value(),
         file_bytes=0 if found is None else found.file_bytes,
@@ -344,8 +396,50 @@ def explain_key(program: Program, loaded: Loaded, backend: str | None, timeout: 
     )
 
 
+def warm_all(
+    loaded: Sequence[Loaded], consts: Mapping[str, str], backend: str | None, timeout: float | None, threads: int | None
+) -> Warmed:
+    from ...driver.contract.values import DispatchConfig
+    from ...driver.guard.compile import cache_key
+    from ...driver.guard.prewarm import prewarm_all
+    from ...driver.pipeline.store import DiskPipelineCache
+    from ...front.compile import backend_for
+
+    rows = [WarmRow(kernel=each.kernel.__name__, backend=None, tier=None, seconds=None, on_disk=False, problem=None)
+            for each in loaded]  # fmt: skip
+    config, wanted = DispatchConfig(timeout=timeout), {}
+    require_known(loaded, consts)
+    for k, each in enumerate(loaded):
+        own = [f"{p.name}={consts[p.name]}" for p in each.kernel.params if p.name in consts]
+        try:
+            program = program_of(each, own)
+            wanted[k] = backend_for(backend or each.kernel.backend, program), program
+        except VyreError as e:
+            rows[k]["problem"] = str(e)
+    with progress("compiling", len(wanted)) as step:
+        warmed = prewarm_all(list(wanted.values()), config, threads=threads, done=lambda one: step(one.program.name))
+    for (k, (guard, program)), one in zip(wanted.items(), warmed, strict=True):
+        row = rows[k]
+        row["backend"] = guard.id
+        if one.error is not None and not isinstance(one.error, VyreError):
+            raise one.error
+        if one.report is None:
+            row["problem"] = str(one.error)
+            continue
+        row["tier"], row["seconds"] = one.report.tier, round(one.took_s, 4)
+        row["on_disk"] = DiskPipelineCache.shared().holds(cache_key(guard, program, config))
+    return Warmed(file=loaded[0].path, kernels=rows)
+
+
+def require_known(loaded: Sequence[Loaded], consts: Mapping[str, str]) -> None:
+    known = {p.name for each in loaded for p in each.kernel.params}
+    for name in consts:
+        if name not in known:
+            raise ArgumentTypeError(f"no kernel of {loaded[0].path} has a parameter {name}", fix=f"drop --const {name}")
+
+
 RUNTIME = ("version", "numerics_version", "backend_id", "toolchain", "device")
-"""Fields of a key that say where its code can be used."""
+"""Fields of a key that say where its code can be used, besides those of the parts that made it."""
 
 
 def take_in(path: Path) -> Imported:
@@ -366,16 +460,24 @@ def take_in(path: Path) -> Imported:
 
 
 def runtime_of(record: KeyRecord) -> KeyRecord:
-    return type(record)({name: record.fields.get(name) for name in RUNTIME}, record.device)
+    """What says where the code of a key can be used; of the functions in it, only those that are others here."""
+    from ...driver.pipeline.toolchain import FUNCTION, SOURCE, digest_of_part
+
+    parts = {name: digest for name, digest in record.fields.items() if name.startswith((SOURCE, FUNCTION))}
+    made_by = {n: d for n, d in parts.items() if n.startswith(SOURCE) or digest_of_part(n) != d}
+    return type(record)({name: record.fields.get(name) for name in RUNTIME} | made_by, record.device)
 
 
 def foreign_row(record: KeyRecord, entries: int) -> ForeignRow:
     """Whether code of this device and toolchain can be used here: by the device that differs least."""
+    from ...driver.pipeline.toolchain import FUNCTION, digest_of_part
+
     backend, problem = str(record.fields["backend_id"]), None
+    functions = {name: digest_of_part(name) for name in record.fields if name.startswith(FUNCTION)}
     best: list[Change] | None = None
     try:
         for there in _devices_here(backend):
-            changes = there.changes(record)
+            changes = type(there)({**there.fields, **functions}, there.device).changes(record)
             if best is None or len(changes) < len(best):
                 best = changes
     except VyreError as e:
@@ -415,6 +517,17 @@ def show_why(document: Why) -> None:
     if document["nearest"] is not None:
         print(f"the nearest stored key is one of {document['nearest'] or 'a program without a name'}; it differs in")
     show_changes(document["changes"])
+
+
+def show_warmed(document: Warmed) -> None:
+    def words(row: WarmRow) -> tuple[str, ...]:
+        took = "" if row["seconds"] is None else f"{1e3 * row['seconds']:.0f} ms"
+        return row["kernel"], row["backend"] or "-", row["tier"] or "-", took, "yes" if row["on_disk"] else "no"
+
+    print_table(("kernel", "backend", "code", "took", "on disk"), [words(row) for row in document["kernels"]])
+    for row in document["kernels"]:
+        if row["problem"]:
+            print(f"{row['kernel']}: {row['problem']}")
 
 
 def show_changes(changes: Sequence[ChangeRow]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,15 +72,15 @@ def functions_of(program: Program) -> tuple[str, ...]:
 
 
 def impacted_entries(lineages: Iterable[Mapping[str, Any]]) -> list[bool]:
-    """For each set of key fields whether a part that made the code has changed, so that no key finds it any more."""
+    """For the fields of each key whether a part that made its code has changed since: no key finds such code here."""
     return [
-        any(name.startswith((SOURCE, FUNCTION)) and _current(name) != digest for name, digest in lineage.items())
+        any(name.startswith((SOURCE, FUNCTION)) and digest_of_part(name) != digest for name, digest in lineage.items())
         for lineage in lineages
     ]
 
 
-def _current(name: str) -> str | None:
-    """The digest that a part has now; None where there is no such part any more."""
+def digest_of_part(name: str) -> str | None:
+    """The digest that a part has now, by the field of a key; None where there is no such part any more."""
     kind, dot, part = name.partition(".")
     if kind + dot == SOURCE:
         return sources().get(part)
@@ -112,7 +112,7 @@ def digests_of_sources(root: Path) -> dict[str, str]:
     return _kept(_state(files), lambda: _digests(root, files))
 
 
-@cache
+@lru_cache(maxsize=64)
 def version_of(function: str) -> str:
     """A digest of the steps that a function of the math library is computed by."""
     known = _definitions()
