@@ -72,6 +72,16 @@ def prewarm(
     """
     from ..driver.guard.prewarm import prewarm_all
 
+    if isinstance(programs, Program) or not isinstance(programs, Iterable):
+        raise ArgumentTypeError(
+            f"prewarm() got a {type(programs).__name__}, not programs", fix="pass [kernel.program, ...]"
+        )
+    if not isinstance(threads, int | None):
+        raise ArgumentTypeError(f"threads is a {type(threads).__name__}", fix="pass a number of threads: threads=4")
+    if progress is not None and not callable(progress):
+        raise ArgumentTypeError(
+            f"progress is a {type(progress).__name__}", fix="pass a function of two numbers: progress(done, total)"
+        )
     found = list(programs)
     for program in found:
         if not isinstance(program, Program):

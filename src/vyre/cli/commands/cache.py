@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
-from ...errors import ArgumentTypeError, ArgumentValueError, VyreError
+from ...errors import ArgumentValueError, VyreError
 from ..app import Json, app, group
 from ..inputs.calls import Backend, File, Timeout
 from ..inputs.programs import Loaded, load, load_all, pairs
@@ -75,20 +75,6 @@ class Why(TypedDict):
     reason: str | None
     nearest: str | None  # the kernel of the nearest key
     changes: list[ChangeRow]
-
-
-class WarmRow(TypedDict):
-    kernel: str
-    backend: str | None
-    tier: str | None  # where its code was: disk or memory, or nowhere, so that it was compiled
-    seconds: float | None
-    on_disk: bool  # whether the next process loads it
-    problem: str | None
-
-
-class Warmed(TypedDict):
-    file: str
-    kernels: list[WarmRow]
 
 
 class Verified(TypedDict):
@@ -205,6 +191,7 @@ def warm(
     With --timeout, the code that calls with a timeout need. Exit code 1: some kernel is not on disk afterwards.
     """
     from ...driver.settings.knobs import CACHE
+    from .cache_warm import show_warmed, warm_all
 
     if CACHE.value() != "on":
         raise ArgumentValueError(f"VYRE_CACHE={CACHE.value()} keeps nothing", fix="run it with VYRE_CACHE=on")
@@ -396,48 +383,6 @@ def explain_key(program: Program, loaded: Loaded, backend: str | None, timeout: 
     )
 
 
-def warm_all(
-    loaded: Sequence[Loaded], consts: Mapping[str, str], backend: str | None, timeout: float | None, threads: int | None
-) -> Warmed:
-    from ...driver.contract.values import DispatchConfig
-    from ...driver.guard.compile import cache_key
-    from ...driver.guard.prewarm import prewarm_all
-    from ...driver.pipeline.store import DiskPipelineCache
-    from ...front.compile import backend_for
-
-    rows = [WarmRow(kernel=each.kernel.__name__, backend=None, tier=None, seconds=None, on_disk=False, problem=None)
-            for each in loaded]  # fmt: skip
-    config, wanted = DispatchConfig(timeout=timeout), {}
-    require_known(loaded, consts)
-    for k, each in enumerate(loaded):
-        own = [f"{p.name}={consts[p.name]}" for p in each.kernel.params if p.name in consts]
-        try:
-            program = program_of(each, own)
-            wanted[k] = backend_for(backend or each.kernel.backend, program), program
-        except VyreError as e:
-            rows[k]["problem"] = str(e)
-    with progress("compiling", len(wanted)) as step:
-        warmed = prewarm_all(list(wanted.values()), config, threads=threads, done=lambda one: step(one.program.name))
-    for (k, (guard, program)), one in zip(wanted.items(), warmed, strict=True):
-        row = rows[k]
-        row["backend"] = guard.id
-        if one.error is not None and not isinstance(one.error, VyreError):
-            raise one.error
-        if one.report is None:
-            row["problem"] = str(one.error)
-            continue
-        row["tier"], row["seconds"] = one.report.tier, round(one.took_s, 4)
-        row["on_disk"] = DiskPipelineCache.shared().holds(cache_key(guard, program, config))
-    return Warmed(file=loaded[0].path, kernels=rows)
-
-
-def require_known(loaded: Sequence[Loaded], consts: Mapping[str, str]) -> None:
-    known = {p.name for each in loaded for p in each.kernel.params}
-    for name in consts:
-        if name not in known:
-            raise ArgumentTypeError(f"no kernel of {loaded[0].path} has a parameter {name}", fix=f"drop --const {name}")
-
-
 RUNTIME = ("version", "numerics_version", "backend_id", "toolchain", "device")
 """Fields of a key that say where its code can be used, besides those of the parts that made it."""
 
@@ -517,17 +462,6 @@ def show_why(document: Why) -> None:
     if document["nearest"] is not None:
         print(f"the nearest stored key is one of {document['nearest'] or 'a program without a name'}; it differs in")
     show_changes(document["changes"])
-
-
-def show_warmed(document: Warmed) -> None:
-    def words(row: WarmRow) -> tuple[str, ...]:
-        took = "" if row["seconds"] is None else f"{1e3 * row['seconds']:.0f} ms"
-        return row["kernel"], row["backend"] or "-", row["tier"] or "-", took, "yes" if row["on_disk"] else "no"
-
-    print_table(("kernel", "backend", "code", "took", "on disk"), [words(row) for row in document["kernels"]])
-    for row in document["kernels"]:
-        if row["problem"]:
-            print(f"{row['kernel']}: {row['problem']}")
 
 
 def show_changes(changes: Sequence[ChangeRow]) -> None:
