@@ -137,9 +137,10 @@ class Kernel:
         known = {p.name: p for p in self.params if p.role == "const"}
         for name in consts:
             if name not in known:
+                numbers = [p.name for p in self.params if p.role == "scalar"]
                 raise ArgumentTypeError(
                     f"{self.__name__} has no compile-time parameter {name}",
-                    fix=f"use one of: {', '.join(known) or 'none'}",
+                    fix=f"use one of: {', '.join((*known, *numbers)) or 'none'}",
                 )
         for name, param in known.items():
             values[name] = consts.get(name, param.default)
