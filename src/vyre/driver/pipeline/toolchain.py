@@ -34,7 +34,7 @@ PARTS = {
 BACKENDS = "backends"
 NO_PART = ("foundation/language", "foundation/meaning/mathlib")
 """What a program is read from reaches code through its fingerprint, and a function through its definition."""
-PART_AFTER_ALL = ("foundation/meaning/mathlib/expand.py",)
+PART_AFTER_ALL = ("foundation/meaning/mathlib/__init__.py", "foundation/meaning/mathlib/expand.py")
 SOURCE, FUNCTION = "source.", "function."
 """How the fields of a key begin that say what made its code."""
 MOST_STATES = 16
@@ -103,13 +103,18 @@ def _folder_of(of: type) -> str | None:
 @cache
 def sources() -> dict[str, str]:
     """Part -> digest of its source."""
-    return digests_of_sources(_ROOT)
+    return digests_of_sources(_ROOT, _installed())
 
 
-def digests_of_sources(root: Path) -> dict[str, str]:
-    """Of the parts below a folder. Reading them takes 10 ms, so the digests are kept."""
-    files = sorted(_files(str(root)))
-    return _kept(_state(files), lambda: _digests(root, files))
+def digests_of_sources(root: Path, files: list[tuple[str, int, int]] | None = None) -> dict[str, str]:
+    """Of the parts below a folder, with these files. Reading them takes 10 ms, so the digests are kept."""
+    there = _files(str(root)) if files is None else files
+    return _kept(_state(there), lambda: _digests(root, there))
+
+
+@cache
+def _installed() -> list[tuple[str, int, int]]:
+    return _files(str(_ROOT))
 
 
 @lru_cache(maxsize=64)
@@ -122,7 +127,7 @@ def version_of(function: str) -> str:
 @cache
 def _definitions() -> dict[str, str]:
     """The digests of all of them, where they are kept: making them takes 170 ms."""
-    state = f"{_state(sorted(_files(str(_ROOT))))}{_ALL}"
+    state = f"{_state(_installed())}{_ALL}"
     return _kept(state, lambda: {each: _definition(each) for each in _FUNCTIONS} if CACHE.value() == "on" else {})
 
 
@@ -135,12 +140,19 @@ def _definition(function: str) -> str:
 def _digests(root: Path, files: list[tuple[str, int, int]]) -> dict[str, str]:
     texts: dict[str, list[bytes]] = {name: [] for name in PARTS}
     for name, _, size in files:
-        if name.startswith(_below(NO_PART)) and name not in PART_AFTER_ALL:
-            continue
-        part = next((part for part, folders in PARTS.items() if name.startswith(_below(folders))), None)
-        each = blake3(name.encode()) + blake3(_read(root / name, size))
-        texts.setdefault(part or "/".join(name.split("/")[:2]), []).append(each)
+        if (part := part_of(name)) is not None:
+            each = blake3(name.encode()) + blake3(_read(root / name, size))
+            texts.setdefault(part, []).append(each)
     return {part: blake3(b"".join(each)).hex()[:_DIGITS] for part, each in texts.items()}
+
+
+def part_of(file: str) -> str | None:
+    """The part of the package that a file belongs to, if it takes part in making code."""
+    if file.startswith(_below(NO_PART)) and file not in PART_AFTER_ALL:
+        return None
+    if file.startswith(f"{BACKENDS}/"):
+        return "/".join(file.split("/")[:2])
+    return next((part for part, folders in PARTS.items() if file.startswith(_below(folders))), None)
 
 
 def _below(folders: Iterable[str]) -> tuple[str, ...]:
@@ -154,7 +166,7 @@ def _state(files: list[tuple[str, int, int]]) -> str:
 
 
 def _files(root: str) -> list[tuple[str, int, int]]:
-    """Name, time and size of each."""
+    """Name, time and size of each, sorted."""
     found, folders = [], [BACKENDS, *(folder for part in PARTS.values() for folder in part)]
     while folders:
         folder = folders.pop()
@@ -166,7 +178,7 @@ def _files(root: str) -> list[tuple[str, int, int]]:
                     found.append((name, info.st_mtime_ns, info.st_size))
                 elif entry.name != "__pycache__" and entry.is_dir():
                     folders.append(name)
-    return found
+    return sorted(found)
 
 
 def _read(path: Path, nbytes: int) -> bytes:

@@ -1,9 +1,11 @@
 """Which parts of the package made stored code, and which code a change of one of them loses."""
 
+import ast
 import json
 import os
 import shutil
 from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -122,6 +124,35 @@ def test_digests_of_few_states_are_kept(package, on_disk, monkeypatch):
         (package / "lower" / "a.py").write_text("x" * n)
         digests_of_sources(package)
     assert len(list((on_disk.parent / "sources").iterdir())) == 3
+
+
+MAKE_NO_CODE = {
+    "driver/admission": "what is compiled was admitted, with a config that is settled",
+    "driver/counters": "counts",
+    "driver/execute": "runs code",
+    "driver/resident": "memory of a caller",
+    "driver/selection": "probes, whose answers are facts of the device in the key",
+    "driver/settings": "threads; no setting changes code",
+    "driver/verify": "runs programs in another order",
+    "errors": "refuses",
+    "__version__": "a name",
+}
+"""What those that make code import of the rest of the package, and why a change there changes no code."""
+
+
+def test_whatever_makes_code_is_a_part_of_the_lineage():
+    root, outside = Path(toolchain.__file__).parents[2], set()
+    parts = {name for name, _, _ in toolchain._files(str(root)) if toolchain.part_of(name)}
+    modules = {name.removesuffix(".py").removesuffix("/__init__") for name in parts}
+    for file in (root / name for name in parts if name.startswith(("lower", "runtime", "backends"))):
+        inside = file.relative_to(root).with_suffix("").parts
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                module = [*inside[: -node.level], *(node.module or "").split(".")]
+                for path in ("/".join(filter(None, [*module, name.name])) for name in node.names):
+                    if not modules & {path, path.rpartition("/")[0]}:
+                        outside.add("/".join(path.split("/")[: 2 if path.startswith("driver") else 1]))
+    assert outside == set(MAKE_NO_CODE)
 
 
 @pytest.fixture
