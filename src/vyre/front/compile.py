@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ArgumentTypeError, UnsupportedFeature
+from ..errors import ArgumentTypeError, UnsupportedFeature, VyreError
 from ..foundation.forking import in_child
 from ..foundation.ir.program import Program
 from ..foundation.language import lang
@@ -88,17 +88,22 @@ def prewarm(
             raise ArgumentTypeError(
                 f"prewarm() got a {type(program).__name__} among the programs", fix="pass [kernel.program, ...]"
             )
-    wanted = [(backend_for(backend, p) if isinstance(backend, str | None) else backend, p) for p in found]
-    ended = count(1)
+    wanted, errors, ended = [], [], count(1)
 
-    def step(_: object) -> None:
+    def step(_: object = None) -> None:
         if progress is not None:
-            progress(next(ended), len(wanted))
+            progress(next(ended), len(found))
 
+    for program in found:
+        try:
+            wanted.append((backend_for(backend, program) if isinstance(backend, str | None) else backend, program))
+        except VyreError as e:
+            errors.append(e)
+            step()
     warmed = prewarm_all(wanted, config, threads=threads, done=step)
-    for one in warmed:
-        if one.error is not None:
-            raise one.error
+    for error in (*errors, *(one.error for one in warmed)):
+        if error is not None:
+            raise error
     return [one.report for one in warmed if one.report is not None]
 
 

@@ -390,6 +390,21 @@ def test_parts_that_are_too_long_are_not_read(stored, tmp_path, monkeypatch):
         list(read_archive(tmp_path / "x.zip"))
 
 
+def test_code_with_another_definition_of_a_function_cannot_be_used_and_says_which(capsys, tmp_path, place, monkeypatch):
+    (tmp_path / "waves.py").write_text(WAVES)
+    assert inside("cache", "warm", "waves.py", "-b", "cpu") == 0
+    capsys.readouterr()
+    assert document(capsys, cache.Exported, "cache", "export", "x.zip")["entries"] == 2
+    assert document(capsys, cache.Imported, "cache", "import", "x.zip")["devices"][0]["entries"] == 2
+    before = toolchain.version_of
+    monkeypatch.setattr(toolchain, "version_of", lambda name: "0" * 16 if name == "sin" else before(name))
+    rows = document(capsys, cache.Imported, "cache", "import", "x.zip")["devices"]
+    assert [(r["entries"], r["usable"], [c["field"] for c in r["why"]]) for r in rows] == [
+        (1, False, ["function.sin"]),
+        (1, True, []),
+    ]
+
+
 def test_a_file_that_cannot_be_written_is_refused(stored, tmp_path, capsys):
     said = refused(capsys, "cache", "export", "nowhere/x.zip")
     assert "cannot be written" in said

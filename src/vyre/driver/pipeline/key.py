@@ -239,14 +239,19 @@ class KeyRecord:
         return digest_of("vyre.pipeline.key", *(part for pair in self.fields.items() for part in pair))
 
     def differs(self, other: KeyRecord) -> tuple[str, ...]:
-        """Names of the fields in which two keys differ; of those that others follow from, the others alone."""
+        """Names of the fields in which two keys differ.
+
+        A field that has parts is told by them; a function that only one of them uses follows from the program.
+        """
         mine, theirs = self.fields, other.fields
-        found = [name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)]
-        parts = {name.partition(".")[0] for name in found if "." in name}
+        names = {**mine, **theirs}
+        whole = {name.partition(".")[0] for name in names if "." in name}
         return tuple(
             name
-            for name in found
-            if name not in parts and not (name.startswith(FUNCTION) and (name in mine) != (name in theirs))
+            for name in names
+            if mine.get(name) != theirs.get(name)
+            and name not in whole
+            and not (name.startswith(FUNCTION) and (name in mine) != (name in theirs))
         )
 
     def changes(self, since: KeyRecord) -> list[Change]:
@@ -267,14 +272,16 @@ class KeyRecord:
         known = self.fields
         policy = ":".join(f"{name}={_text(value)}" for name, value in known.items() if name in _OPTIONS)
         made_by = (f"{name}={known[name]}" for name in sorted(known) if name.startswith((SOURCE, FUNCTION)))
+        constants = [f"{name}={known[name]}" for name in sorted(known) if name.startswith(_SPECS)]
         return PipelineCacheIdentity.from_parts(
-            digest_of("vyre.pipeline.program", known.get("program"), known.get("specs")),
+            digest_of("vyre.pipeline.program", known.get("program"), *(constants or [str(known.get("specs"))])),
             digest_of("vyre.pipeline.policy", policy),
             digest_of("vyre.pipeline.runtime", *(known.get(name) for name in _RUNTIME), *made_by),
         )
 
 
 _RUNTIME = ("version", "numerics_version", "backend_id", "toolchain", "device", "feature_flags")
+_SPECS = "specs."
 _OPTIONS = frozenset(code.name or name for name, code in CODE.items())
 
 
@@ -337,7 +344,7 @@ class PipelineCacheKey:
         flat = {name: getattr(self, name) for name in self.own_fields()}
         flat["device"] = hex_encode(self.device.digest())
         flat["feature_flags"] = int(self.feature_flags)
-        flat |= self.options.facts() | {f"specs.{name}": str(value) for name, value in self.constants.items()}
+        flat |= self.options.facts() | {f"{_SPECS}{name}": str(value) for name, value in self.constants.items()}
         return KeyRecord(flat | dict(self.lineage), self.device.facts, self.name)
 
     def facts(self) -> dict[str, Any]:

@@ -17,10 +17,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...errors import ArgumentValueError
+from ...foundation.meaning.numerics import NUMERICS_VERSION
 from ..settings.folders import cache_dir
 from ..settings.knobs import CACHE, CACHE_BYTES
 from .database import SCHEMA, CacheProblem, Database, tell
-from .key import KeyRecord, PipelineCacheKey, PipelineCacheMissEvidence, PipelineCacheMissReason, digest_of
+from .key import (
+    CURRENT_PIPELINE_CACHE_KEY_VERSION,
+    KeyRecord,
+    PipelineCacheKey,
+    PipelineCacheMissEvidence,
+    PipelineCacheMissReason,
+    digest_of,
+)
 from .lease import LEASE_S, Owner, this_thread
 from .retention import DISK_HALF_LIFE_S, CacheEntryStats, over_budget
 from .toolchain import impacted_entries
@@ -196,10 +204,16 @@ class DiskPipelineCache:
         return gone
 
     def impacted(self) -> list[StoredPipeline]:
-        """The entries that no process of this installation finds: a part that made their code has changed since."""
+        """The entries that no process of this installation finds: a part that made their code has changed since, or the
+        meaning of keys or numbers."""
         rows = self._rows()
         stale = impacted_entries(entry.record.fields for entry in rows)
-        return [entry for entry, is_stale in zip(rows, stale, strict=True) if is_stale]
+        now = {"version": CURRENT_PIPELINE_CACHE_KEY_VERSION, "numerics_version": NUMERICS_VERSION}
+        return [
+            entry
+            for entry, is_stale in zip(rows, stale, strict=True)
+            if is_stale or any(entry.record.fields.get(name) != number for name, number in now.items())
+        ]
 
     def invalidate_impacted(self) -> list[StoredPipeline]:
         """Throw out the entries that are `impacted`, and give their space back; what went."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,7 +61,7 @@ def lineage_of(backend: VyreBackend, program: Program) -> tuple[tuple[str, str],
     parts, own = sources(), filter(None, map(_folder_of, _class_of(backend).__mro__))
     used = (*PARTS, *dict.fromkeys(own))
     return (
-        *((SOURCE + name, parts[name]) for name in used),
+        *((SOURCE + name, parts.get(name) or _digest([])) for name in used),
         *((FUNCTION + name, version_of(name)) for name in functions_of(program)),
     )
 
@@ -143,7 +145,17 @@ def _digests(root: Path, files: list[tuple[str, int, int]]) -> dict[str, str]:
         if (part := part_of(name)) is not None:
             each = blake3(name.encode()) + blake3(_read(root / name, size))
             texts.setdefault(part, []).append(each)
-    return {part: blake3(b"".join(each)).hex()[:_DIGITS] for part, each in texts.items()}
+    return {part: _digest(each) for part, each in texts.items()}
+
+
+def _digest(files: list[bytes]) -> str:
+    """Of a part without files, as where only bytecode is installed, the version stands for the source."""
+    return blake3(b"".join(files) or _version().encode()).hex()[:_DIGITS]
+
+
+def _version() -> str:
+    found: str = sys.modules[_PACKAGE].__version__
+    return found
 
 
 def part_of(file: str) -> str | None:
@@ -161,7 +173,11 @@ def _below(folders: Iterable[str]) -> tuple[str, ...]:
 
 def _state(files: list[tuple[str, int, int]]) -> str:
     """A name that changes when Python would make bytecode anew: with the time or the size of a file."""
-    listed = [repr((PARTS, NO_PART, PART_AFTER_ALL)), *(f"{name} {mtime} {size}" for name, mtime, size in files)]
+    listed = [
+        _version(),
+        repr((PARTS, NO_PART, PART_AFTER_ALL)),
+        *(f"{name} {mtime} {size}" for name, mtime, size in files),
+    ]
     return blake3("\n".join(listed).encode()).hex()[:32]
 
 
@@ -170,7 +186,7 @@ def _files(root: str) -> list[tuple[str, int, int]]:
     found, folders = [], [BACKENDS, *(folder for part in PARTS.values() for folder in part)]
     while folders:
         folder = folders.pop()
-        with os.scandir(f"{root}/{folder}") as entries:
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(f"{root}/{folder}") as entries:
             for entry in entries:
                 name = f"{folder}/{entry.name}"
                 if name.endswith(".py"):

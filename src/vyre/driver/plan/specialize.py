@@ -224,7 +224,8 @@ def specialized(program: Program, specs: SpecMap) -> Program:
 
 def origin_of(program: Program) -> tuple[Program, SpecMap]:
     """The program that one was specialised from, and its constants; itself without any, if it was not."""
-    return program._cached(_ORIGIN, lambda: (program, NO_SPECS))
+    found: tuple[Program, SpecMap] = program._cache.get(_ORIGIN, (program, NO_SPECS))  # which would keep itself alive
+    return found
 
 
 def numbers_of(program: Program) -> dict[str, DataType]:

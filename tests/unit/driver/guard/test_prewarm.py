@@ -132,6 +132,22 @@ def test_an_interrupt_ends_the_wait_and_what_was_begun_is_kept(guard, compiling)
     assert [report.tier for report in vyre.prewarm(programs(2), backend=guard)] == ["memory", "compiled"]
 
 
+def test_one_that_no_backend_runs_keeps_none_of_the_others_from_being_compiled(guard, compiling, monkeypatch):
+    from vyre.front import compile as front
+
+    def backend_for(name, program):
+        if program is wanted[0]:
+            raise KernelCompileFailed("no", fix="do")
+        return guard
+
+    wanted, seen = programs(3), []
+    monkeypatch.setattr(front, "backend_for", backend_for)
+    with pytest.raises(KernelCompileFailed):
+        vyre.prewarm(wanted, progress=lambda *counts: seen.append(counts))
+    assert sorted(guard.asked) == sorted(program.fingerprint for program in wanted[1:])
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
 def test_an_error_of_progress_ends_it(guard):
     def fail(done, total):
         raise RuntimeError("enough")

@@ -118,6 +118,20 @@ def test_digests_of_sources_are_kept_and_those_that_are_damaged_made_again(packa
     assert not (tmp_path / "nowhere").exists()
 
 
+def test_where_there_is_no_source_the_version_stands_for_it(package, on_disk, monkeypatch):
+    for file in [*(package / "lower").rglob("*.py"), *(package / "backends").rglob("*.py")]:
+        file.rename(file.with_suffix(".pyc"))
+    shutil.rmtree(package / "runtime")
+    monkeypatch.setattr(vyre, "__version__", "1.0")
+    first = digests_of_sources(package)
+    assert set(first) == set(toolchain.PARTS)
+    assert first["lower"] == first["runtime"] != first["foundation"]
+    assert digests_of_sources(package) == first
+    monkeypatch.setattr(vyre, "__version__", "1.1")
+    second = digests_of_sources(package)
+    assert [part for part in first if first[part] != second[part]] == ["lower", "runtime"]
+
+
 def test_digests_of_few_states_are_kept(package, on_disk, monkeypatch):
     monkeypatch.setattr(toolchain, "MOST_STATES", 3)
     for n in range(5):
@@ -246,6 +260,10 @@ def test_a_function_with_another_definition_loses_the_code_of_its_users_alone(ba
     store = DiskPipelineCache(on_disk, readonly=False)
     assert [entry.name for entry in store.impacted()] == ["uses_sin"]
     assert [entry.name for entry in store.invalidate_impacted()] == ["uses_sin"]
+    assert store.impacted() == []
+    with monkeypatch.context() as later:
+        later.setattr("vyre.driver.pipeline.store.CURRENT_PIPELINE_CACHE_KEY_VERSION", 99)
+        assert store.impacted() == store._rows() != []
     assert tiers(backend) == {"exp": "disk", "sin": "disk", "none": "disk"}
     assert len(store.entries()) == 3
     store.database().close()

@@ -374,6 +374,11 @@ def test_constants_in_place_of_numbers_change_the_key_and_each_is_named():
     assert of(a=4).program == general.fingerprint != specialized(general, SpecMap({"a": 4})).fingerprint
     assert of(a=4).differs(of(a=5)) == ("specs.a",)
     assert of(a=4).differs(of(b=4)) == ("specs.a", "specs.b")
+    elsewhere = key(specialized(general, SpecMap({"a": 4})), backend=Device(api="Signals"))
+    assert elsewhere.specs != of(a=4).specs
+    assert elsewhere.differs(of(a=4)) == ("device",)
+    told = PipelineCacheMissEvidence.from_keys([elsewhere], of(a=4))
+    assert told.reason is PipelineCacheMissReason.DEVICE_OR_RUNTIME_CHANGED
     assert of(a=4).differs(of()) == ("specs.a",)
     assert of(a=4) == of(a=4)
     assert len({of(a=4).digest(), of(a=5).digest(), of(b=4).digest(), of().digest()}) == 4
