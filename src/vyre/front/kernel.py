@@ -170,18 +170,13 @@ class Kernel:
     def _with_numbers(self, program: Program, numbers: Mapping[str, Any]) -> Program:
         """The program with constants in place of these parameters."""
         from ..driver.plan.specialize import SpecMap, SpecValue, specialized
-        from ..foundation.ir.nodes import plain_number
+        from .arrays import number_bytes
 
         found = {}
         for name, given in numbers.items():
-            number, element = plain_number(given), self._params[name].element
-            wanted = bool if element is not None and element.name == "bool" else int | float
-            if number is None or not isinstance(number, wanted) or isinstance(number, bool) != (wanted is bool):
-                raise ArgumentTypeError(
-                    f"{name} of {self.__name__} is one {element}, and {shown(given)} is not",
-                    fix=f"pass {'True or False' if wanted is bool else 'a number'}: {name}=...",
-                )
-            found[name] = SpecValue.of(number, element)
+            element = self._params[name].element
+            assert element is not None
+            found[name] = SpecValue.of_bytes(number_bytes(name, given, element), element)  # rounded as in a call
         return specialized(program, SpecMap(found))
 
     def on(self, backend: str) -> Kernel:

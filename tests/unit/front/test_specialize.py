@@ -58,6 +58,12 @@ def test_constants_give_the_bytes_that_numbers_give(backend):
         same(variant(mixed, backend, w=np.uint32(w), k=np.int64(n), on=np.bool_(on))(X, np.float32(a)), wanted)
 
 
+def test_a_constant_is_rounded_as_the_number_of_a_call():
+    x = np.ones(1, np.float32)
+    for alpha in (2**60 + 2**36 + 1, 2**60 + 2**36 - 1, 0.1, np.float64(1 / 3), np.float16(0.1), np.array(7), 5e-324):
+        assert variant(scaled, "cpu", alpha=alpha)(x).tobytes() == scaled.on("cpu")(alpha, x).tobytes()
+
+
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
 def test_random_kernels_give_the_same_bytes_with_constants(backend):
     tried = differ(backend, range(10))
@@ -168,12 +174,13 @@ def wide(d: f64, table: Uniform[f32, 1], out: Out[f32]):
 @pytest.mark.parametrize(
     "kernel, numbers, error, words",
     [
-        (scaled, {"alpha": "2"}, ArgumentTypeError, "alpha of scaled is one f32, and '2' is not. Fix: pass a number"),
-        (scaled, {"alpha": True}, ArgumentTypeError, "alpha of scaled is one f32, and True is not"),
-        (scaled, {"alpha": 1e39}, ArgumentValueError, r"1e\+39 is not a constant of type f32"),
-        (mixed, {"on": 1}, ArgumentTypeError, "on of mixed is one bool, and 1 is not. Fix: pass True or False: on=..."),
-        (mixed, {"w": -1}, ArgumentValueError, "-1 is not a constant of type u32"),
-        (mixed, {"w": 1.5}, ArgumentValueError, "1.5 is not a constant of type u32"),
+        (scaled, {"alpha": "2"}, ArgumentTypeError, "alpha is a str and the kernel declares one f32 value. Fix: pass"),
+        (scaled, {"alpha": True}, ArgumentTypeError, "alpha is a bool and the kernel declares one f32 value"),
+        (scaled, {"alpha": 1e39}, ArgumentValueError, r"alpha = 1e\+39 does not fit f32"),
+        (scaled, {"alpha": 10**400}, ArgumentValueError, "alpha = a number of 1329 bits does not fit f32"),
+        (mixed, {"on": 1}, ArgumentTypeError, "on is a int and the kernel declares one bool value. Fix: pass True"),
+        (mixed, {"w": -1}, ArgumentValueError, "w=-1 does not fit u32"),
+        (mixed, {"w": 1.5}, ArgumentTypeError, "w is a float and the kernel declares one u32 value"),
         (wide, {"d": 1.0}, ArgumentTypeError, "there are no f64 constants"),
         (wide, {"table": 1.0}, ArgumentTypeError, "wide has no compile-time parameter table. Fix: use one of: d"),
         (scaled, {"x": 1}, ArgumentTypeError, "scaled has no compile-time parameter x. Fix: use one of: power, alpha"),

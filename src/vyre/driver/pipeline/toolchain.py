@@ -58,12 +58,9 @@ def toolchain_of(backend: VyreBackend) -> str:
 
 def lineage_of(backend: VyreBackend, program: Program) -> tuple[tuple[str, str], ...]:
     """What takes part in making the code of a program: name -> digest of its source, or of its definition."""
-    parts, own = sources(), filter(None, map(_folder_of, _class_of(backend).__mro__))
-    used = (*PARTS, *dict.fromkeys(own))
-    return (
-        *((SOURCE + name, parts.get(name) or _digest([])) for name in used),
-        *((FUNCTION + name, version_of(name)) for name in functions_of(program)),
-    )
+    own = filter(None, map(_folder_of, _class_of(backend).__mro__))
+    used = (*(SOURCE + part for part in (*PARTS, *dict.fromkeys(own))), *(FUNCTION + f for f in functions_of(program)))
+    return tuple((name, digest_of_part(name)) for name in used)
 
 
 def functions_of(program: Program) -> tuple[str, ...]:
@@ -81,12 +78,12 @@ def impacted_entries(lineages: Iterable[Mapping[str, Any]]) -> list[bool]:
     ]
 
 
-def digest_of_part(name: str) -> str | None:
-    """The digest that a part has now, by the field of a key; None where there is no such part any more."""
+def digest_of_part(name: str) -> str:
+    """The digest that a part has now, by the field of a key; empty for a function that there is no more."""
     kind, dot, part = name.partition(".")
     if kind + dot == SOURCE:
-        return sources().get(part)
-    return version_of(part) if part in _FUNCTIONS else None
+        return sources().get(part) or _digest([])
+    return version_of(part) if part in _FUNCTIONS else ""
 
 
 def _class_of(backend: VyreBackend) -> type:

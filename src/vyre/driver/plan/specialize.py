@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...errors import ArgumentTypeError, ArgumentValueError
+from ...errors import ArgumentTypeError, ArgumentValueError, shown
 from ...foundation.formats.blake3 import blake3
 from ...foundation.formats.canon import vsa_fingerprint
 from ...foundation.formats.wire.write import Writer
@@ -65,6 +65,13 @@ class SpecValue:
                 f"{value!r} is not a constant of type {dtype}", fix=f"use a whole number from {low} to {high}"
             )
         return cls(dtype.name, value & 0xFFFFFFFF)
+
+    @classmethod
+    def of_bytes(cls, data: bytes, dtype: DataType) -> SpecValue:
+        """The number that a buffer with these bytes holds."""
+        form = {"u32": "<I", "i32": "<i", "f32": "<f", "bool": "<I"}.get(dtype.name)
+        number = struct.unpack(form, data)[0] if form is not None else 0
+        return cls.of(number != 0 if dtype == bool_ else number, dtype)
 
     @property
     def value(self) -> int | float | bool | DataType:
@@ -272,12 +279,11 @@ def _dtype_bits(dtype: DataType) -> int:
 
 def _f32_bits(value: float) -> int:
     """The sign of a zero counts; every NaN is the same one."""
-    if math.isnan(value):
-        return _NAN_BITS
     try:
-        return int(struct.unpack("<I", struct.pack("<f", value))[0])
-    except OverflowError as e:
-        raise ArgumentValueError(f"{value} is not a constant of type f32", fix="use a value in the range of f32") from e
+        return _NAN_BITS if math.isnan(value) else int(struct.unpack("<I", struct.pack("<f", value))[0])
+    except (OverflowError, struct.error) as e:
+        fix = "use a value in the range of f32"
+        raise ArgumentValueError(f"{shown(value)} is not a constant of type f32", fix=fix) from e
 
 
 def _fnv(values: Mapping[str, SpecValue]) -> int:
