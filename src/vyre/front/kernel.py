@@ -123,9 +123,10 @@ class Kernel:
         A number that is given here is compiled in, and is no input of the program any more.
         """
         try:
-            numbers = {name: consts.pop(name) for name in list(consts) if self._is_number(name)}
+            numbers = [name for name in consts if name not in self._consts and self._is_number(name)]
+            found = {name: consts.pop(name) for name in numbers}
             program = self._specialized(consts)
-            return self._with_numbers(program, numbers) if numbers else program
+            return self._with_numbers(program, found) if found else program
         except MISTAKES as e:
             end_at_the_caller(e)
             raise

@@ -48,6 +48,7 @@ def said(folder, how, seed, backends):
     return json.loads(done.stdout)
 
 
+@pytest.mark.check
 @pytest.mark.row("T11", "T12")
 def test_processes_with_noisy_and_with_coarse_clocks_choose_the_same_and_share_their_code(tmp_path):
     from vyre.driver.selection.registry import registered_backends_by_precedence
