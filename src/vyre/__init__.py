@@ -46,7 +46,7 @@ _WHERE: dict[str, str] = {
     ),
     **dict.fromkeys(["BufferDecl", "Program"], "foundation.ir.program"),
     **dict.fromkeys(["Issue", "validate"], "foundation.check.validate"),
-    "compile": "front.compile",
+    **dict.fromkeys(["compile", "prewarm"], "front.compile"),
     "select": "front.select",  # this one also answers for whole programs
     **dict.fromkeys(["Kernel", "kernel"], "front.kernel"),
     **dict.fromkeys(["KernelSequence", "sequence"], "front.sequence.function"),

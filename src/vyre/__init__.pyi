@@ -65,6 +65,7 @@ from .foundation.ir.program import BufferDecl as BufferDecl
 from .foundation.ir.program import Program as Program
 from .foundation.meaning.numerics import NUMERICS_VERSION as NUMERICS_VERSION
 from .front.compile import compile as compile
+from .front.compile import prewarm as prewarm
 from .front.config import config as config
 from .front.device.array import DeviceBuffer as DeviceBuffer
 from .front.device.array import empty as empty

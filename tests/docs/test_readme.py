@@ -109,6 +109,7 @@ PAGES = [
     ("docs/how-to/keep-data-on-a-device.md", 5, "ndarray 2097152"),
     ("docs/how-to/configure.md", 3, "VYRE_MINE_CORES"),
     ("docs/how-to/run-from-the-shell.md", 0, ""),
+    ("docs/how-to/what-is-remembered.md", 1, ""),
     ("docs/how-to/debug-a-divergence.md", 5, "differ"),
 ]
 """Page, how many Python blocks it has at least, and something that they print."""

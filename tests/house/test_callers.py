@@ -19,8 +19,6 @@ OTHERS = {
 }
 """Folder -> who calls what is in it."""
 LATER = {
-    "vsa_specialization_key": "tuner",
-    "versioned_specialization_artifact_key": "tuner",
     "decision_counters": "observability export",
 }
 """Name -> the area of the coverage table that its caller comes with."""

@@ -81,6 +81,7 @@ _MODULES = {
     "backend": "contract",
     "cache_eviction": "pipeline.retention",
     "cache_eviction_heat": "pipeline.retention",
+    "cache_invalidation": "pipeline.toolchain",
     "checked": "plan.bounds",
     "device": "contract.profile",
     "split": "pipeline.sequence",

@@ -8,9 +8,11 @@ next call, where it can be.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from itertools import count
+from typing import TYPE_CHECKING, Any
 
-from ..errors import ArgumentTypeError, UnsupportedFeature
+from ..errors import ArgumentTypeError, UnsupportedFeature, VyreError
 from ..foundation.forking import in_child
 from ..foundation.ir.program import Program
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from ..driver.contract.pipeline import CompiledPipeline
     from ..driver.contract.values import DispatchConfig
     from ..driver.guard.backend import GuardedBackend
+    from ..driver.guard.compile import PipelinePrewarmReport
     from ..driver.selection.registry import Selection
 
 _lock = threading.Lock()
@@ -50,6 +53,57 @@ def compile(
     if isinstance(backend, str | None):
         backend = backend_for(backend, program)
     return compile_program(backend, program, config)
+
+
+def prewarm(
+    programs: Iterable[Program],
+    *,
+    backend: str | VyreBackend | None = None,
+    config: DispatchConfig | None = None,
+    threads: int | None = None,
+    progress: Callable[[int, int], object] | None = None,
+) -> list[PipelinePrewarmReport]:
+    """Compile programs before they are needed, several at once; a report of each says where its code was found.
+
+    Calls of their kernels in this process, and with the disk cache those of later ones, compile nothing. `backend` is
+    as in `compile`; `progress(done, total)` is called as each program ends. If some cannot be compiled, all others are,
+    and then the first error is raised.
+    """
+    from ..driver.guard.prewarm import prewarm_all
+
+    if isinstance(programs, Program) or not isinstance(programs, Iterable):
+        raise ArgumentTypeError(
+            f"prewarm() got a {type(programs).__name__}, not programs", fix="pass [kernel.program, ...]"
+        )
+    if not isinstance(threads, int | None):
+        raise ArgumentTypeError(f"threads is a {type(threads).__name__}", fix="pass a number of threads: threads=4")
+    if progress is not None and not callable(progress):
+        raise ArgumentTypeError(
+            f"progress is a {type(progress).__name__}", fix="pass a function of two numbers: progress(done, total)"
+        )
+    found = list(programs)
+    for program in found:
+        if not isinstance(program, Program):
+            raise ArgumentTypeError(
+                f"prewarm() got a {type(program).__name__} among the programs", fix="pass [kernel.program, ...]"
+            )
+    wanted, errors, ended = [], [], count(1)
+
+    def step(_: object = None) -> None:
+        if progress is not None:
+            progress(next(ended), len(found))
+
+    for program in found:
+        try:
+            wanted.append((backend_for(backend, program) if isinstance(backend, str | None) else backend, program))
+        except VyreError as e:
+            errors.append(e)
+            step()
+    warmed = prewarm_all(wanted, config, threads=threads, done=step)
+    for error in (*errors, *(one.error for one in warmed)):
+        if error is not None:
+            raise error
+    return [one.report for one in warmed if one.report is not None]
 
 
 def backend_for(name: str | None, program: Program) -> GuardedBackend:

@@ -119,9 +119,15 @@ class Kernel:
         return self.specialize()
 
     def specialize(self, **consts: Any) -> Program:
-        """The program for these values of the compile-time parameters."""
+        """The program for these values of compile-time parameters, and of parameters that are numbers.
+
+        A number that is given here is compiled in, and is no input of the program any more.
+        """
         try:
-            return self._specialized(consts)
+            numbers = [name for name in consts if name not in self._consts and self._is_number(name)]
+            found = {name: consts.pop(name) for name in numbers}
+            program = self._specialized(consts)
+            return self._with_numbers(program, found) if found else program
         except MISTAKES as e:
             end_at_the_caller(e)
             raise
@@ -133,9 +139,10 @@ class Kernel:
         known = {p.name: p for p in self.params if p.role == "const"}
         for name in consts:
             if name not in known:
+                numbers = [p.name for p in self.params if p.role == "scalar"]
                 raise ArgumentTypeError(
                     f"{self.__name__} has no compile-time parameter {name}",
-                    fix=f"use one of: {', '.join(known) or 'none'}",
+                    fix=f"use one of: {', '.join((*known, *numbers)) or 'none'}",
                 )
         for name, param in known.items():
             values[name] = consts.get(name, param.default)
@@ -158,6 +165,21 @@ class Kernel:
                 self._programs.pop(oldest, None)
             self._programs[key] = program
         return program
+
+    def _is_number(self, name: str) -> bool:
+        return name in self._params and self._params[name].role == "scalar"
+
+    def _with_numbers(self, program: Program, numbers: Mapping[str, Any]) -> Program:
+        """The program with constants in place of these parameters."""
+        from ..driver.plan.specialize import SpecMap, SpecValue, specialized
+        from .arrays import number_bytes
+
+        found = {}
+        for name, given in numbers.items():
+            element = self._params[name].element
+            assert element is not None
+            found[name] = SpecValue.of_bytes(number_bytes(name, given, element), element)  # rounded as in a call
+        return specialized(program, SpecMap(found))
 
     def on(self, backend: str) -> Kernel:
         """The same kernel on this backend ("id" or "id:device"), or an error; never on another one."""

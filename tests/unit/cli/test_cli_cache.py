@@ -3,11 +3,13 @@
 import json
 import os
 import zipfile
+from dataclasses import replace
 
 import pytest
 
 import vyre
 from vyre.cli.commands import cache
+from vyre.cli.commands.cache_warm import Warmed
 from vyre.driver.contract.values import DEFAULT_CONFIG
 from vyre.driver.guard import compile as compiling
 from vyre.driver.pipeline import archive, toolchain
@@ -15,9 +17,11 @@ from vyre.driver.pipeline import database as databases
 from vyre.driver.pipeline import key as keys
 from vyre.driver.pipeline.archive import read_archive, write_archive
 from vyre.driver.pipeline.store import DiskPipelineCache
+from vyre.driver.selection import registry
 from vyre.errors import ArgumentValueError
 
-from ...support.cli_tool import command, document, files, inside, refused  # noqa: F401
+from ...support.cli_tool import SAXPY, command, document, files, inside, refused  # noqa: F401
+from ...support.device_backends import registration_or_skip
 
 RUN = ("run", "saxpy.py", "-i", "alpha=2", "-i", "x=arange:10", "-i", "y=arange:10", "--backend", "cpu")
 
@@ -26,6 +30,7 @@ RUN = ("run", "saxpy.py", "-i", "alpha=2", "-i", "x=arange:10", "-i", "y=arange:
 def place(tmp_path, monkeypatch):
     monkeypatch.setenv("VYRE_CACHE", "on")
     monkeypatch.setenv("VYRE_CACHE_DIR", str(tmp_path / "cache"))
+    registry.refresh()  # so that nothing is in memory
     return tmp_path / "cache" / "pipelines"
 
 
@@ -76,10 +81,11 @@ def test_a_stored_kernel_is_found_and_one_that_is_not_there_differs_in_one_field
     assert len(stored.entries()) == 1  # nothing was compiled
 
 
+EDITED = {**toolchain.sources(), "lower": "0123456789abcdef"}
 FIELDS = {
     "version": (keys, "CURRENT_PIPELINE_CACHE_KEY_VERSION", 99),
     "numerics_version": (keys, "NUMERICS_VERSION", 99),
-    "toolchain": (toolchain, "sources", lambda: "0123456789abcdef"),
+    "source.lower": (toolchain, "sources", lambda: EDITED),
 }
 
 
@@ -90,25 +96,142 @@ def test_another_version_or_source_is_named(capsys, stored, monkeypatch, field):
     assert (found["reason"], [c["field"] for c in found["changes"]]) == ("device_or_runtime_changed", [field])
 
 
-def test_another_driver_is_named(capsys, stored, monkeypatch):
-    guard = vyre.acquire("cpu")
-    extras = {**guard.capability.extras, "compiler": "99.0, llvmlite 9"}
-    from dataclasses import replace
+FACTS = {
+    "device": ("cpu", {"processor": "another"}, ["device.extras.processor"]),
+    "driver version": ("opencl", {"driver": "99.0"}, ["device.extras.driver"]),
+    "toolchain": ("cpu", {"compiler": "99.0, llvmlite 9"}, ["toolchain"]),
+    "toolchain of a driver": ("opencl", {"compiler": "OpenCL C 9"}, ["toolchain"]),
+}
 
-    from vyre.backends.cpu.backend import CpuBackend
 
-    init = CpuBackend.__init__
+@pytest.mark.parametrize("what", FACTS)
+def test_another_device_driver_or_compiler_is_named(capsys, tmp_path, monkeypatch, what):
+    backend, facts, fields = FACTS[what]
+    registration_or_skip(backend)
+    assert document(capsys, Warmed, "cache", "warm", "saxpy.py", "-b", backend)["kernels"][0]["on_disk"]
+    guard = vyre.acquire(backend)
+    opened, changed = type(guard.inner), {**guard.capability.extras, **facts}
+    init = opened.__init__
 
-    def changed(self, *args, **options):
+    def changes(self, *args, **options):
         init(self, *args, **options)
-        self.capability = replace(self.capability, extras=extras)
+        self.capability = replace(self.capability, extras=changed)
 
-    monkeypatch.setattr(CpuBackend, "__init__", changed)
-    vyre.driver.selection.registry.refresh()  # so that the front opens it anew
+    guard.shutdown()
+    monkeypatch.setattr(opened, "__init__", changes)
+    registry.refresh()  # so that the front opens it anew
+    try:
+        found = document(capsys, cache.Why, "cache", "why", "saxpy.py", "-b", backend, code=1)
+    finally:
+        registry.refresh()
+    assert (found["reason"], [c["field"] for c in found["changes"]]) == ("device_or_runtime_changed", fields)
+    assert next(iter(facts.values())) in found["changes"][0]["now"]
+
+
+def test_another_constant_is_named(capsys, place):
+    assert inside("cache", "warm", "saxpy.py", "-b", "cpu", "--const", "alpha=2") == 0
+    capsys.readouterr()
+    assert document(capsys, cache.Why, "cache", "why", "saxpy.py", "-b", "cpu", "--const", "alpha=2")["on_disk"]
+    found = document(capsys, cache.Why, "cache", "why", "saxpy.py", "-b", "cpu", "--const", "alpha=2.5", code=1)
+    assert (found["reason"], found["nearest"]) == ("program_changed", "saxpy")
+    assert found["changes"] == [{"field": "specs.alpha", "was": "2.0 (f32)", "now": "2.5 (f32)"}]
     found = document(capsys, cache.Why, "cache", "why", "saxpy.py", "-b", "cpu", code=1)
-    assert [c["field"] for c in found["changes"]] == ["device.extras.compiler"]
-    assert found["changes"][0]["now"] == '"99.0, llvmlite 9"'
-    vyre.driver.selection.registry.refresh()
+    assert found["changes"] == [{"field": "specs.alpha", "was": "2.0 (f32)", "now": "None"}]
+
+
+WAVES = """
+import vyre
+from vyre import In, Out, f32, gid
+
+
+@vyre.kernel(workgroup=64)
+def waves(x: In[f32], out: Out[f32]) -> None:
+    if gid.x < len(out):
+        out[gid.x] = vyre.sin(x[gid.x]) + vyre.exp(x[gid.x])
+
+
+@vyre.kernel(workgroup=64)
+def growth(x: In[f32], out: Out[f32]) -> None:
+    if gid.x < len(out):
+        out[gid.x] = vyre.exp(x[gid.x])
+"""
+
+
+def test_another_definition_of_a_function_is_named_and_takes_the_kernels_that_use_it(
+    capsys, place, tmp_path, monkeypatch
+):
+    (tmp_path / "waves.py").write_text(WAVES)
+    assert inside("cache", "warm", "waves.py", "-b", "cpu") == 0
+    capsys.readouterr()
+    before = toolchain.version_of
+    monkeypatch.setattr(toolchain, "version_of", lambda name: "0" * 16 if name == "sin" else before(name))
+    found = document(capsys, cache.Why, "cache", "why", "waves.py:waves", "-b", "cpu", code=1)
+    assert found["reason"] == "device_or_runtime_changed"
+    assert found["changes"] == [{"field": "function.sin", "was": before("sin"), "now": "0" * 16}]
+    assert document(capsys, cache.Why, "cache", "why", "waves.py:growth", "-b", "cpu")["on_disk"]
+    assert document(capsys, cache.Stats, "cache", "stats")["impacted"] == 1
+    gone = document(capsys, cache.Removed, "cache", "prune", "--stale")
+    assert (gone["removed"], [e["kernel"] for e in listed(capsys)]) == (1, ["growth"])
+    assert document(capsys, cache.Removed, "cache", "prune", "--stale")["removed"] == 0
+    assert "--stale takes no number of bytes" in refused(capsys, "cache", "prune", "--stale", "--bytes", "1")
+
+
+def listed(capsys):
+    return document(capsys, cache.Listing, "cache", "ls")["entries"]
+
+
+# ---- ahead of time --------------------------------------------------------------------------------------------------
+
+
+def test_the_kernels_of_a_file_are_compiled_ahead_and_a_process_of_its_own_loads_them(capsys, tmp_path, place):
+    (tmp_path / "waves.py").write_text(WAVES)
+    found = document(capsys, Warmed, "cache", "warm", "waves.py", "-b", "cpu")
+    assert [(r["kernel"], r["backend"], r["tier"], r["on_disk"], r["problem"]) for r in found["kernels"]] == [
+        ("waves", "cpu", "compiled", True, None),
+        ("growth", "cpu", "compiled", True, None),
+    ]
+    words = ("run", "waves.py:waves", "-i", "x=arange:10", "--backend", "cpu")
+    done = command(*words, cwd=tmp_path, VYRE_CACHE_DIR=str(place.parent), VYRE_CACHE="on")
+    assert done.returncode == 0, done.stderr
+    assert DiskPipelineCache(place, readonly=True).summary().counts["saved"] == 2
+    registry.refresh()
+    again = document(capsys, Warmed, "cache", "warm", "waves.py", "-b", "cpu", "--threads", "1")
+    assert [r["tier"] for r in again["kernels"]] == ["disk", "disk"]
+    assert inside("cache", "warm", "waves.py:growth", "-b", "cpu") == 0
+    said = capsys.readouterr().out
+    assert "growth  cpu      memory" in said
+    assert "waves " not in said
+
+
+def test_a_kernel_that_cannot_be_compiled_ahead_is_told_and_the_others_are(capsys, tmp_path, place):
+    more = SAXPY + (
+        "\n\n@vyre.kernel(workgroup=64)\ndef scaled(x: In[f32], out: Out[f32], *, k: vyre.const):\n"
+        "    if gid.x < len(out):\n        out[gid.x] = x[gid.x] * f32(k)\n"
+    )
+    (tmp_path / "two.py").write_text(more)
+    found = document(capsys, Warmed, "cache", "warm", "two.py", "-b", "cpu", code=1)["kernels"]
+    assert [(r["kernel"], r["on_disk"]) for r in found] == [("saxpy", True), ("scaled", False)]
+    assert "scaled needs a value for its compile-time parameter k" in found[1]["problem"]
+    assert "Fix: pass --const k=..." in found[1]["problem"]
+    assert inside("cache", "warm", "two.py", "-b", "cpu") == 1
+    assert "scaled: scaled needs a value" in capsys.readouterr().out
+    found = document(capsys, Warmed, "cache", "warm", "two.py", "-b", "cpu", "--const", "k=2")["kernels"]
+    assert [r["on_disk"] for r in found] == [True, True]
+    said = refused(capsys, "cache", "warm", "two.py", "--const", "q=2")
+    assert "no kernel of two.py has a parameter q. Fix: drop --const q" in said
+    found = document(capsys, Warmed, "cache", "warm", "saxpy.py", "-b", "reference", code=1)["kernels"]
+    assert [(r["backend"], r["on_disk"]) for r in found] == [("reference", False)]  # it compiles nothing
+    (tmp_path / "none.py").write_text("")
+    assert "has no kernel" in refused(capsys, "cache", "warm", "none.py")
+    assert "compile nothing" in refused(capsys, "cache", "warm", "saxpy.py", "--threads", "0")
+
+
+@pytest.mark.parametrize("use", ["off", "readonly"])
+def test_nothing_is_compiled_ahead_where_nothing_is_kept(capsys, monkeypatch, use):
+    monkeypatch.setenv("VYRE_CACHE", use)
+    assert f"VYRE_CACHE={use} keeps nothing. Fix: run it with VYRE_CACHE=on" in refused(
+        capsys, "cache", "warm", "saxpy.py"
+    )
 
 
 def test_an_edited_kernel_is_another_program(capsys, stored, tmp_path):
@@ -265,6 +388,21 @@ def test_parts_that_are_too_long_are_not_read(stored, tmp_path, monkeypatch):
     monkeypatch.setattr(archive, "MAX_INDEX_BYTES", 10)
     with pytest.raises(ArgumentValueError, match="is not an export of vyre"):
         list(read_archive(tmp_path / "x.zip"))
+
+
+def test_code_with_another_definition_of_a_function_cannot_be_used_and_says_which(capsys, tmp_path, place, monkeypatch):
+    (tmp_path / "waves.py").write_text(WAVES)
+    assert inside("cache", "warm", "waves.py", "-b", "cpu") == 0
+    capsys.readouterr()
+    assert document(capsys, cache.Exported, "cache", "export", "x.zip")["entries"] == 2
+    assert document(capsys, cache.Imported, "cache", "import", "x.zip")["devices"][0]["entries"] == 2
+    before = toolchain.version_of
+    monkeypatch.setattr(toolchain, "version_of", lambda name: "0" * 16 if name == "sin" else before(name))
+    rows = document(capsys, cache.Imported, "cache", "import", "x.zip")["devices"]
+    assert [(r["entries"], r["usable"], [c["field"] for c in r["why"]]) for r in rows] == [
+        (1, False, ["function.sin"]),
+        (1, True, []),
+    ]
 
 
 def test_a_file_that_cannot_be_written_is_refused(stored, tmp_path, capsys):

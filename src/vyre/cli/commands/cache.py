@@ -13,7 +13,7 @@ import typer
 from ...errors import ArgumentValueError, VyreError
 from ..app import Json, app, group
 from ..inputs.calls import Backend, File, Timeout
-from ..inputs.programs import Loaded, load
+from ..inputs.programs import Loaded, load, load_all, pairs
 from ..output import others_on_stderr, print_json, print_table, progress
 from .ir import Consts, program_of
 
@@ -31,6 +31,7 @@ class Stats(TypedDict):
     folder: str
     use: str  # on, off or readonly
     entries: int
+    impacted: int  # of them, those that this version of vyre cannot find: a part that made their code has changed
     bytes: int  # of code
     max_bytes: int
     file_bytes: int
@@ -122,6 +123,7 @@ def stats(as_json: Json = False) -> None:
         ("folder", document["folder"]),
         ("use", document["use"]),
         ("programs", str(document["entries"])),
+        ("of other versions", str(document["impacted"])),
         ("code", f"{document['bytes']} bytes, {share:.1f} % of {document['max_bytes']}"),
         ("file", f"{document['file_bytes']} bytes"),
         *((f"of {backend}", str(n)) for backend, n in document["backends"].items()),
@@ -174,6 +176,36 @@ def why(
 
 
 @cache.command()
+def warm(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE[:KERNEL]", help="Python with @vyre.kernel in it; without a name, all of it.")
+    ],
+    consts: Consts = None,
+    backend: Backend = None,
+    timeout: Timeout = None,
+    threads: Annotated[int | None, typer.Option("--threads", metavar="N", help="How many compile at once.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Compile the kernels of a file, several at once, so that no later process has to.
+
+    With --timeout, the code that calls with a timeout need. Exit code 1: some kernel is not on disk afterwards.
+    """
+    from ...driver.settings.knobs import CACHE
+    from .cache_warm import show_warmed, warm_all
+
+    if CACHE.value() != "on":
+        raise ArgumentValueError(f"VYRE_CACHE={CACHE.value()} keeps nothing", fix="run it with VYRE_CACHE=on")
+    loaded = load_all(file)
+    with others_on_stderr():
+        document = warm_all(loaded, pairs("--const", consts or ()), backend, timeout, threads)
+    if as_json:
+        print_json(document)
+    else:
+        show_warmed(document)
+    raise typer.Exit(0 if all(row["on_disk"] for row in document["kernels"]) else 1)
+
+
+@cache.command()
 def verify(as_json: Json = False) -> None:
     """Look at every entry, and throw out those that are not what was written. Exit code 1: there were some."""
     found, damaged = here(), []
@@ -195,12 +227,18 @@ def prune(
     max_bytes: Annotated[
         int | None, typer.Option("--bytes", metavar="N", help="How many bytes of code may stay; else `cache_bytes`.")
     ] = None,
+    stale: Annotated[
+        bool, typer.Option("--stale", help="Only what vyre made before a part that takes part in making it changed.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Throw out what was used least and longest ago, and give its space back to the disk."""
     from ...driver.settings.knobs import CACHE_BYTES
 
-    gone = here().prune(CACHE_BYTES.value() if max_bytes is None else max_bytes) if exists() else []
+    if stale and max_bytes is not None:
+        raise ArgumentValueError("--stale takes no number of bytes", fix="run `vyre cache prune` once with each")
+    limit = CACHE_BYTES.value() if max_bytes is None else max_bytes
+    gone = [] if not exists() else here().invalidate_impacted() if stale else here().prune(limit)
     document = Removed(removed=len(gone), bytes=sum(entry.nbytes for entry in gone))
     print_json(document) if as_json else print(f"{document['removed']} entries are gone, {document['bytes']} bytes")
 
@@ -280,6 +318,7 @@ def collect_stats() -> Stats:
         folder=str(store.folder),
         use=CACHE.value(),
         entries=0 if found is None else found.entries,
+        impacted=0 if found is None else len(store.impacted()),
         bytes=0 if found is None else found.nbytes,
         max_bytes=CACHE_BYTES.value(),
         file_bytes=0 if found is None else found.file_bytes,
@@ -345,7 +384,7 @@ def explain_key(program: Program, loaded: Loaded, backend: str | None, timeout: 
 
 
 RUNTIME = ("version", "numerics_version", "backend_id", "toolchain", "device")
-"""Fields of a key that say where its code can be used."""
+"""Fields of a key that say where its code can be used, besides those of the parts that made it."""
 
 
 def take_in(path: Path) -> Imported:
@@ -366,16 +405,24 @@ def take_in(path: Path) -> Imported:
 
 
 def runtime_of(record: KeyRecord) -> KeyRecord:
-    return type(record)({name: record.fields.get(name) for name in RUNTIME}, record.device)
+    """What says where the code of a key can be used; of the functions in it, only those that are others here."""
+    from ...driver.pipeline.toolchain import FUNCTION, SOURCE, digest_of_part
+
+    parts = {name: digest for name, digest in record.fields.items() if name.startswith((SOURCE, FUNCTION))}
+    made_by = {n: d for n, d in parts.items() if n.startswith(SOURCE) or digest_of_part(n) != d}
+    return type(record)({name: record.fields.get(name) for name in RUNTIME} | made_by, record.device)
 
 
 def foreign_row(record: KeyRecord, entries: int) -> ForeignRow:
     """Whether code of this device and toolchain can be used here: by the device that differs least."""
+    from ...driver.pipeline.toolchain import FUNCTION, digest_of_part
+
     backend, problem = str(record.fields["backend_id"]), None
+    functions = {name: digest_of_part(name) for name in record.fields if name.startswith(FUNCTION)}
     best: list[Change] | None = None
     try:
         for there in _devices_here(backend):
-            changes = there.changes(record)
+            changes = type(there)({**there.fields, **functions}, there.device).changes(record)
             if best is None or len(changes) < len(best):
                 best = changes
     except VyreError as e:

@@ -69,7 +69,13 @@ class Document(TypedDict):
 
 Consts = Annotated[
     list[str] | None,
-    typer.Option("--const", "--input", "-i", metavar="NAME=NUMBER", help="Value of a compile-time parameter."),
+    typer.Option(
+        "--const",
+        "--input",
+        "-i",
+        metavar="NAME=NUMBER",
+        help="Value of a compile-time parameter, or of a number to compile in.",
+    ),
 ]
 
 

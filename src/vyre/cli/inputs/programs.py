@@ -70,6 +70,17 @@ def load(spec: str) -> Loaded:
     return Loaded(Kernel.of_program(program, path.stem), str(path), form)
 
 
+def load_all(spec: str) -> list[Loaded]:
+    """Every kernel of a file; the one that `FILE:kernel` names."""
+    path, name = _split(spec) if spec else (Path(), None)
+    if name is not None or path.suffix != ".py":
+        return [load(spec)]
+    kernels = {id(kernel): kernel for kernel in _kernels(path).values()}
+    if not kernels:
+        return [load(spec)]  # which says so
+    return [Loaded(kernel, str(path), "python") for kernel in kernels.values()]
+
+
 def _split(spec: str) -> tuple[Path, str | None]:
     if _readable(spec):
         return Path(spec), None

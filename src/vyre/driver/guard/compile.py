@@ -25,9 +25,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PipelinePrewarmReport:
+    """`tier` says where the code was found: in `memory`, on `disk`, or nowhere, so that it was `compiled`."""
+
     pipeline_id: str
     cache_hit: bool
     manifest: PipelineReproManifest
+    tier: str = "compiled"
 
 
 def compile(
@@ -55,7 +58,7 @@ def compile_with_telemetry(
 def prewarm(backend: VyreBackend, program: Program, config: DispatchConfig | None = None) -> PipelinePrewarmReport:
     """Compile without dispatching, so that the first dispatch need not wait."""
     build = compile_with_telemetry(backend, program, config)
-    return PipelinePrewarmReport(build.pipeline.id, build.cache_hit, build.manifest)
+    return PipelinePrewarmReport(build.pipeline.id, build.cache_hit, build.manifest, build.tier)
 
 
 def cache_key(backend: VyreBackend, program: Program, config: DispatchConfig | None = None) -> PipelineCacheKey:

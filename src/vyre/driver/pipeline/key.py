@@ -17,16 +17,14 @@ from ...foundation.formats.blake3 import blake3
 from ...foundation.meaning.numerics import NUMERICS_VERSION
 from ..contract.capability import FACTS
 from ..contract.values import DEFAULT_CONFIG, OPTIONS, U32_MAX, DispatchConfig
-from .toolchain import toolchain_of
+from ..plan.specialize import NO_SPECS, SpecMap, artifact_key_of, origin_of
+from .toolchain import FUNCTION, SOURCE, lineage_of, toolchain_of
 
 if TYPE_CHECKING:
     from ...foundation.ir.program import Program
     from ..contract.backend import VyreBackend
-    from ..plan.specialize import SpecMap
 
-CURRENT_PIPELINE_CACHE_KEY_VERSION = 3
-NO_SPECS = 0
-"""Hash of a program without specialization constants."""
+CURRENT_PIPELINE_CACHE_KEY_VERSION = 4
 
 
 def hex_encode(data: bytes) -> str:
@@ -178,8 +176,8 @@ class PipelineDeviceFingerprint:
         facts: dict[str, Any] = {f"profile.{f.name}": getattr(profile, f.name) for f in fields(profile)}
         for f in fields(capability):
             value = getattr(capability, f.name)
-            if f.name in ("exactness", "extras"):
-                facts |= {f"{f.name}.{name}": each for name, each in value.items()}
+            if f.name in ("exactness", "extras"):  # the compiler is a field of the key
+                facts |= {f"{f.name}.{name}": each for name, each in value.items() if name != "compiler"}
             else:
                 facts[f.name] = value
         facts["opened_on"] = backend.device
@@ -241,9 +239,20 @@ class KeyRecord:
         return digest_of("vyre.pipeline.key", *(part for pair in self.fields.items() for part in pair))
 
     def differs(self, other: KeyRecord) -> tuple[str, ...]:
-        """Names of the fields in which two keys differ."""
+        """Names of the fields in which two keys differ.
+
+        A field that has parts is told by them; a function that only one of them uses follows from the program.
+        """
         mine, theirs = self.fields, other.fields
-        return tuple(name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name))
+        names = {**mine, **theirs}
+        whole = {name.partition(".")[0] for name in names if "." in name}
+        return tuple(
+            name
+            for name in names
+            if mine.get(name) != theirs.get(name)
+            and name not in whole
+            and not (name.startswith(FUNCTION) and (name in mine) != (name in theirs))
+        )
 
     def changes(self, since: KeyRecord) -> list[Change]:
         """The fields that differ from an earlier record; where the device is another, which of its facts."""
@@ -260,16 +269,20 @@ class KeyRecord:
 
     @property
     def identity(self) -> PipelineCacheIdentity:
-        known, own = self.fields, PipelineCacheKey.own_fields()
-        policy = ":".join(f"{name}={_text(value)}" for name, value in known.items() if name not in own)
+        known = self.fields
+        policy = ":".join(f"{name}={_text(value)}" for name, value in known.items() if name in _OPTIONS)
+        made_by = (f"{name}={known[name]}" for name in sorted(known) if name.startswith((SOURCE, FUNCTION)))
+        constants = [f"{name}={known[name]}" for name in sorted(known) if name.startswith(_SPECS)]
         return PipelineCacheIdentity.from_parts(
-            digest_of("vyre.pipeline.program", known.get("program"), known.get("specs")),
+            digest_of("vyre.pipeline.program", known.get("program"), *(constants or [str(known.get("specs"))])),
             digest_of("vyre.pipeline.policy", policy),
-            digest_of("vyre.pipeline.runtime", *(known.get(name) for name in _RUNTIME)),
+            digest_of("vyre.pipeline.runtime", *(known.get(name) for name in _RUNTIME), *made_by),
         )
 
 
 _RUNTIME = ("version", "numerics_version", "backend_id", "toolchain", "device", "feature_flags")
+_SPECS = "specs."
+_OPTIONS = frozenset(code.name or name for name, code in CODE.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,8 +296,12 @@ class PipelineCacheKey:
     device: PipelineDeviceFingerprint
     feature_flags: PipelineFeatureFlags
     program: str
-    specs: int
+    specs: str
     options: LoweringOptions
+    constants: SpecMap = NO_SPECS
+    """Numbers that are compiled into the program; `specs` names it with them."""
+    lineage: tuple[tuple[str, str], ...] = ()
+    """Parts of this package that make the code, each with the digest of its source or definition."""
     name: str = field(default="", compare=False)
 
     @classmethod
@@ -295,35 +312,40 @@ class PipelineCacheKey:
         config: DispatchConfig,
         *,
         device: PipelineDeviceFingerprint | None = None,
-        specs: SpecMap | None = None,
     ) -> PipelineCacheKey:
-        """`device` spares asking the backend again; `specs` are constants that are compiled in."""
+        """`device` spares asking the backend again."""
         options = LoweringOptions.of(config, backend, program)
+        origin, constants = origin_of(program)
+        device = PipelineDeviceFingerprint.of(backend) if device is None else device
+        version = CURRENT_PIPELINE_CACHE_KEY_VERSION
         return cls(
-            version=CURRENT_PIPELINE_CACHE_KEY_VERSION,
+            version=version,
             numerics_version=NUMERICS_VERSION,
             backend_id=backend.id,
             toolchain=toolchain_of(backend),
-            device=PipelineDeviceFingerprint.of(backend) if device is None else device,
+            device=device,
             feature_flags=PipelineFeatureFlags.of(backend, options),
-            program=program.fingerprint,
-            specs=specs.cache_hash() if specs else NO_SPECS,
+            program=origin.fingerprint,
+            specs=artifact_key_of(origin, constants, version, hex_encode(device.digest())) if constants else "",
             options=options,
+            constants=constants,
+            lineage=lineage_of(backend, program),
             name=program.name,
         )
 
     @classmethod
     def own_fields(cls) -> tuple[str, ...]:
-        """Fields of the key itself; the others of its record are those of the config that change code."""
-        return tuple(f.name for f in fields(cls) if f.name not in ("options", "name"))
+        """Fields of the key itself; the others of its record are of the config, the constants and the lineage."""
+        return tuple(f.name for f in fields(cls) if f.name not in ("options", "constants", "lineage", "name"))
 
     @property
     def record(self) -> KeyRecord:
-        """The options spread out: what is hashed, stored and compared."""
+        """The options, constants and lineage spread out: what is hashed, stored and compared."""
         flat = {name: getattr(self, name) for name in self.own_fields()}
         flat["device"] = hex_encode(self.device.digest())
         flat["feature_flags"] = int(self.feature_flags)
-        return KeyRecord(flat | self.options.facts(), self.device.facts, self.name)
+        flat |= self.options.facts() | {f"{_SPECS}{name}": str(value) for name, value in self.constants.items()}
+        return KeyRecord(flat | dict(self.lineage), self.device.facts, self.name)
 
     def facts(self) -> dict[str, Any]:
         """Field -> plain value."""

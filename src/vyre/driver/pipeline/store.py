@@ -17,12 +17,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...errors import ArgumentValueError
+from ...foundation.meaning.numerics import NUMERICS_VERSION
 from ..settings.folders import cache_dir
 from ..settings.knobs import CACHE, CACHE_BYTES
 from .database import SCHEMA, CacheProblem, Database, tell
-from .key import KeyRecord, PipelineCacheKey, PipelineCacheMissEvidence, PipelineCacheMissReason, digest_of
+from .key import (
+    CURRENT_PIPELINE_CACHE_KEY_VERSION,
+    KeyRecord,
+    PipelineCacheKey,
+    PipelineCacheMissEvidence,
+    PipelineCacheMissReason,
+    digest_of,
+)
 from .lease import LEASE_S, Owner, this_thread
 from .retention import DISK_HALF_LIFE_S, CacheEntryStats, over_budget
+from .toolchain import impacted_entries
 
 if TYPE_CHECKING:
     import sqlite3
@@ -191,12 +200,25 @@ class DiskPipelineCache:
             [e.stats for e in rows.values()], max_bytes=max_bytes, now_s=now, half_life_s=DISK_HALF_LIFE_S
         )
         gone = [rows[key] for key in coldest if isinstance(key, bytes)]
-        with database.writing() as connection:
-            for entry in gone:
-                _delete(connection, entry.key, entry.record, "evicted", now)
-            connection.execute("DELETE FROM leases WHERE expires <= ?", (now,))
-            _count(connection, evicted=len(gone))
-        self._shrink(database)
+        self._drop(database, gone, now)
+        return gone
+
+    def impacted(self) -> list[StoredPipeline]:
+        """The entries that no process of this installation finds: a part that made their code has changed since, or the
+        meaning of keys or numbers."""
+        rows = self._rows()
+        stale = impacted_entries(entry.record.fields for entry in rows)
+        now = {"version": CURRENT_PIPELINE_CACHE_KEY_VERSION, "numerics_version": NUMERICS_VERSION}
+        return [
+            entry
+            for entry, is_stale in zip(rows, stale, strict=True)
+            if is_stale or any(entry.record.fields.get(name) != number for name, number in now.items())
+        ]
+
+    def invalidate_impacted(self) -> list[StoredPipeline]:
+        """Throw out the entries that are `impacted`, and give their space back; what went."""
+        gone = self.impacted()
+        self._drop(self.database(), gone, time.time())
         return gone
 
     def clear(self) -> int:
@@ -344,6 +366,14 @@ class DiskPipelineCache:
     def _rows(self) -> list[StoredPipeline]:
         with self.database().borrowed() as connection:
             return list(_entries(connection))
+
+    def _drop(self, database: Database, gone: list[StoredPipeline], now: float) -> None:
+        with database.writing() as connection:
+            for entry in gone:
+                _delete(connection, entry.key, entry.record, "evicted", now)
+            connection.execute("DELETE FROM leases WHERE expires <= ?", (now,))
+            _count(connection, evicted=len(gone))
+        self._shrink(database)
 
     def _shrink(self, database: Database) -> None:
         with database.borrowed() as connection:

@@ -23,7 +23,6 @@ from vyre.driver.guard.compile import compile_with_telemetry
 from vyre.driver.pipeline import database as databases
 from vyre.driver.pipeline import lease as leases
 from vyre.driver.pipeline import store as stores
-from vyre.driver.pipeline import toolchain
 from vyre.driver.pipeline.compiler import key_of
 from vyre.driver.pipeline.key import (
     LoweringOptions,
@@ -33,7 +32,6 @@ from vyre.driver.pipeline.key import (
 )
 from vyre.driver.pipeline.lease import Owner, this_thread
 from vyre.driver.pipeline.store import DiskPipelineCache
-from vyre.driver.pipeline.toolchain import digest_of_sources
 from vyre.errors import KernelCompileFailed
 
 from ....support import cached_kernels
@@ -926,64 +924,23 @@ def test_a_driver_a_processor_and_a_compiler_are_part_of_the_key():
 def test_what_made_the_code_is_part_of_the_fingerprint(backend):
     registration_or_skip(backend)
     guard = vyre.acquire(backend)
-    facts = key_of(guard, cached_kernels.program(0), vyre.DispatchConfig()).device.facts
+    key = key_of(guard, cached_kernels.program(0), vyre.DispatchConfig())
+    facts = key.device.facts
     wanted = {
-        "cpu": ("extras.processor", "extras.features", "extras.triple", "extras.compiler", "exactness.flushed_by"),
-        "opencl": ("extras.platform", "extras.driver", "extras.compiler", "exactness.mode"),
+        "cpu": ("extras.processor", "extras.features", "extras.triple", "exactness.flushed_by"),
+        "opencl": ("extras.platform", "extras.driver", "exactness.mode"),
         "wgpu": ("extras.driver", "extras.wgpu", "extras.immediate_bytes", "exactness.soft_flush", "exactness.fences"),
-        "cuda": ("extras.arch", "extras.driver", "extras.compiler", "exactness.mode"),
+        "cuda": ("extras.arch", "extras.driver", "exactness.mode"),
     }[backend]
     assert [name for name in wanted if name not in facts] == []
+    compiler = guard.capability.extras.get("compiler")
+    assert (compiler is None) == (backend == "wgpu")  # whose compiler comes with the driver
+    assert key.toolchain == (f"{compiler}; {backend}" if compiler else backend)
     if backend == "cpu":
         from importlib.metadata import version
 
-        assert version("llvmlite") in facts["extras.compiler"]
+        assert version("llvmlite") in key.toolchain
     guard.shutdown()
-
-
-def test_the_source_of_the_layers_that_make_code_is_part_of_the_toolchain(tmp_path, on_disk, monkeypatch):
-    root, kept = tmp_path / "package", on_disk.parent / "sources"
-    files = {"lower/a.py": "1", "backends/x/b.py": "2", "runtime/c.py": "3", "driver/d.py": "", "foundation/e.py": ""}
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    first = digest_of_sources(root)
-    assert digest_of_sources(root) == first
-    assert len(list(kept.iterdir())) == 1
-    os.utime(root / "lower/a.py", (1, 1))
-    assert digest_of_sources(root) == first  # the bytes are what they were
-    assert len(list(kept.iterdir())) == 2
-    (root / "backends/x/b.py").write_text("3")
-    second = digest_of_sources(root)
-    (root / "lower/a.py").rename(root / "lower/z.py")
-    third = digest_of_sources(root)
-    assert len({first, second, third}) == 3
-    for damage in (b"", b"\xff" * 16, b"x" * 15):
-        for file in kept.iterdir():
-            file.write_bytes(damage)
-        assert digest_of_sources(root) == third
-    for file in kept.iterdir():
-        file.write_bytes(b"0123456789abcdef")
-    assert digest_of_sources(root) == "0123456789abcdef"
-    monkeypatch.setenv("VYRE_CACHE", "off")
-    assert digest_of_sources(root) == third
-    monkeypatch.setenv("VYRE_CACHE", "readonly")
-    if os.name == "posix":
-        kept.chmod(0o777)  # others may have written it
-        assert digest_of_sources(root) == third
-    monkeypatch.setenv("VYRE_CACHE_DIR", str(tmp_path / "nowhere"))
-    assert digest_of_sources(root) == third
-    assert not (tmp_path / "nowhere").exists()
-
-
-def test_digests_of_few_states_are_kept(tmp_path, on_disk, monkeypatch):
-    monkeypatch.setattr(toolchain, "MOST_STATES", 3)
-    for layer in toolchain.LAYERS:
-        (tmp_path / "package" / layer).mkdir(parents=True)
-    for n in range(5):
-        (tmp_path / "package" / "lower" / "a.py").write_text("x" * n)
-        digest_of_sources(tmp_path / "package")
-    assert len(list((on_disk.parent / "sources").iterdir())) == 3
 
 
 # ---- room -----------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vyre import f32, f64, u32
+from vyre.backends.reference.backend import ReferenceBackend
 from vyre.driver.contract import BackendCapability, VyreBackend
 from vyre.driver.contract.values import DEFAULT_CONFIG, DispatchConfig
 from vyre.driver.pipeline import (
@@ -25,14 +26,21 @@ from vyre.driver.pipeline import (
     hex_encode,
     hex_short,
     pipelines_of,
+    toolchain,
 )
 from vyre.driver.pipeline.key import digest_of
-from vyre.driver.pipeline.toolchain import sources
-from vyre.driver.plan.specialize import SpecMap
+from vyre.driver.pipeline.toolchain import impacted_entries, sources, version_of
+from vyre.driver.plan.specialize import (
+    SpecCacheKey,
+    SpecMap,
+    specialized,
+    versioned_specialization_artifact_key,
+)
 from vyre.errors import ArgumentValueError
-from vyre.foundation.ir.nodes import Lit, Store, UnOp, lit
-from vyre.foundation.ir.ops import UnaryOp
-from vyre.foundation.ir.program import Program, output, read, workgroup
+from vyre.foundation.ir.nodes import BinOp, Lit, Load, Store, UnOp, lit
+from vyre.foundation.ir.ops import BinaryOp, UnaryOp
+from vyre.foundation.ir.program import Program, output, read, uniform, workgroup
+from vyre.foundation.meaning.mathlib import definition
 
 FLAGS = list(PipelineFeatureFlags)
 
@@ -248,10 +256,55 @@ def test_backend_version_features_and_exactness_each_change_the_key(backend, dif
     assert key(backend=backend).digest() != key().digest()
 
 
-def test_the_toolchain_names_this_package_and_the_backend_with_their_versions():
-    import vyre
+def test_the_toolchain_names_the_compiler_and_a_backend_from_elsewhere_with_its_version():
+    assert key().toolchain == "device 1"
+    assert key(backend=Device(extras={"compiler": "cc 9"})).toolchain == "cc 9; device 1"
+    assert key(backend=Device(extras={"compiler": "cc 9"})).differs(key()) == ("toolchain",)
+    assert key(backend=ReferenceBackend()).toolchain == "reference"
 
-    assert key().toolchain == f"vyre {vyre.__version__} ({sources()}); device 1"
+
+def test_a_key_names_the_parts_that_make_its_code_and_the_functions_that_a_program_uses():
+    foreign, own = key(), key(exponential(), backend=ReferenceBackend())
+    common = [f"source.{part}" for part in toolchain.PARTS]
+    assert [name for name, _ in foreign.lineage] == common
+    assert [name for name, _ in own.lineage] == [*common, "source.backends/reference", "function.exp"]
+    assert dict(own.lineage)["source.backends/reference"] == sources()["backends/reference"]
+    assert len(set(sources().values())) == len(sources())
+    assert set(sources()) >= {
+        *toolchain.PARTS,
+        *(f"backends/{id}" for id in ("reference", "cpu", "cuda", "opencl", "wgpu")),
+    }
+
+
+def test_of_functions_that_follow_from_another_program_a_difference_says_nothing():
+    sine = Program([output("out", 0, f32, 1)], (1, 1, 1), [Store("out", Lit(u32, 0), UnOp(UnaryOp.SIN, lit(1.0, f32)))])
+    assert key(exponential()).differs(key(sine)) == ("program",)
+
+
+def test_a_backend_derived_from_one_of_this_package_has_its_source_in_the_key():
+    class Derived(ReferenceBackend, contract=1):
+        id, version = "derived", "7"
+
+    found = key(backend=Derived())
+    assert found.toolchain == "derived 7"
+    assert "source.backends/reference" in dict(found.lineage)
+
+
+def test_the_version_of_a_function_is_that_of_its_steps():
+    found = {name: version_of(name) for name in ("exp", "log", "pow")}
+    assert len(set(found.values())) == 3
+    assert found["exp"] == definition(UnaryOp.EXP).fingerprint[:16]
+    with pytest.raises(KeyError):
+        version_of("no such function")
+
+
+def test_entries_are_impacted_by_the_parts_that_made_them_alone():
+    own = dict(key(exponential(), backend=ReferenceBackend()).lineage)
+    changed = {**own, "function.exp": "0" * 16}
+    other = {**own, "source.backends/reference": "0" * 16}
+    unknown = {**own, "function.nothing": "0" * 16}
+    foreign = {"program": "x", "device": "y"}
+    assert impacted_entries([own, changed, other, unknown, foreign]) == [False, True, True, True, False]
 
 
 @pytest.mark.row("A-HS-7")
@@ -311,10 +364,35 @@ def test_a_key_carries_the_current_version_and_another_version_is_another_key():
     assert newer.differs(key()) == ("version",)
 
 
-def test_specialization_constants_change_the_key():
-    assert key(specs=SpecMap({"unroll": 4})).differs(key()) == ("specs",)
-    assert key(specs=SpecMap({"unroll": 4})) != key(specs=SpecMap({"unroll": 8}))
-    assert key(specs=SpecMap()) == key()
+def test_constants_in_place_of_numbers_change_the_key_and_each_is_named():
+    body = [Store("out", Lit(u32, 0), BinOp(BinaryOp.ADD, Load("a", Lit(u32, 0)), Load("b", Lit(u32, 0))))]
+    general = Program([output("out", 0, u32, 1), uniform("a", 1, u32, 1), uniform("b", 2, u32, 1)], (1, 1, 1), body)
+
+    def of(**numbers):
+        return key(specialized(general, SpecMap(numbers)))
+
+    assert of(a=4).program == general.fingerprint != specialized(general, SpecMap({"a": 4})).fingerprint
+    assert of(a=4).differs(of(a=5)) == ("specs.a",)
+    assert of(a=4).differs(of(b=4)) == ("specs.a", "specs.b")
+    elsewhere = key(specialized(general, SpecMap({"a": 4})), backend=Device(api="Signals"))
+    assert elsewhere.specs != of(a=4).specs
+    assert elsewhere.differs(of(a=4)) == ("device",)
+    told = PipelineCacheMissEvidence.from_keys([elsewhere], of(a=4))
+    assert told.reason is PipelineCacheMissReason.DEVICE_OR_RUNTIME_CHANGED
+    assert of(a=4).differs(of()) == ("specs.a",)
+    assert of(a=4) == of(a=4)
+    assert len({of(a=4).digest(), of(a=5).digest(), of(b=4).digest(), of().digest()}) == 4
+    twice = key(specialized(specialized(general, SpecMap({"a": 4})), SpecMap({"b": 5})))
+    assert twice == of(a=4, b=5)
+    assert of().specs == ""
+    assert of(a=4).specs == versioned_specialization_artifact_key(
+        CURRENT_PIPELINE_CACHE_KEY_VERSION,
+        str(SpecCacheKey.of(general, SpecMap({"a": 4}))),
+        hex_encode(of().device.digest()),
+    )
+    assert str(of(a=4).identity) != str(of(a=5).identity)
+    evidence = PipelineCacheMissEvidence.from_keys([of(a=4)], of(a=5))
+    assert (evidence.reason, evidence.differing) == ("program_changed", ("specs.a",))
 
 
 @pytest.mark.row("A-HS-6")

@@ -86,6 +86,8 @@ def test_a_value_knows_its_kind_number_and_hash(value, dtype, kind, number, hash
         (-(1 << 31) - 1, None, ArgumentValueError, "is not a constant of type i32"),
         (1.5, u32, ArgumentValueError, "1.5 is not a constant of type u32"),
         (2, bool_, ArgumentValueError, "2 is not a constant of type bool"),
+        (10**400, f32, ArgumentValueError, "is not a constant of type f32.*Fix: use a value in the range"),
+        (2**128, f32, ArgumentValueError, "is not a constant of type f32"),
         (1e39, None, ArgumentValueError, r"1e\+39 is not a constant of type f32.*Fix: use a value in the range"),
         (1.0, f64, ArgumentTypeError, "there are no f64 constants.*Fix: use u32, i32, f32 or bool"),
         (1, f16, ArgumentTypeError, "no f16 constants"),

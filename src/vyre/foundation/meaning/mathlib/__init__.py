@@ -7,6 +7,6 @@ the correctly rounded value (`docs/numerics.md`).
 
 from __future__ import annotations
 
-from .expand import Function, expand, functions, is_function, steps
+from .expand import Function, definition, expand, functions, is_function, steps
 
-__all__ = ["Function", "expand", "functions", "is_function", "steps"]
+__all__ = ["Function", "definition", "expand", "functions", "is_function", "steps"]

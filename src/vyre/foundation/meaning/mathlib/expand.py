@@ -66,10 +66,15 @@ def functions() -> dict[Op, Function]:
 @cache
 def steps(op: UnaryOp | BinaryOp) -> int:
     """Statements and expressions of a definition."""
+    return definition(op).stats.steps
+
+
+def definition(op: Op) -> Program:
+    """The steps of one operator alone; its operands are locals."""
     b = Builder()
     b.let("z", _FUNCTIONS[op](b, *(Var(name, dtype=t) for name, t in zip("xy", _operand_types(op), strict=False))))
     block, _ = b.mark()
-    return Program([], (1, 1, 1), block).stats.steps
+    return Program([], (1, 1, 1), block)
 
 
 def _operand_types(op: Op) -> tuple[DataType, ...]:
