@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ...foundation.lazy import later
 from ..kernel_ir import Kernel
-from .bounds_checks import cover
-from .cse import cse
-from .dce import dce
-from .endless import endless
-from .flush import flush
-from .fold import fold
-from .licm import licm
-from .privatize_atomics import private
 
 RUN: dict[str, Callable[[Kernel], None]] = {
-    "fold": fold,
-    "licm": licm,
-    "cse": cse,
-    "dce": dce,
-    "endless": endless,
-    "cover": cover,
-    "flush": flush,
-    "private": private,
+    name: later(__name__, f".{module}:{name}")
+    for name, module in (
+        ("fold", "fold"),
+        ("licm", "licm"),
+        ("cse", "cse"),
+        ("dce", "dce"),
+        ("endless", "endless"),
+        ("cover", "bounds_checks"),
+        ("flush", "flush"),
+        ("private", "privatize_atomics"),
+    )
 }
