@@ -1,4 +1,5 @@
-"""The file in which compiled programs outlive processes: opened, trusted or refused, and left alone across a fork.
+"""The file in which compiled programs and probes outlive processes: opened, trusted or refused, and left alone across
+a fork.
 
 Locks of the file belong to the process and are lost when it closes any other handle to it, so nothing but sqlite ever
 opens the file. A connection serves one thread at a time. Before a fork all of them are closed: a child would inherit
@@ -26,13 +27,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 FILE = "pipelines.sqlite"
-SCHEMA = 1
+SCHEMA = 2
 TABLES = {
     "entries": "key BLOB PRIMARY KEY, record TEXT, name TEXT, backend TEXT, program TEXT, device TEXT, toolchain TEXT, "
     "nbytes INTEGER, created REAL, uses INTEGER, last_use REAL, seal BLOB, payload BLOB",
     "devices": "digest TEXT PRIMARY KEY, facts TEXT",
     "leases": "key BLOB PRIMARY KEY, machine TEXT, pid INTEGER, started TEXT, thread INTEGER, expires REAL",
     "gone": "key BLOB PRIMARY KEY, record TEXT, name TEXT, backend TEXT, why TEXT, at REAL",
+    "probes": "name TEXT PRIMARY KEY, entry TEXT, seal BLOB",
     "counts": "name TEXT PRIMARY KEY, n INTEGER",
 }
 """`payload` comes last: a query of the other columns does not read it. `gone` lists removed rows and why."""
@@ -53,7 +55,7 @@ _CLEAR = "run `vyre cache clear`, which begins a new one"
 
 
 class CacheProblem(VyreError):
-    """Why compiled programs are not kept. A problem that is `lasting` stays until a person does something."""
+    """Why nothing is kept on disk. A problem that is `lasting` stays until a person does something."""
 
     def __init__(self, message: str, *, fix: str, lasting: bool = True, **context: Any) -> None:
         super().__init__(message, fix=fix, **context)
@@ -356,4 +358,4 @@ def tell(problem: CacheProblem) -> None:
         _told.add(text)
         import logging
 
-        logging.getLogger("vyre.cache").warning("compiled programs are not kept on disk: %s", problem)
+        logging.getLogger("vyre.cache").warning("nothing is kept on disk: %s", problem)

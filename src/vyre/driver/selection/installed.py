@@ -62,7 +62,8 @@ class Package:
         text = self._read("entry_points.txt")
         if not text or group not in text:
             return []
-        found, section = [], ""
+        found: list[tuple[str, Callable[[], Any]]] = []
+        section = ""
         for line in map(str.strip, text.splitlines()):
             if line.startswith("[") and line.endswith("]"):
                 section = line[1:-1]
@@ -81,7 +82,7 @@ def packages() -> Iterator[Package]:
 
         yield from (Package(partial(_text, package)) for package in metadata.distributions())
         return
-    for place in dict.fromkeys(place for place in sys.path if isinstance(place, str)):
+    for place in dict.fromkeys(sys.path):
         try:
             with os.scandir(place or ".") as entries:
                 infos = [entry.path for entry in entries if entry.name.lower().endswith(_INFO)]
@@ -102,7 +103,7 @@ def _spelled(name: str) -> str:
 
 def _only_folders() -> bool:
     """Whether each package lies in a folder of the path: no archive is on it, and no finder brings others."""
-    if any(os.path.isfile(place) for place in sys.path if isinstance(place, str)):
+    if not all(isinstance(place, str) and not os.path.isfile(place) for place in sys.path):  # type: ignore[redundant-expr]
         return False
     ours = ("_frozen_importlib_external", "_frozen_importlib", "importlib")
     return all(
