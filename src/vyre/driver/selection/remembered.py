@@ -135,12 +135,8 @@ def _opened(name: object, text: object, seal: object) -> _Entry | None:
     """The entry of a row, if it is what was written."""
     if not (isinstance(name, str) and isinstance(text, str) and len(text) <= MAX_BYTES and seal == seal_of(name, text)):
         return None
-    match json.loads(text):
-        case {
-            "key": str() as key,
-            "written": float() as at,
-            "for_s": (None | float()) as for_s,
-            "record": dict() as it,
-        }:
-            return _Entry(key, at, s, it)
+    entry = json.loads(text)
+    match entry:
+        case {"key": str(), "written": float(), "for_s": None | float(), "record": dict()}:
+            return _Entry(entry["key"], entry["written"], entry["for_s"], entry["record"])
     return None
