@@ -96,7 +96,7 @@ class Database:
             if connection is None:
                 connection = self._busy[use] = self._opened()
             yield connection
-        except sqlite3.Error as e:
+        except (sqlite3.Error, UnicodeDecodeError) as e:  # what sqlite says of a damaged file may be no text
             raise self._translated(e) from e
         finally:
             with suppress(sqlite3.Error):
@@ -223,9 +223,10 @@ class Database:
                 known=SCHEMA,
             )
 
-    def _translated(self, error: sqlite3.Error) -> VyreError:
+    def _translated(self, error: sqlite3.Error | UnicodeDecodeError) -> VyreError:
         name = getattr(error, "sqlite_errorname", "") or ""
-        if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or "no such" in str(error):
+        said_so = name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or "no such" in str(error)
+        if said_so or isinstance(error, UnicodeDecodeError):
             return CacheProblem(f"{self.path} is damaged ({error})", fix=_CLEAR)
         if name == "SQLITE_FULL":
             fix = "free some space; until then every process compiles anew what is not kept yet"

@@ -9,13 +9,17 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from functools import cached_property, partial, reduce
 from typing import TYPE_CHECKING, Any
+
+from ...errors import ArgumentValueError
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution
 
+_MOST = 1 << 20
+"""Characters of a file of metadata that are read."""
 _INFO = (".dist-info", ".egg-info")
 _OBJECT = re.compile(r"\s*([\w.]+)\s*(?::\s*([\w.]+)\s*)?(?:\[.*\]\s*)?")
 
@@ -33,10 +37,10 @@ class Package:
         found = (line.partition(":") for line in lines if not line[:1].isspace())
         return {name.strip().lower(): value.strip() for name, colon, value in found if colon}
 
-    def may_be(self, name: str) -> bool:
-        """By the name of its folder, which costs nothing to look at."""
+    def may_be(self, names: Container[str]) -> bool:
+        """Whether it is one of these, by the name of its folder, which costs nothing to look at."""
         stem = os.path.basename(self._folder).removesuffix(".egg-info").partition("-")[0]
-        return not stem or _spelled(stem) == name
+        return not stem or _spelled(stem) in names
 
     @property
     def name(self) -> str | None:
@@ -70,7 +74,7 @@ class Package:
             elif section == group and line and not line.startswith("#"):
                 name, equals, place = line.partition("=")
                 if not equals:
-                    raise ValueError(f"{line!r} names no object")
+                    raise _wrong(line)
                 found.append((name.strip(), partial(_loaded, place.strip())))
         return found
 
@@ -91,10 +95,14 @@ def packages() -> Iterator[Package]:
         yield from (Package(partial(_file, info), info) for info in infos)
 
 
-def version_of(name: str) -> str | None:
-    """The version of a package; None where it is not installed."""
-    wanted = _spelled(name)
-    return next((p.version for p in packages() if p.may_be(wanted) and p.name == wanted), None)
+def versions_of(names: Iterable[str]) -> dict[str, str | None]:
+    """The version of each package, of the first on the path; None where it is not installed."""
+    wanted = {_spelled(name): name for name in names}
+    found: dict[str, str | None] = dict.fromkeys(wanted.values())
+    for package in packages():
+        if package.may_be(wanted) and (name := wanted.get(package.name or "")) is not None and found[name] is None:
+            found[name] = package.version
+    return found
 
 
 def _spelled(name: str) -> str:
@@ -116,7 +124,7 @@ def _only_folders() -> bool:
 def _file(folder: str, name: str) -> str | None:
     try:
         with open(os.path.join(folder, name), encoding="utf-8") as file:
-            return file.read()
+            return file.read(_MOST)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError):
         return None
 
@@ -130,6 +138,10 @@ def _loaded(place: str) -> Any:
     from importlib import import_module
 
     if (match := _OBJECT.fullmatch(place)) is None:
-        raise ValueError(f"{place!r} is no module with a name in it")
+        raise _wrong(place)
     module, names = match.groups()
     return reduce(getattr, names.split(".") if names else (), import_module(module))
+
+
+def _wrong(text: str) -> ArgumentValueError:
+    return ArgumentValueError(f"{text!r} names no object", fix="write it as module:name")

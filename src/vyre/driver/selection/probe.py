@@ -53,9 +53,9 @@ def state_key(*, packages: Iterable[str] = (), files: Iterable[str] = (), enviro
     set otherwise. Elsewhere than on Linux devices come and go without a file, and the text changes every day."""
     from glob import glob
 
-    from .installed import version_of
+    from .installed import versions_of
 
-    found: dict[str, object] = {package: version_of(package) for package in packages}
+    found: dict[str, object] = {**versions_of(packages)}
     for pattern in files:
         for path in sorted(glob(os.path.expanduser(pattern))):
             try:
