@@ -258,7 +258,8 @@ class DiskPipelineCache:
         self.counts["errors"] += 1
         if problem.lasting:
             self._refused[database] = problem
-        tell(problem)
+        if self.is_on:  # else it is about probes, which cost little
+            tell(problem)
         return otherwise
 
     def _load(self, database: Database, record: KeyRecord) -> bytes | None:
