@@ -79,9 +79,11 @@ def environ(folder, **more):
 
 def child(folder, backend, count=1, first=0, **options):
     """What a process of its own says of so many programs."""
-    more = options.pop("more", {})
+    more, timeout = options.pop("more", {}), options.pop("timeout", 120)
     words = [sys.executable, str(SCRIPT), backend, str(count), str(first)]
-    done = subprocess.run(words, env=environ(folder, **more), capture_output=True, text=True, timeout=120, **options)
+    done = subprocess.run(
+        words, env=environ(folder, **more), capture_output=True, text=True, timeout=timeout, **options
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout) | {"said": done.stderr}
 
