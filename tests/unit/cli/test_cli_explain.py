@@ -5,6 +5,7 @@ import json
 import pytest
 
 import vyre
+from vyre.cli.commands import cold
 from vyre.cli.commands.codes import ADVICE, error_classes, is_code, meanings
 from vyre.cli.commands.cold import PARTS
 from vyre.cli.commands.explain import Codes, Cold, Plan
@@ -222,8 +223,17 @@ def test_what_a_fresh_process_cannot_do_is_said(files, capsys, monkeypatch):
     said = refused(capsys, "explain", "fails.py", "-i", "x=zeros:10", "-b", "cpu", "--cold", code=1)
     assert "the fresh process failed: " in said
     assert "only at home" in said
-    assert "Fix: see what `vyre run` says of it" in said
+    monkeypatch.setattr(cold, "_CHILD", "raise SystemExit('it crashed')")
+    said = refused(capsys, "explain", "saxpy.py", *GIVEN, "--cold", code=1)
+    assert "the fresh process failed: it crashed. Fix: see what `vyre run` says of it" in said
     assert "--cold is for a run and 1009 is not a file" in refused(capsys, "explain", "1009", "--cold")
+
+
+def test_what_a_file_prints_and_the_names_of_its_neighbours_change_nothing(files, capsys):
+    (files / "json.py").write_text("raise RuntimeError('not this one')\n")
+    (files / "loud.py").write_text("print('{}')\n" + (files / "saxpy.py").read_text())
+    found = document(capsys, Cold, "explain", "loud.py", *GIVEN, "-b", "cpu", "--cold")
+    assert [run["tier"] for run in found["runs"]] == ["compiled", "disk"]
 
 
 FAILS = """

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 PARTS = {
     "start": "Python starts",
@@ -27,7 +27,12 @@ PARTS = {
 }
 AGAIN = 3
 """Processes after the first; the one with the median time is shown."""
-_CHILD = "import time; begun = time.monotonic_ns(); from vyre.cli.commands.cold import main; main(begun)"
+_CHILD = """import sys, time
+begun = time.monotonic_ns()
+sys.path.append(sys.argv[2])
+from vyre.cli.commands.cold import main
+main(begun)"""
+"""The path's last entry is where this package lies, which need not be installed."""
 
 
 class Took(TypedDict):
@@ -78,11 +83,18 @@ def _took(clock_ns: int, processor_ns: int) -> Took:
 def main(begun: int) -> None:
     """Measure the call that the words of the process describe, and print it."""
     import json
+    import os
 
     asked = json.loads(sys.argv[1])
-    ours, sys.stdout = sys.stdout, sys.stderr  # the file may print
-    found = measure(Watch(begun, asked.pop("started_ns")), **asked)
-    print(json.dumps(found), file=ours)
+    ours = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # the file may print, and so may a driver
+    watch = Watch(begun, asked.pop("started_ns"))
+    try:
+        found: object = measure(watch, **asked)
+    except Exception as e:
+        found = {"error": str(getattr(e, "message", e)), "fix": str(getattr(e, "fix", ""))}
+    ours.write(json.dumps(found))
+    ours.close()
 
 
 def measure(watch: Watch, process: str, spec: str, request: dict[str, Any]) -> Run:
@@ -175,17 +187,17 @@ def _measured(process: str, folder: str, spec: str, request: dict[str, Any]) -> 
     import json
     import os
     import subprocess
+    from pathlib import Path
 
     from ...errors import DispatchFailed
 
     environ = {**os.environ, "VYRE_CACHE_DIR": folder, "VYRE_CACHE": "on"}
-    environ["PYTHONPATH"] = os.pathsep.join(place for place in sys.path if place)
     started = time.monotonic_ns()
     words = json.dumps({"process": process, "spec": spec, "request": request, "started_ns": started})
-    done = subprocess.run([sys.executable, "-c", _CHILD, words], env=environ, capture_output=True, text=True)
-    try:
-        found: Run = json.loads(done.stdout)
-    except ValueError as e:
-        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise DispatchFailed(f"the fresh process failed: {said[-1]}", fix="see what `vyre run` says of it") from e
-    return found
+    command = [sys.executable, "-P", "-c", _CHILD, words, str(Path(__file__).parents[3])]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True)
+    found: Any = json.loads(done.stdout or "{}")
+    if "parts" in found:
+        return cast("Run", found)
+    said = found.get("error") or (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    raise DispatchFailed(f"the fresh process failed: {said}", fix=found.get("fix") or "see what `vyre run` says of it")

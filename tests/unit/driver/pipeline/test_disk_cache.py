@@ -635,6 +635,71 @@ def test_a_full_disk_costs_time_and_no_answer(tmp_path, caplog):
         subprocess.run(["umount", "-l", disk], check=True)
 
 
+def a_file_in_its_place(cache):
+    cache.write_text("")
+    return cache / "below", "cannot be made: Not a directory"
+
+
+def no_database(cache):
+    place = cache / "pipelines"
+    place.mkdir(parents=True, mode=0o700)
+    cache.chmod(0o700)
+    (place / databases.FILE).write_bytes(b"no database" * 1000)
+    (place / databases.FILE).chmod(0o600)
+    return cache, "is damaged"
+
+
+def later_schema(cache):
+    made = DiskPipelineCache(cache / "pipelines", readonly=False)
+    made.save(key(), b"code")
+    made.database().close()
+    rows(cache / "pipelines", f"PRAGMA user_version={databases.SCHEMA + 1}")
+    return cache, "was made by a later version of vyre"
+
+
+def open_to_all(cache):
+    cache.mkdir()
+    cache.chmod(0o777)
+    return cache, "can be written by others"
+
+
+def a_link_to_itself(cache):
+    cache.symlink_to(cache.name)
+    return cache, "cannot be made"
+
+
+@POSIX
+@pytest.mark.check
+@pytest.mark.parametrize("make", [a_file_in_its_place, no_database, later_schema, open_to_all, a_link_to_itself])
+def test_a_process_that_cannot_use_the_cache_works_and_says_so_once(tmp_path, make):
+    """Also though its probes are asked for first, and its programs afterwards."""
+    place, why = make(tmp_path / "cache")
+    found = child(place, "cpu", 2, more={"PYTHONWARNINGS": "default"})
+    assert (found["tiers"], found["compiled"]) == (["compiled"] * 2, 2)
+    (said,) = found["said"].splitlines()
+    assert said.startswith("nothing is kept on disk: ")
+    assert why in said
+    assert "Fix: " in said
+    assert child(place, "cpu", 1, more={"VYRE_CACHE": "off"})["said"] == ""
+
+
+@ROOT
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_home_that_cannot_be_written_to_is_said_once(tmp_path, open_way):
+    (tmp_path / "home").mkdir(mode=0o755)
+
+    def use():
+        said = []
+        logging.getLogger("vyre.cache").addHandler(handler := logging.Handler())
+        handler.emit = lambda record: said.append(record.getMessage())
+        mine = DiskPipelineCache(tmp_path / "home" / ".cache" / "vyre" / "pipelines", readonly=False)
+        mine.save(key(), b"code")
+        return mine.load(key()), len(said), "cannot be made: Permission denied. Fix: set VYRE_CACHE_DIR" in said[0]
+
+    assert as_another_user(use) == "(None, 1, True)"
+    assert list((tmp_path / "home").iterdir()) == []
+
+
 @pytest.mark.parametrize("content", [b"this is no database " * 300, b"SQLite format 3\0" + b"\xff" * 5000])
 def test_a_file_that_is_no_database_is_left_alone(folder, caplog, content):
     folder.mkdir(parents=True, mode=0o700)
