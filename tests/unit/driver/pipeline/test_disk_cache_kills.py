@@ -26,7 +26,9 @@ import os, random, sys
 sys.path.insert(0, sys.argv[1])
 import numpy as np
 import vyre, cached_kernels
+from vyre.backends.cpu.build import emitted_text
 from vyre.driver.guard.compile import compile_with_telemetry
+emitted_text(cached_kernels.program(0))
 x = cached_kernels.X
 
 def work(source):
