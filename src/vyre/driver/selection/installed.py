@@ -110,8 +110,8 @@ def _spelled(name: str) -> str:
 
 
 def _only_folders() -> bool:
-    """Whether each package lies in a folder of the path: no archive is on it, and no finder brings others."""
-    if not all(isinstance(place, str) and not os.path.isfile(place) for place in sys.path):  # type: ignore[redundant-expr]
+    """Whether each package lies in a folder of the path: no archive or egg is on it, and no finder brings others."""
+    if not all(isinstance(p, str) and not p.endswith(".egg") and not os.path.isfile(p) for p in sys.path):  # type: ignore[redundant-expr]
         return False
     ours = ("_frozen_importlib_external", "_frozen_importlib", "importlib")
     return all(

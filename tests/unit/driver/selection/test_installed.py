@@ -126,6 +126,13 @@ def test_packages_in_an_archive_on_the_path_are_found(path, monkeypatch, tmp_pat
     assert versions_of(["packed"]) == {"packed": "4"}
 
 
+def test_packages_that_are_eggs_are_found(path, monkeypatch, tmp_path):
+    egg = tmp_path / "laid-5-py3.11.egg"
+    info(egg, "EGG-INFO", {"PKG-INFO": "Name: laid\nVersion: 5\n", "entry_points.txt": "[group]\ne = os:path\n"})
+    monkeypatch.setattr(sys, "path", [str(egg)])
+    assert versions_of(["laid"]) == {"laid": "5"}
+
+
 def test_a_file_of_metadata_that_cannot_be_read_is_as_good_as_none(path):
     (path / "odd-1.dist-info" / "METADATA").mkdir(parents=True)
     (path / "file-1.dist-info").write_text("")
