@@ -28,6 +28,8 @@ from record import record
 SIZES = (1000, 1_000_000)
 RESAMPLES = 2000
 SLOWEST_S = 600
+CLEAR, CLEAR_ROUNDS = 5, 3
+"""A contender that always took so many times our longest is left out after so many rounds."""
 HEAD = "import sys\nimport numpy as np\n"
 ARRAYS = "n = int(sys.argv[1])\nx = np.linspace(0, 1, n, dtype=np.float32)\ny = np.ones(n, np.float32)\n"
 TAIL = """
@@ -132,6 +134,11 @@ def once(script: Path, size: int, env: dict[str, str]) -> tuple[float, float]:
     return (there - start) / 1e6, busy / 1e6
 
 
+def is_clear(theirs: list[tuple[float, float]], ours: list[tuple[float, float]]) -> bool:
+    """Whether a contender is so much slower that a few rounds are enough."""
+    return len(theirs) >= CLEAR_ROUNDS and min(theirs) > (CLEAR * max(ours)[0], 0)
+
+
 def ratio(theirs: list[float], ours: list[float]) -> list[float]:
     """The ratio of medians, and the bounds of its 95 % interval."""
     draw = random.Random(8)
@@ -170,7 +177,8 @@ def main() -> int:
         for round_ in range(options.rounds):
             turns = [(size, contender) for size in SIZES for contender in scripts]
             for size, contender in order.sample(turns, len(turns)):
-                times[size][contender].append(once(scripts[contender], size, env))
+                if not is_clear(times[size][contender], times[size]["vyre"]):
+                    times[size][contender].append(once(scripts[contender], size, env))
             print(f"round {round_ + 1} of {options.rounds}", file=sys.stderr)
     rows: dict[str, dict[str, dict[str, object]]] = {}
     met = True
@@ -179,6 +187,7 @@ def main() -> int:
         for contender, taken in by_contender.items():
             clock, busy = (list(column) for column in zip(*taken, strict=True))
             row = rows.setdefault(str(size), {})[contender] = {
+                "rounds": len(taken),
                 "median_ms": round(statistics.median(clock), 1),
                 "least_ms": round(min(clock), 1),
                 "processor_ms": round(statistics.median(busy), 1),
