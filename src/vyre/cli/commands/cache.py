@@ -149,7 +149,7 @@ def stats(as_json: Json = False) -> None:
 def ls(backend: Backend = None, as_json: Json = False) -> None:
     """List what is stored, the hottest program first, then what was learned of devices."""
     found = stored(backend)
-    probes = [row for row in probe_rows() if backend is None or row["name"].partition("-")[0] == backend]
+    probes = [row for row in probe_rows() if backend is None or f"{row['name']}-".startswith(f"{backend}-")]
     document = Listing(entries=[entry_row(entry) for entry in found], probes=probes)
     if as_json:
         print_json(document)

@@ -196,7 +196,10 @@ def _measured(process: str, folder: str, spec: str, request: dict[str, Any]) -> 
     words = json.dumps({"process": process, "spec": spec, "request": request, "started_ns": started})
     command = [sys.executable, "-P", "-c", _CHILD, words, str(Path(__file__).parents[3])]
     done = subprocess.run(command, env=environ, capture_output=True, text=True)
-    found: Any = json.loads(done.stdout or "{}")
+    try:
+        found: Any = json.loads(done.stdout)
+    except ValueError:  # it ended before, or while it wrote
+        found = {}
     if "parts" in found:
         return cast("Run", found)
     said = found.get("error") or (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
