@@ -126,6 +126,33 @@ def test_the_second_process_compiles_nothing_and_gives_the_same_bytes(backend, t
     assert (first["disk"]["saved"], second["disk"]["hits"]) == (3, 3)
 
 
+UNUSED = (
+    "vyre.lower.from_program",
+    "vyre.lower.passes.fold",
+    "vyre.foundation.meaning.mathlib",
+    "vyre.backends.cpu.emit",
+)
+LOADED = f"""
+import sys
+sys.path.insert(0, sys.argv[1])
+import cached_kernels
+out = cached_kernels.curve(cached_kernels.X)
+print([name for name in {(*UNUSED, "importlib.metadata", "email", "wgpu", "pyopencl")} if name in sys.modules])
+"""
+
+
+def test_a_second_process_loads_no_part_of_the_compiler_and_no_parser_of_mails(tmp_path):
+    words = [sys.executable, "-c", LOADED, str(SCRIPT.parent)]
+    said = []
+    for backend in ("cpu", "cpu"):
+        env = environ(tmp_path, VYRE_BACKEND=backend)
+        done = subprocess.run(words, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        said.append(done.stdout.strip())
+    assert all(name in said[0] for name in UNUSED)
+    assert said[1] == "[]"
+
+
 def test_without_the_cache_the_second_process_compiles_and_nothing_is_kept(tmp_path):
     for _ in range(2):
         assert child(tmp_path / "cache", "cpu", more={"VYRE_CACHE": "off"})["tiers"] == ["compiled"]
