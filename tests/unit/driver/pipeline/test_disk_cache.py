@@ -129,7 +129,7 @@ def test_the_second_process_compiles_nothing_and_gives_the_same_bytes(backend, t
 UNUSED = (
     "vyre.lower.from_program",
     "vyre.lower.passes.fold",
-    "vyre.foundation.meaning.mathlib",
+    "vyre.lower.canonical_float",
     "vyre.backends.cpu.emit",
 )
 LOADED = f"""
