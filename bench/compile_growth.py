@@ -169,9 +169,10 @@ def measure(name: str, n: int) -> dict[str, float]:
     from vyre.foundation.check.validate import validate
     from vyre.foundation.ir.report import Capabilities
     from vyre.foundation.meaning import mathlib
-    from vyre.lower import RUN, mark_uniform
     from vyre.lower.from_program import build
     from vyre.lower.options import PASSES
+    from vyre.lower.passes import RUN
+    from vyre.lower.uniformity import mark_uniform
 
     host = this_host()
     compile_object("define void @f() {\n  ret void\n}\n")

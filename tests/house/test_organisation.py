@@ -233,7 +233,7 @@ def test_a_command_may_end_with_an_exit_code():
 # ---- reads ----------------------------------------------------------------------------------------------------------
 
 READS = {
-    ("driver/selection/registry.py", "read_text"): "metadata of an installed package, through the standard library"
+    ("driver/selection/installed.py", "read_text"): "metadata of an installed package, through the standard library"
 }
 """(module, call) -> why nothing from outside decides how much it reads."""
 

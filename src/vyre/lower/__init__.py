@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Set
+from typing import TYPE_CHECKING
 
-from ..foundation.ir.program import Program
-from ..foundation.meaning import mathlib
-from .from_program import build
-from .kernel_ir import Kernel
+from ..foundation.lazy import lazily
 from .options import DEFAULT_OPTIONS, PASSES, LowerOptions
-from .passes import RUN
-from .uniformity import mark_uniform
+
+if TYPE_CHECKING:
+    from ..foundation.ir.program import Program
+    from .kernel_ir import Kernel as Kernel
 
 __all__ = ["PASSES", "Kernel", "LowerOptions", "improve", "lower"]
+__getattr__ = lazily(__name__, {".kernel_ir": "Kernel"})
 
 
 def lower(program: Program, options: LowerOptions = DEFAULT_OPTIONS) -> Kernel:
     """The kernel of a program that was admitted. Grid-wide barriers were split off before, or the emitter has some."""
+    from ..foundation.meaning import mathlib  # 10 ms that a process pays which compiles
+    from .from_program import build
+
     kept = frozenset(op for op in mathlib.functions() if op.text in options.native)
     expanded = mathlib.expand(program, kept)
     kernel = build(expanded, soft_flush=options.soft_flush, native=options.native, grid_sync=options.grid_sync)
@@ -27,6 +31,9 @@ def lower(program: Program, options: LowerOptions = DEFAULT_OPTIONS) -> Kernel:
 
 def improve(kernel: Kernel, off: Set[str] = frozenset()) -> None:
     """Make every improvement that is not `off`, in place, and then say what is uniform."""
+    from .passes import RUN
+    from .uniformity import mark_uniform
+
     for name in PASSES:
         if name not in off:
             RUN[name](kernel)

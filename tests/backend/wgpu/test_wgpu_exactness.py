@@ -1,6 +1,5 @@
 """What is learned of a wgpu device, from fakes that compute wrongly and from a real one, and how it is remembered."""
 
-import json
 import os
 import struct
 from dataclasses import replace
@@ -14,6 +13,7 @@ from vyre.driver.selection.remembered import recall, remember
 from vyre.errors import BackendUnavailable, DispatchFailed
 from vyre.runtime.float_probe import GROUPS, LANES, probe_inputs, probe_program
 
+from ...support import probes
 from ...support.device_backends import open_or_skip
 
 
@@ -210,14 +210,13 @@ def test_a_process_that_can_keep_no_file_asks_once(module, asked, monkeypatch):
 
 def test_what_was_remembered_wrongly_is_asked_again(module, asked, tmp_path):
     module.record_of(adapter())
-    (file,) = (tmp_path / "probes").iterdir()
-    entry = json.loads(file.read_bytes())
+    name, entry = probes.only(tmp_path)
     for wrong in ({}, {"traits": {"unknown": 1}}, {"traits": {}, "unknown": 1}, {"traits": None}):
-        remember(entry["name"], entry["key"], wrong)
+        remember(name, entry["key"], wrong)
         before = len(asked)
         module.record_of(adapter())
         assert len(asked) == before + 1
-    assert recall(entry["name"], entry["key"])["why_not"] is None
+    assert recall(name, entry["key"])["why_not"] is None
 
 
 def test_a_device_that_cannot_be_used_is_said(real, module, monkeypatch):

@@ -10,6 +10,7 @@ import pytest
 import vyre
 from vyre.cli.commands import cache
 from vyre.cli.commands.cache_warm import Warmed
+from vyre.driver.contract import DeviceInfo
 from vyre.driver.contract.values import DEFAULT_CONFIG
 from vyre.driver.guard import compile as compiling
 from vyre.driver.pipeline import archive, toolchain
@@ -18,8 +19,10 @@ from vyre.driver.pipeline import key as keys
 from vyre.driver.pipeline.archive import read_archive, write_archive
 from vyre.driver.pipeline.store import DiskPipelineCache
 from vyre.driver.selection import registry
+from vyre.driver.selection.probe import Probe, recall_probe, remember_probe
 from vyre.errors import ArgumentValueError
 
+from ...support import probes
 from ...support.cli_tool import SAXPY, command, document, files, inside, refused  # noqa: F401
 from ...support.device_backends import registration_or_skip
 
@@ -45,10 +48,10 @@ def stored(tmp_path, place):
 def test_an_empty_cache_is_shown_and_nothing_is_made(capsys, place):
     found = document(capsys, cache.Stats, "cache", "stats")
     assert (found["entries"], found["use"], found["folder"]) == (0, "on", str(place))
-    assert document(capsys, cache.Listing, "cache", "ls") == {"entries": []}
-    assert document(capsys, cache.Verified, "cache", "verify") == {"entries": 0, "damaged": []}
-    for words in (("prune",), ("clear",)):
-        assert document(capsys, cache.Removed, "cache", *words) == {"removed": 0, "bytes": 0}
+    assert document(capsys, cache.Listing, "cache", "ls") == {"entries": [], "probes": []}
+    assert document(capsys, cache.Verified, "cache", "verify") == {"entries": 0, "probes": 0, "damaged": []}
+    assert document(capsys, cache.Removed, "cache", "prune") == {"removed": 0, "bytes": 0}
+    assert document(capsys, cache.Cleared, "cache", "clear") == {"removed": 0, "bytes": 0, "probes": 0}
     assert not place.exists()
     assert "nothing is stored yet" in refused(capsys, "cache", "export", "x.zip")
 
@@ -60,7 +63,7 @@ def test_what_is_stored_is_listed_and_counted(capsys, stored):
     found = document(capsys, cache.Stats, "cache", "stats")
     assert (found["entries"], found["bytes"], found["backends"]) == (1, entry["bytes"], {"cpu": 1})
     assert (found["counts"]["saved"], found["counts"]["misses"], found["compiling"]) == (1, 1, 0)
-    assert document(capsys, cache.Listing, "cache", "ls", "--backend", "opencl") == {"entries": []}
+    assert document(capsys, cache.Listing, "cache", "ls", "--backend", "opencl") == {"entries": [], "probes": []}
     assert inside("cache", "ls") == 0
     assert f"{entry['key'][:16]}  saxpy   cpu" in capsys.readouterr().out
     assert inside("cache", "stats") == 0
@@ -260,9 +263,12 @@ def test_what_was_thrown_out_is_told_from_what_never_was(capsys, stored):
 def test_a_damaged_entry_is_found_and_thrown_out(capsys, stored):
     with stored.database().writing() as connection:
         connection.execute("UPDATE entries SET payload=x'00'")
-    assert document(capsys, cache.Verified, "cache", "verify", code=1) == {"entries": 0, "damaged": ["saxpy"]}
+    found = document(capsys, cache.Verified, "cache", "verify", code=1)
+    assert (found["entries"], found["damaged"]) == (0, ["saxpy"])
     assert inside("cache", "verify") == 0
-    assert "0 entries are sound, 0 were damaged" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert said.startswith("0 entries and ")
+    assert "probes are sound, 0 were damaged" in said
     found = document(capsys, cache.Why, "cache", "why", "saxpy.py", "-b", "cpu", code=1)
     assert found["reason"] == "damaged"
 
@@ -273,8 +279,26 @@ def test_a_file_that_is_no_database_is_refused_and_cleared(capsys, stored, place
     for name in ("-wal", "-shm"):
         (place / f"{databases.FILE}{name}").unlink(missing_ok=True)
     assert "is damaged" in refused(capsys, "cache", "stats", code=1)
-    assert document(capsys, cache.Removed, "cache", "clear")["removed"] == 0
+    assert document(capsys, cache.Cleared, "cache", "clear")["removed"] == 0
     assert document(capsys, cache.Stats, "cache", "stats")["entries"] == 0
+
+
+def test_what_was_learned_of_devices_is_shown_verified_and_cleared(capsys, place):
+    remember_probe("npu", "k", Probe(None, (DeviceInfo(0, "board"),)))
+    remember_probe("npu-devices", "k", Probe("unplugged"))
+    remember_probe("soft", "k", Probe(None))
+    assert document(capsys, cache.Stats, "cache", "stats")["probes"] == 3
+    found = document(capsys, cache.Listing, "cache", "ls", "--backend", "npu")["probes"]
+    assert [(row["name"], row["until"] is None) for row in found] == [("npu", True), ("npu-devices", False)]
+    assert inside("cache", "ls") == 0
+    assert "soft" in capsys.readouterr().out
+    probes.put(place.parent, "npu", probes.rows(place.parent)["npu"], seal=b"another")
+    found = document(capsys, cache.Verified, "cache", "verify", code=1)
+    assert found == {"entries": 0, "probes": 2, "damaged": ["npu"]}
+    assert document(capsys, cache.Stats, "cache", "stats")["counts"]["quarantined"] == 1
+    assert document(capsys, cache.Cleared, "cache", "clear") == {"removed": 0, "bytes": 0, "probes": 2}
+    assert probes.rows(place.parent) == {}
+    assert recall_probe("soft", "k") is None
 
 
 def test_a_plan_says_that_a_program_will_be_loaded(stored, tmp_path, place):

@@ -5,8 +5,10 @@ import json
 import pytest
 
 import vyre
+from vyre.cli.commands import cold
 from vyre.cli.commands.codes import ADVICE, error_classes, is_code, meanings
-from vyre.cli.commands.explain import Codes, Plan
+from vyre.cli.commands.cold import PARTS
+from vyre.cli.commands.explain import Codes, Cold, Plan
 from vyre.errors import DiagCode, ErrorCode
 
 from ...support import cli_tool
@@ -189,3 +191,58 @@ def test_a_file_named_like_a_code_is_the_file(capsys, files):
     (files / "V012").write_text('program workgroup(1, 1, 1) {\n  buffer out @0 write u32\n  region "r" {\n  }\n}\n')
     found = document(capsys, Plan, "explain", "V012", "--sizes", "out=3", "-b", "reference")
     assert found["kernel"] == "V012"
+
+
+# ---- first calls ----------------------------------------------------------------------------------------------------
+
+
+def test_a_first_call_is_measured_by_part_in_two_fresh_processes(files, capsys):
+    found = document(capsys, Cold, "explain", "saxpy.py", *GIVEN, "-b", "cpu", "--cold")
+    assert [(run["process"], run["tier"]) for run in found["runs"]] == [("first", "compiled"), ("second", "disk")]
+    for run in found["runs"]:
+        assert (run["backend"], list(run["parts"])) == ("cpu", list(PARTS))
+        assert all(took["processor_ms"] >= 0 and took["ms"] >= 0 for took in run["parts"].values())
+        assert run["all"]["ms"] == pytest.approx(sum(took["ms"] for took in run["parts"].values()), abs=0.1)
+        assert run["next_call_ms"] > 0
+
+
+@pytest.mark.check
+@pytest.mark.parametrize("backend", [b for b in BACKENDS if b != "cpu"])
+def test_a_first_call_is_measured_on_every_backend(files, backend):
+    done = command("explain", "saxpy.py", *GIVEN, "-b", backend, "--cold", cwd=files, VYRE_BACKEND="reference")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"saxpy from saxpy.py on {backend}")
+    columns = "first process, code from the compiler"
+    assert columns in done.stdout
+    for said in (*PARTS.values(), "in all, to the first result", "a call after it"):
+        assert f"\n{said} " in done.stdout
+
+
+def test_what_a_fresh_process_cannot_do_is_said(files, capsys, monkeypatch):
+    (files / "fails.py").write_text(FAILS)
+    said = refused(capsys, "explain", "fails.py", "-i", "x=zeros:10", "-b", "cpu", "--cold", code=1)
+    assert "the fresh process failed: " in said
+    assert "only at home" in said
+    monkeypatch.setattr(cold, "_CHILD", "raise SystemExit('it crashed')")
+    said = refused(capsys, "explain", "saxpy.py", *GIVEN, "--cold", code=1)
+    assert "the fresh process failed: it crashed. Fix: see what `vyre run` says of it" in said
+    assert "--cold is for a run and 1009 is not a file" in refused(capsys, "explain", "1009", "--cold")
+
+
+def test_what_a_file_prints_and_the_names_of_its_neighbours_change_nothing(files, capsys):
+    (files / "json.py").write_text("raise RuntimeError('not this one')\n")
+    (files / "loud.py").write_text("print('{}')\n" + (files / "saxpy.py").read_text())
+    found = document(capsys, Cold, "explain", "loud.py", *GIVEN, "-b", "cpu", "--cold")
+    assert [run["tier"] for run in found["runs"]] == ["compiled", "disk"]
+
+
+FAILS = """
+import sys
+import vyre
+from vyre import In, Out, f32, gid
+if "pytest" not in sys.modules:
+    raise RuntimeError("only at home")
+@vyre.kernel
+def copy(x: In[f32], out: Out[f32]):
+    out[gid.x] = x[gid.x]
+"""

@@ -10,12 +10,10 @@ from typing import Any
 
 from ...errors import KernelCompileFailed
 from ...foundation.ir.program import Program
-from ...lower import LowerOptions, lower
 from ...lower.kernel_ir import Ins, Kernel, walk
 from ...lower.length_exprs import Share, number, plain
 from .compile import compile_object
 from .devices import Host, host
-from .emit.kernel import Target, emit
 from .run.cost import Cost, cost_of
 
 FORMAT = 5
@@ -87,6 +85,9 @@ def build(program: Program, host: Host, switches: Switches, *, poll: bool = Fals
 
 def kernel_text(program: Program, host: Host, switches: Switches, *, poll: bool = False) -> tuple[Kernel, str, int]:
     """The kernel form, the assembler's text, and the bytes of scratch memory that a worker needs."""
+    from ...lower import LowerOptions, lower  # not for code that is there already
+    from .emit.kernel import Target, emit
+
     soft = soft_flush(program, host, switches)
     kernel = lower(program, LowerOptions(soft_flush=soft, poll=poll, off=switches.off))
     width = 1 if switches.scalar else host.vector_bits // 32

@@ -11,7 +11,6 @@ from typing import Any
 from ...driver.contract.registration import DeviceInfo, Unavailable
 from ...driver.selection.probe import state_key
 from ...errors import BackendUnavailable
-from .run import binding_gaps
 
 _KINDS = ("DiscreteGPU", "IntegratedGPU", "unknown", "CPU")
 NOT_INSTALLED = Unavailable("wgpu is not installed", "pip install 'vyre[wgpu]'")
@@ -49,6 +48,8 @@ def listed() -> tuple[Any, ...]:
     import wgpu  # type: ignore[import-untyped]
 
     _looked_in.add(os.getpid())
+    from .run import binding_gaps  # with a logger, which asking for the key goes without
+
     binding_gaps.find_types_quickly()
     with binding_gaps.without_complaints():
         return tuple(wgpu.gpu.enumerate_adapters_sync())

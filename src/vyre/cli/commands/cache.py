@@ -38,6 +38,7 @@ class Stats(TypedDict):
     backends: dict[str, int]
     counts: dict[str, int]  # of all processes since the cache was begun
     compiling: int  # programs that some process compiles now
+    probes: int  # records of what was learned of devices
 
 
 class EntryRow(TypedDict):
@@ -53,8 +54,15 @@ class EntryRow(TypedDict):
     created: str
 
 
+class ProbeRow(TypedDict):
+    name: str
+    written: str
+    until: str | None  # None: while device, driver and packages are what they were
+
+
 class Listing(TypedDict):
     entries: list[EntryRow]
+    probes: list[ProbeRow]
 
 
 class ChangeRow(TypedDict):
@@ -79,12 +87,17 @@ class Why(TypedDict):
 
 class Verified(TypedDict):
     entries: int
-    damaged: list[str]  # kernels whose entries were thrown out
+    probes: int
+    damaged: list[str]  # kernels and probes that were thrown out
 
 
 class Removed(TypedDict):
     removed: int
     bytes: int
+
+
+class Cleared(Removed):
+    probes: int
 
 
 class Exported(TypedDict):
@@ -129,15 +142,17 @@ def stats(as_json: Json = False) -> None:
         *((f"of {backend}", str(n)) for backend, n in document["backends"].items()),
         *((name, str(n)) for name, n in document["counts"].items()),
         ("compiling now", str(document["compiling"])),
+        ("probes", str(document["probes"])),
     ]
     print_table(("what", "value"), rows)
 
 
 @cache.command()
 def ls(backend: Backend = None, as_json: Json = False) -> None:
-    """List what is stored, the hottest first."""
+    """List what is stored, the hottest program first, then what was learned of devices."""
     found = stored(backend)
-    document = Listing(entries=[entry_row(entry) for entry in found])
+    probes = [row for row in probe_rows() if backend is None or f"{row['name']}-".startswith(f"{backend}-")]
+    document = Listing(entries=[entry_row(entry) for entry in found], probes=probes)
     if as_json:
         print_json(document)
         return
@@ -154,6 +169,8 @@ def ls(backend: Backend = None, as_json: Json = False) -> None:
         for e in document["entries"]
     ]
     print_table(("key", "kernel", "backend", "device", "bytes", "uses", "last use"), rows)
+    if probes:
+        print_table(("probe", "written", "until"), [(p["name"], p["written"], p["until"] or "-") for p in probes])
 
 
 @cache.command()
@@ -207,16 +224,20 @@ def warm(
 
 @cache.command()
 def verify(as_json: Json = False) -> None:
-    """Look at every entry, and throw out those that are not what was written. Exit code 1: there were some."""
+    """Look at all entries and probes; throw out those that are not what was written. Exit code 1: there were some."""
+    from ...driver.selection import remembered
+
     found, damaged = here(), []
     if found.database().path.exists():
         with progress("verifying"):
             damaged = [record.name or "a program without a name" for record in found.verify()]
-    document = Verified(entries=len(stored()), damaged=damaged)
+            damaged += remembered.verify(found.database())
+    document = Verified(entries=len(stored()), probes=len(probe_rows()), damaged=damaged)
     if as_json:
         print_json(document)
     else:
-        print(f"{document['entries']} entries are sound, {len(damaged)} were damaged and are gone")
+        sound = f"{document['entries']} entries and {document['probes']} probes"
+        print(f"{sound} are sound, {len(damaged)} were damaged and are gone")
         for name in damaged:
             print(f"damaged: {name}")
     raise typer.Exit(1 if damaged else 0)
@@ -246,11 +267,14 @@ def prune(
 @cache.command()
 def clear(as_json: Json = False) -> None:
     """Throw out everything. A file that is damaged, or of a later version, is deleted."""
-    held = 0
+    held = probes = 0
     with suppress(VyreError):  # which is why it is cleared
-        held = sum(entry.nbytes for entry in stored())
-    document = Removed(removed=here().clear() if exists() else 0, bytes=held)
-    print_json(document) if as_json else print(f"{document['removed']} entries are gone, {document['bytes']} bytes")
+        held, probes = sum(entry.nbytes for entry in stored()), len(probe_rows())
+    document = Cleared(removed=here().clear() if exists() else 0, bytes=held, probes=probes)
+    if as_json:
+        print_json(document)
+    else:
+        print(f"{document['removed']} entries, {document['bytes']} bytes, and {probes} probes are gone")
 
 
 @cache.command("export")
@@ -308,6 +332,16 @@ def stored(backend: str | None = None) -> list[StoredPipeline]:
     return [entry for entry in found if backend in (None, entry.record.fields.get("backend_id"))]
 
 
+def probe_rows() -> list[ProbeRow]:
+    from ...driver.selection.remembered import remembered
+
+    found = remembered(here().database()) if exists() else []
+    return [
+        ProbeRow(name=p.name, written=_when(p.written_s), until=None if p.until_s is None else _when(p.until_s))
+        for p in found
+    ]
+
+
 def collect_stats() -> Stats:
     from ...driver.pipeline.store import COUNTS
     from ...driver.settings.knobs import CACHE, CACHE_BYTES
@@ -325,6 +359,7 @@ def collect_stats() -> Stats:
         backends={} if found is None else dict(found.backends),
         counts=dict.fromkeys(COUNTS, 0) if found is None else dict(found.counts),
         compiling=0 if found is None else found.leases,
+        probes=0 if found is None else found.probes,
     )
 
 

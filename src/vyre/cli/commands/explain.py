@@ -29,6 +29,7 @@ from ..inputs.calls import (
 from ..inputs.programs import load
 from ..output import others_on_stderr, print_json, print_table, progress
 from .codes import Meaning, is_code, meanings
+from .cold import PARTS, Run, Took, processes
 
 if TYPE_CHECKING:
     from ...driver.execute.explanation import Explanation
@@ -51,6 +52,14 @@ class Plan(Choice):
     warnings: list[str]
 
 
+class Cold(TypedDict):
+    """Of a first call: the first process with an empty cache folder, then the median of three later ones."""
+
+    kernel: str
+    file: str
+    runs: list[Run]
+
+
 @app.command()
 def explain(
     what: Annotated[
@@ -62,12 +71,16 @@ def explain(
     domain: Domain = None,
     grid: Grid = None,
     timeout: Timeout = None,
+    cold: Annotated[bool, typer.Option("--cold", help="Show what a first call costs, by part.")] = False,
     as_json: Json = False,
 ) -> None:
     """Show the plan of a run with every reason, or what an error code means.
 
     The plan takes the options of `vyre run`. The program is compiled, and nothing is dispatched. A code is a number
     (1009), a diagnostic code (V012) or a class (DeadlineExceeded).
+
+    With --cold, fresh processes make the call and measure themselves: the first with an empty cache folder, then a
+    second one. Caches of a device's driver are left as they are.
     """
     options = {
         "--input": inputs,
@@ -76,6 +89,7 @@ def explain(
         "--domain": domain,
         "--grid": grid,
         "--timeout": timeout,
+        "--cold": cold or None,
     }
     if not _names_file(what):
         for option, value in options.items():
@@ -86,10 +100,39 @@ def explain(
         codes = Codes(codes=meanings(what))
         print_json(plain(codes)) if as_json else show_codes(codes)
         return
-    asked = request(load(what), inputs, sizes, domain, grid, timeout, backend)
+    words: dict[str, Any] = {"inputs": inputs, "size_options": sizes, "domain": domain, "grid": grid}
+    words |= {"timeout": timeout, "backend": backend}
+    asked = request(load(what), **words)
+    if cold:
+        show_cold(asked, what, words, as_json)
+        return
     with others_on_stderr():
         document, told = plan_of(asked)
     print_json(plain(document)) if as_json else show_plan(document, told)
+
+
+def show_cold(asked: Request, what: str, words: dict[str, Any], as_json: bool) -> None:
+    with progress(f"starting {asked.kernel.__name__} in fresh processes"):
+        runs = interruptible(lambda: processes(what, words))
+    document = Cold(kernel=asked.kernel.__name__, file=asked.loaded.path, runs=runs)
+    if as_json:
+        print_json(plain(document))
+        return
+    second = runs[-1]
+    where = f" ({second['device']})" if second["device"] else ""
+    print(f"{document['kernel']} from {document['file']} on {second['backend']}{where}: milliseconds of")
+    rows = [(said, *(_times(run["parts"][part]) for run in runs)) for part, said in PARTS.items()]
+    rows.append(("in all, to the first result", *(_times(run["all"]) for run in runs)))
+    rows.append(("a call after it", *(f"{run['next_call_ms']:.3f}" for run in runs)))
+    columns = (f"{run['process']} process, code {_FROM.get(run['tier'], run['tier'])}" for run in runs)
+    print_table(("part (on the clock, of the processor)", *columns), rows)
+
+
+_FROM = {"compiled": "from the compiler", "disk": "from disk"}
+
+
+def _times(took: Took) -> str:
+    return f"{took['ms']:.1f} ({took['processor_ms']:.1f})"
 
 
 def _names_file(what: str) -> bool:

@@ -1,4 +1,5 @@
-"""The file in which compiled programs outlive processes: opened, trusted or refused, and left alone across a fork.
+"""The file in which compiled programs and probes outlive processes: opened, trusted or refused, and left alone across
+a fork.
 
 Locks of the file belong to the process and are lost when it closes any other handle to it, so nothing but sqlite ever
 opens the file. A connection serves one thread at a time. Before a fork all of them are closed: a child would inherit
@@ -26,13 +27,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 FILE = "pipelines.sqlite"
-SCHEMA = 1
+LOGS = ("-wal", "-shm", "-journal")
+SCHEMA = 2
 TABLES = {
     "entries": "key BLOB PRIMARY KEY, record TEXT, name TEXT, backend TEXT, program TEXT, device TEXT, toolchain TEXT, "
     "nbytes INTEGER, created REAL, uses INTEGER, last_use REAL, seal BLOB, payload BLOB",
     "devices": "digest TEXT PRIMARY KEY, facts TEXT",
     "leases": "key BLOB PRIMARY KEY, machine TEXT, pid INTEGER, started TEXT, thread INTEGER, expires REAL",
     "gone": "key BLOB PRIMARY KEY, record TEXT, name TEXT, backend TEXT, why TEXT, at REAL",
+    "probes": "name TEXT PRIMARY KEY, entry TEXT, seal BLOB",
     "counts": "name TEXT PRIMARY KEY, n INTEGER",
 }
 """`payload` comes last: a query of the other columns does not read it. `gone` lists removed rows and why."""
@@ -42,6 +45,8 @@ _JOURNAL_WAIT_MS = 50
 """Short, because any other journal is only slower."""
 MOST_IDLE = 4
 FORK_WAIT_S = 1.0
+MOST_LINKS = 40
+UNMAPPED = 65534
 NETWORK = {
     "afp", "afs", "beegfs", "ceph", "cifs", "davfs", "fuse.ceph-fuse", "fuse.gcsfuse", "fuse.glusterfs",
     "fuse.rclone", "fuse.s3fs", "fuse.sshfs", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "orangefs", "smb2",
@@ -53,7 +58,7 @@ _CLEAR = "run `vyre cache clear`, which begins a new one"
 
 
 class CacheProblem(VyreError):
-    """Why compiled programs are not kept. A problem that is `lasting` stays until a person does something."""
+    """Why nothing is kept on disk. A problem that is `lasting` stays until a person does something."""
 
     def __init__(self, message: str, *, fix: str, lasting: bool = True, **context: Any) -> None:
         super().__init__(message, fix=fix, **context)
@@ -94,7 +99,7 @@ class Database:
             if connection is None:
                 connection = self._busy[use] = self._opened()
             yield connection
-        except sqlite3.Error as e:
+        except (sqlite3.Error, UnicodeDecodeError) as e:  # what sqlite says of a damaged file may be no text
             raise self._translated(e) from e
         finally:
             with suppress(sqlite3.Error):
@@ -131,8 +136,8 @@ class Database:
         """Delete the file with what belongs to it. Processes that have it open go on with it."""
         self.close()
         require_folder(self.folder)
-        for name in (FILE, f"{FILE}-wal", f"{FILE}-shm", f"{FILE}-journal"):
-            (self.folder / name).unlink(missing_ok=True)
+        for suffix in ("", *LOGS):
+            (self.folder / f"{FILE}{suffix}").unlink(missing_ok=True)
 
     # -- opening it
 
@@ -221,9 +226,10 @@ class Database:
                 known=SCHEMA,
             )
 
-    def _translated(self, error: sqlite3.Error) -> VyreError:
+    def _translated(self, error: sqlite3.Error | UnicodeDecodeError) -> VyreError:
         name = getattr(error, "sqlite_errorname", "") or ""
-        if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or "no such" in str(error):
+        said_so = name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or "no such" in str(error)
+        if said_so or isinstance(error, UnicodeDecodeError):
             return CacheProblem(f"{self.path} is damaged ({error})", fix=_CLEAR)
         if name == "SQLITE_FULL":
             fix = "free some space; until then every process compiles anew what is not kept yet"
@@ -297,19 +303,88 @@ def require_folder(folder: Path) -> None:
         if why := why_not_ours(info):
             fix = f"chmod 700 {place}; or {ELSEWHERE}" if info.st_uid == os.geteuid() else ELSEWHERE
             raise CacheProblem(f"{place} {why}, so no code is loaded from it", fix=fix)
-    for above in Path(os.path.realpath(folder.parent)).parents:
-        mode = above.stat().st_mode
-        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+    for above, info in way_to(str(folder.parent)):
+        if why := _who_replaces(info):
             raise CacheProblem(
-                f"anyone can put another folder in place of {folder}, as {above} can be written by all", fix=ELSEWHERE
+                f"others can put another folder in place of {folder}, as {above} {why}",
+                fix=f"chmod go-w {above}; or {ELSEWHERE}" if info.st_uid == os.geteuid() else ELSEWHERE,
             )
 
 
+def way_to(place: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Every folder and every link by which the system comes to a place, which is the last."""
+    left, at, links = [*reversed(os.path.join(os.getcwd(), place).split(os.sep))], os.sep, 0
+    yield at, _status(at)
+    while left:
+        name = left.pop()
+        if name in ("", os.curdir, os.pardir):
+            at = os.path.dirname(at) if name == os.pardir else at
+            continue
+        inside = os.path.join(at, name)
+        info = _status(inside)
+        yield inside, info
+        if not stat.S_ISLNK(info.st_mode):
+            at = inside
+            continue
+        links += 1
+        if links > MOST_LINKS:
+            raise CacheProblem(f"{place} leads through too many links", fix=ELSEWHERE)
+        target = os.readlink(inside)
+        left += reversed(target.split(os.sep))
+        at = os.sep if os.path.isabs(target) else at
+
+
+def _who_replaces(info: os.stat_result) -> str | None:
+    """Which other user can put something else in place of what lies in a folder, or in place of a link itself. What
+    belongs to a user can only be moved by that user where the folder is sticky, as /tmp is."""
+    if info.st_uid not in (0, os.geteuid()) and not is_unmapped(info.st_uid):
+        return "belongs to another user"
+    if stat.S_ISLNK(info.st_mode) or info.st_mode & stat.S_ISVTX:
+        return None
+    if info.st_mode & stat.S_IWOTH:
+        return "can be written by all"
+    return "can be written by its group" if info.st_mode & stat.S_IWGRP and not is_private(info.st_gid) else None
+
+
+def is_unmapped(uid: int, uids: str = "/proc/self/uid_map") -> bool:
+    """Whether in this container the number stands for users outside of it, root among them."""
+    if uid != UNMAPPED:
+        return False
+    try:
+        with open(uids, encoding="ascii") as file:
+            return file.read(4096).split() != ["0", "0", "4294967295"]
+    except (OSError, ValueError):
+        return False
+
+
+def is_private(gid: int) -> bool:
+    """Whether a group has no member but this user, or root, as where each user has a group of the same name."""
+    try:
+        import grp
+        import pwd
+
+        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
+    except (ImportError, KeyError):
+        return False
+    mine = gid == 0 or (gid, group.gr_name) == (user.pw_gid, user.pw_name)
+    return mine and set(group.gr_mem) <= {"root", user.pw_name}
+
+
 def require_file(path: Path) -> None:
-    """Raise if the database is there and is not a file that only this user can write."""
-    if os.name == "nt" or not os.path.lexists(path):
+    """Raise if the database is there and is not a file that only this user can write; or a log of it, which may have
+    been put there before the folder was closed to others."""
+    if os.name == "nt":
         return
-    info = _status(path)
+    for name in (path, *(path.with_name(path.name + suffix) for suffix in LOGS)):
+        if os.path.lexists(name):
+            _require_own(name)
+
+
+def _require_own(path: Path) -> None:
+    try:
+        info = os.lstat(path)
+    except FileNotFoundError:  # another process ended, and took its log with it
+        return
     if not stat.S_ISREG(info.st_mode):
         raise CacheProblem(f"{path} is a link or no file, so no code is loaded from it", fix=f"remove it; {ELSEWHERE}")
     if why := why_not_ours(info):
@@ -317,7 +392,7 @@ def require_file(path: Path) -> None:
         raise CacheProblem(f"{path} {why}, so no code is loaded from it", fix=fix)
 
 
-def _status(path: Path) -> os.stat_result:
+def _status(path: str | Path) -> os.stat_result:
     try:
         return os.lstat(path)
     except FileNotFoundError as e:
@@ -356,4 +431,4 @@ def tell(problem: CacheProblem) -> None:
         _told.add(text)
         import logging
 
-        logging.getLogger("vyre.cache").warning("compiled programs are not kept on disk: %s", problem)
+        logging.getLogger("vyre.cache").warning("nothing is kept on disk: %s", problem)

@@ -20,7 +20,7 @@ from ...errors import ArgumentValueError
 from ...foundation.meaning.numerics import NUMERICS_VERSION
 from ..settings.folders import cache_dir
 from ..settings.knobs import CACHE, CACHE_BYTES
-from .database import SCHEMA, CacheProblem, Database, tell
+from .database import SCHEMA, TABLES, CacheProblem, Database, tell
 from .key import (
     CURRENT_PIPELINE_CACHE_KEY_VERSION,
     KeyRecord,
@@ -85,6 +85,7 @@ class StoreSummary:
     backends: Mapping[str, int]
     counts: Mapping[str, int]
     leases: int
+    probes: int
 
 
 class DiskPipelineCache:
@@ -170,9 +171,10 @@ class DiskPipelineCache:
             backends = dict(one("SELECT backend, count(*) FROM entries GROUP BY backend ORDER BY backend").fetchall())
             counts = dict(one("SELECT name, n FROM counts").fetchall())
             pages, page_bytes = (one(f"PRAGMA {what}").fetchone()[0] for what in ("page_count", "page_size"))
+            probes = one("SELECT count(*) FROM probes").fetchone()[0]
             leases = one("SELECT count(*) FROM leases WHERE expires > ?", (time.time(),)).fetchone()[0]
         known = {name: counts.get(name, 0) for name in COUNTS}
-        return StoreSummary(self.folder, entries, nbytes, pages * page_bytes, backends, known, leases)
+        return StoreSummary(self.folder, entries, nbytes, pages * page_bytes, backends, known, leases, probes)
 
     def verify(self) -> list[KeyRecord]:
         """Look at every row; throw out those whose digest does not fit, and say which."""
@@ -227,7 +229,7 @@ class DiskPipelineCache:
         try:
             with database.writing() as connection:
                 found: int = connection.execute("SELECT count(*) FROM entries").fetchone()[0]
-                for table in ("entries", "devices", "leases", "gone", "counts"):
+                for table in TABLES:
                     connection.execute(f"DELETE FROM {table}")
             self._shrink(database)
         except CacheProblem as e:
@@ -259,10 +261,11 @@ class DiskPipelineCache:
     # -- inside
 
     def _unless_refused(self, use: Callable[[Database], T], otherwise: T, *, look: bool = False) -> T:
+        return self.attempt(use, otherwise, look=look) if self.is_on else otherwise
+
+    def attempt(self, use: Callable[[Database], T], otherwise: T, *, look: bool = False) -> T:
         """The result of `use`; where it only looks, nothing is made for it. A problem is logged; after one that lasts,
-        the store is not used again."""
-        if not self.is_on:
-            return otherwise
+        the database is not used again."""
         database = self.database()
         if database in self._refused or (look and not database.path.exists()):
             return otherwise
@@ -277,7 +280,8 @@ class DiskPipelineCache:
         self.counts["errors"] += 1
         if problem.lasting:
             self._refused[database] = problem
-        tell(problem)
+        if self.is_on:  # else it is about probes, which cost little
+            tell(problem)
         return otherwise
 
     def _load(self, database: Database, record: KeyRecord) -> bytes | None:
@@ -336,7 +340,7 @@ class DiskPipelineCache:
                 return False
             values = (key, *owner, now + LEASE_S)
             connection.execute("INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?, ?, ?)", values)
-            _count(connection, misses=1, takeovers=int(row is not None))
+            count(connection, misses=1, takeovers=int(row is not None))
         self.counts["takeovers"] += row is not None
         self._leases.add((key, owner))
         return True
@@ -350,7 +354,7 @@ class DiskPipelineCache:
             _insert(connection, record, payload)
             connection.execute(_DROP_LEASE, (key, owner.pid, owner.thread))
             gone = _evict(connection, key, limit)
-            _count(connection, saved=1, evicted=gone)
+            count(connection, saved=1, evicted=gone)
         self._leases.discard((key, owner))
         self.counts["saved"] += 1
         self.counts["evicted"] += gone
@@ -361,7 +365,7 @@ class DiskPipelineCache:
             return
         with database.writing() as connection:
             _delete(connection, record.digest() if key is None else key, record, why, time.time())
-            _count(connection, quarantined=1)
+            count(connection, quarantined=1)
 
     def _rows(self) -> list[StoredPipeline]:
         with self.database().borrowed() as connection:
@@ -372,7 +376,7 @@ class DiskPipelineCache:
             for entry in gone:
                 _delete(connection, entry.key, entry.record, "evicted", now)
             connection.execute("DELETE FROM leases WHERE expires <= ?", (now,))
-            _count(connection, evicted=len(gone))
+            count(connection, evicted=len(gone))
         self._shrink(database)
 
     def _shrink(self, database: Database) -> None:
@@ -448,7 +452,7 @@ def _evict(connection: sqlite3.Connection, newest: bytes, limit: int) -> int:
     return len(gone)
 
 
-def _count(connection: sqlite3.Connection, **more: int) -> None:
+def count(connection: sqlite3.Connection, **more: int) -> None:
     for name, n in more.items():
         if n:
             connection.execute(

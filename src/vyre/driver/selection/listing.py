@@ -7,20 +7,18 @@ the user. Ctrl-C is not caught.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache, lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from ... import __version__
 from ...errors import BackendUnavailable, VyreError, shown, told
 
 if TYPE_CHECKING:
-    from importlib.metadata import Distribution
-
     from ..contract.backend import VyreBackend
     from ..contract.registration import BackendRegistration, DeviceInfo, Unavailable
+    from .installed import Package
     from .probe import Probe
 
 MOST_DEVICES = 1 << 12
@@ -31,7 +29,7 @@ KINDS = ("device", "host", "oracle", "distributed")
 class BackendListing:
     """A backend by its name. Everything but `id` and `precedence` loads its record, and that alone."""
 
-    def __init__(self, id: str, precedence: int, load: Callable[[], Any], package: Distribution | None = None) -> None:
+    def __init__(self, id: str, precedence: int, load: Callable[[], Any], package: Package | None = None) -> None:
         self.id, self.precedence = id, precedence
         self._load, self.package = load, package
         self._record: BackendRegistration | None = None
@@ -48,7 +46,7 @@ class BackendListing:
     @property
     def provider(self) -> str:
         """Package and version, or `this process`."""
-        return "this process" if self.package is None else package_label(self.package)
+        return "this process" if self.package is None else self.package.label
 
     @property
     def registration(self) -> BackendRegistration:
@@ -222,7 +220,7 @@ class BackendListing:
 
         record = self.registration
         try:
-            key = None if record.probe_key is None else f"{_version()}; {self.provider}; {record.probe_key()}"
+            key = None if record.probe_key is None else f"vyre {__version__}; {self.provider}; {record.probe_key()}"
         except KeyboardInterrupt:
             raise
         except BaseException:
@@ -275,31 +273,3 @@ def unusable(id: str, why: str) -> BackendUnavailable:
         fix="correct or uninstall the package that provides it; other backends are not affected",
         backend=id,
     )
-
-
-def package_name(package: Distribution) -> str | None:
-    return _name_and_version(package)[0]
-
-
-@lru_cache(maxsize=64)
-def package_label(package: Distribution) -> str:
-    name, version = _name_and_version(package)
-    return "a package without metadata" if name is None else f"{name} {version}"
-
-
-def _name_and_version(package: Distribution) -> tuple[str | None, str]:
-    try:
-        facts = package.metadata  # read and parsed anew each time it is asked for
-        return re.sub(r"[-_.]+", "-", facts["Name"]).lower(), facts["Version"]
-    except Exception:  # a finder of another package reads it, and may raise anything
-        return None, ""
-
-
-@cache
-def _version() -> str:
-    from importlib import metadata
-
-    try:
-        return f"vyre {metadata.version('vyre')}"
-    except metadata.PackageNotFoundError:
-        return "vyre"

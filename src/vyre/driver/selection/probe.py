@@ -52,14 +52,10 @@ def state_key(*, packages: Iterable[str] = (), files: Iterable[str] = (), enviro
     (glob patterns) appears, goes, is written to or is opened to this user, or when one of the environment variables is
     set otherwise. Elsewhere than on Linux devices come and go without a file, and the text changes every day."""
     from glob import glob
-    from importlib import metadata
 
-    found: dict[str, object] = {}
-    for package in packages:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[package] = None
+    from .installed import versions_of
+
+    found: dict[str, object] = {**versions_of(packages)}
     for pattern in files:
         for path in sorted(glob(os.path.expanduser(pattern))):
             try:

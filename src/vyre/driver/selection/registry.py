@@ -30,7 +30,8 @@ from ...errors import (
 from ...foundation.forking import in_child
 from ..policy.decision import Decision
 from ..settings import knobs as settings
-from .listing import BackendListing, package_label, package_name, unusable
+from .installed import packages
+from .listing import BackendListing, unusable
 
 if TYPE_CHECKING:
     from ...foundation.ir.program import Program
@@ -125,31 +126,26 @@ class _Registry:
 
 def _installed(disabled: dict[str, str]) -> Iterator[BackendListing]:
     """Every entry point of the group. Packages whose metadata cannot be read go to `disabled`."""
-    from importlib import metadata  # 20 ms that only a listing pays
-
-    for package in metadata.distributions():
+    for package in packages():
         try:
-            text = package.read_text("entry_points.txt")
-            if not text or GROUP not in text:
-                continue  # parsing every package's entry points would take longer than all the rest
-            points = package.entry_points.select(group=GROUP)
+            points = package.entry_points(GROUP)
         except Exception as e:
-            disabled[package_label(package)] = f"its entry points cannot be read: {type(e).__name__}: {e}"
+            disabled[package.label] = f"its entry points cannot be read: {type(e).__name__}: {e}"
             continue
-        for point in points:
-            if match := _ENTRY_NAME.match(point.name):
+        for name, load in points:
+            if match := _ENTRY_NAME.match(name):
                 id, number = match.groups()
                 precedence = DEFAULT_PRECEDENCE if number is None else int(number)
-                yield BackendListing(id, precedence, point.load, package)
+                yield BackendListing(id, precedence, load, package)
             else:
-                disabled[point.name] = f"its entry point ({package_label(package)}) is not named <id>.<precedence>"
+                disabled[name] = f"its entry point ({package.label}) is not named <id>.<precedence>"
 
 
 def _one_package(listings: Sequence[BackendListing]) -> bool:
     """Whether these are copies of one package, each with one entry point for the id."""
-    packages = {id(listing.package): listing.package for listing in listings}
-    names = {None if package is None else package_name(package) for package in packages.values()}
-    return len(packages) == len(listings) and len(names) == 1 and None not in names
+    owners = {id(listing.package): listing.package for listing in listings}
+    names = {None if package is None else package.name for package in owners.values()}
+    return len(owners) == len(listings) and len(names) == 1 and None not in names
 
 
 _current = _Registry(_installed)

@@ -1,107 +1,142 @@
-"""Facts about this machine from earlier processes: small records on disk, so that no process learns them again.
+"""Facts about this machine from earlier processes: small records in the database of the disk cache, so that no process
+learns them again.
 
-One file per record under the cache directory, which ends in a check of its bytes. A file that is damaged, old, too
-large, of another version or in a directory that others can write to is as good as none: nothing here ever fails.
+Each has a digest. A record that is damaged, old, too large or of another version is as good as none, and so is a
+database that cannot be used: nothing here ever fails. `VYRE_CACHE=off` is about compiled programs; these are kept.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import time
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..settings.folders import cache_dir, why_not_ours
+from ..pipeline.key import digest_of
+from ..pipeline.store import DiskPipelineCache, count
 
-SCHEMA = 2
+if TYPE_CHECKING:
+    from ..pipeline.database import Database
+
+SCHEMA = 3
 MAX_BYTES = 64 * 1024
+MOST_RECORDS = 256
+"""Beyond it, those go that were written first."""
 REFUSAL_S = 24 * 3600.0
 """How long a refusal is remembered: its cause may be gone without a trace in the key."""
+
+
+class Remembered(NamedTuple):
+    """A record as it is listed: when it was written, and until when it holds; None: while its key does."""
+
+    name: str
+    written_s: float
+    until_s: float | None
 
 
 def recall(name: str, key: str) -> dict[str, Any] | None:
     """The record that was remembered under this name with exactly this key. Its fields are for the caller to check."""
     try:
-        if (folder := _folder()) is None:
-            return None
-        file = folder / f"{name}.json"
-        if not file.is_file():
-            return None  # to open a pipe would wait for its other end
-        with file.open("rb") as opened:
-            blob = opened.read(MAX_BYTES + 1)
-        if len(blob) > MAX_BYTES or (entry := _opened(blob)) is None:
-            return None
-        return _current(entry, name, key)
-    except Exception:  # a file can hold anything
+        return DiskPipelineCache.shared().attempt(lambda database: _recalled(database, name, key), None, look=True)
+    except Exception:  # a row can hold anything
         return None
 
 
 def remember(name: str, key: str, record: dict[str, Any], *, for_s: float | None = None) -> None:
-    """Keep a record of JSON values, replacing what was there in one step; `for_s` seconds, or while the key holds."""
-    entry = {"schema": SCHEMA, "name": name, "key": key, "written": time.time(), "for_s": for_s, "record": record}
-    import tempfile  # 3 ms, only paid when a record is written
-
+    """Keep a record of JSON values, replacing what was there; `for_s` seconds, or while the key holds."""
     try:
-        blob = sealed(entry)
-        if len(blob) > MAX_BYTES or (folder := _folder(create=True)) is None:
-            return
-        handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(blob)
-            os.replace(temporary, folder / f"{name}.json")
-        except OSError:
-            os.unlink(temporary)
-    except (OSError, ValueError, TypeError):
+        text = json.dumps({"key": key, "written": time.time(), "for_s": for_s, "record": record})
+        if len(text) <= MAX_BYTES:
+            DiskPipelineCache.shared().attempt(lambda database: _keep(database, name, text), None)
+    except Exception:
         return
 
 
 def forget(name: str) -> None:
     """Drop a record that turned out to be wrong."""
     try:
-        if (folder := _folder()) is not None:
-            (folder / f"{name}.json").unlink(missing_ok=True)
-    except (OSError, ValueError):
+        DiskPipelineCache.shared().attempt(lambda database: _drop(database, name), None, look=True)
+    except Exception:
         return
 
 
-def _folder(*, create: bool = False) -> Path | None:
-    """The directory of the files, if only this user can write to it or replace it."""
-    top = cache_dir()
-    folder = top / "probes"
-    if create:
-        top.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder.mkdir(mode=0o700, exist_ok=True)
-    return folder if why_not_ours(top.stat()) is None and why_not_ours(folder.stat()) is None else None
+# -- for people: these raise a CacheProblem with what to do
 
 
-_SEAL = b', "check": "%08x"}'
+def remembered(database: Database) -> list[Remembered]:
+    """All sound records, by name."""
+    return sorted(found for _, found in _looked_at(database) if found is not None)
 
 
-def sealed(entry: dict[str, Any]) -> bytes:
-    """The bytes of a file with this entry."""
-    import zlib
-
-    blob = json.dumps(entry).encode().removesuffix(b"}")
-    return blob + _SEAL % zlib.crc32(blob)
-
-
-def _opened(blob: bytes) -> Any:
-    """The entry of a file, if its bytes are those that were written."""
-    import zlib
-
-    length = len(_SEAL % 0)
-    entry, seal = blob[:-length], blob[-length:]
-    return json.loads(entry + b"}") if seal == _SEAL % zlib.crc32(entry) else None
+def verify(database: Database) -> list[str]:
+    """Look at every record; throw out those whose digest does not fit, and say which."""
+    bad = [name for name, found in _looked_at(database) if found is None]
+    for name in bad:
+        _drop(database, name, quarantined=1)
+    return bad
 
 
-def _current(entry: Any, name: str, key: str) -> dict[str, Any] | None:
-    """The record of an entry, if it is what was asked for and neither too old nor from the future."""
-    if (entry["schema"], entry["name"], entry["key"]) != (SCHEMA, name, key):
+# ---- rows -----------------------------------------------------------------------------------------------------------
+
+
+def seal_of(name: str, text: str) -> bytes:
+    return digest_of(f"vyre.probe.{SCHEMA}", name, text)
+
+
+def _keep(database: Database, name: str, text: str) -> None:
+    if database.readonly:
+        return
+    with database.writing() as connection:
+        connection.execute("INSERT OR REPLACE INTO probes VALUES (?, ?, ?)", (name, text, seal_of(name, text)))
+        connection.execute(
+            "DELETE FROM probes WHERE rowid NOT IN (SELECT rowid FROM probes ORDER BY rowid DESC LIMIT ?)",
+            (MOST_RECORDS,),
+        )
+
+
+def _drop(database: Database, name: str, *, quarantined: int = 0) -> None:
+    if not database.readonly:
+        with database.writing() as connection:
+            connection.execute("DELETE FROM probes WHERE name=?", (name,))
+            count(connection, quarantined=quarantined)
+
+
+def _recalled(database: Database, name: str, key: str) -> dict[str, Any] | None:
+    with database.borrowed() as connection:
+        row = connection.execute("SELECT entry, seal FROM probes WHERE name=?", (name,)).fetchone()
+    if row is None:
         return None
-    written, for_s, record = entry["written"], entry["for_s"], entry["record"]
-    if type(written) is not float or type(for_s) not in (float, type(None)) or type(record) is not dict:
+    entry = _opened(name, *row)
+    if entry is None:
+        _drop(database, name, quarantined=1)
         return None
-    age = time.time() - written
-    return record if age >= 0 and (for_s is None or age < for_s) else None  # a NaN is neither
+    age = time.time() - entry.written_s
+    is_current = entry.key == key and age >= 0 and (entry.for_s is None or age < entry.for_s)  # a NaN is neither
+    return entry.record if is_current else None
+
+
+def _looked_at(database: Database) -> Iterator[tuple[str, Remembered | None]]:
+    with database.borrowed() as connection:
+        rows = connection.execute("SELECT name, entry, seal FROM probes").fetchall()
+    for name, *row in rows:
+        entry = _opened(name, *row)
+        until = None if entry is None or entry.for_s is None else entry.written_s + entry.for_s
+        yield name, None if entry is None else Remembered(name, entry.written_s, until)
+
+
+class _Entry(NamedTuple):
+    key: str
+    written_s: float
+    for_s: float | None
+    record: dict[str, Any]
+
+
+def _opened(name: object, text: object, seal: object) -> _Entry | None:
+    """The entry of a row, if it is what was written."""
+    if not (isinstance(name, str) and isinstance(text, str) and len(text) <= MAX_BYTES and seal == seal_of(name, text)):
+        return None
+    entry = json.loads(text)
+    match entry:
+        case {"key": str(), "written": float(), "for_s": None | float(), "record": dict()}:
+            return _Entry(entry["key"], entry["written"], entry["for_s"], entry["record"])
+    return None

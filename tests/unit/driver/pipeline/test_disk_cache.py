@@ -77,9 +77,11 @@ def environ(folder, **more):
 
 def child(folder, backend, count=1, first=0, **options):
     """What a process of its own says of so many programs."""
-    more = options.pop("more", {})
+    more, timeout = options.pop("more", {}), options.pop("timeout", 120)
     words = [sys.executable, str(SCRIPT), backend, str(count), str(first)]
-    done = subprocess.run(words, env=environ(folder, **more), capture_output=True, text=True, timeout=120, **options)
+    done = subprocess.run(
+        words, env=environ(folder, **more), capture_output=True, text=True, timeout=timeout, **options
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout) | {"said": done.stderr}
 
@@ -122,10 +124,37 @@ def test_the_second_process_compiles_nothing_and_gives_the_same_bytes(backend, t
     assert (first["disk"]["saved"], second["disk"]["hits"]) == (3, 3)
 
 
-def test_without_the_cache_the_second_process_compiles_and_no_folder_is_made(tmp_path):
+UNUSED = (
+    "vyre.lower.from_program",
+    "vyre.lower.passes.fold",
+    "vyre.lower.canonical_float",
+    "vyre.backends.cpu.emit",
+)
+LOADED = f"""
+import sys
+sys.path.insert(0, sys.argv[1])
+import cached_kernels
+out = cached_kernels.curve(cached_kernels.X)
+print([name for name in {(*UNUSED, "importlib.metadata", "email", "wgpu", "pyopencl")} if name in sys.modules])
+"""
+
+
+def test_a_second_process_loads_no_part_of_the_compiler_and_no_parser_of_mails(tmp_path):
+    words = [sys.executable, "-c", LOADED, str(SCRIPT.parent)]
+    said = []
+    for backend in ("cpu", "cpu"):
+        env = environ(tmp_path, VYRE_BACKEND=backend)
+        done = subprocess.run(words, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        said.append(done.stdout.strip())
+    assert all(name in said[0] for name in UNUSED)
+    assert said[1] == "[]"
+
+
+def test_without_the_cache_the_second_process_compiles_and_nothing_is_kept(tmp_path):
     for _ in range(2):
         assert child(tmp_path / "cache", "cpu", more={"VYRE_CACHE": "off"})["tiers"] == ["compiled"]
-    assert not (tmp_path / "cache" / "pipelines").exists()
+    assert DiskPipelineCache(tmp_path / "cache" / "pipelines", readonly=False).summary().counts["misses"] == 0
 
 
 def test_what_is_in_memory_is_not_looked_for_on_disk(on_disk, monkeypatch):
@@ -629,6 +658,71 @@ def test_a_full_disk_costs_time_and_no_answer(tmp_path, caplog):
         store.database().close()
     finally:
         subprocess.run(["umount", "-l", disk], check=True)
+
+
+def a_file_in_its_place(cache):
+    cache.write_text("")
+    return cache / "below", "cannot be made: Not a directory"
+
+
+def no_database(cache):
+    place = cache / "pipelines"
+    place.mkdir(parents=True, mode=0o700)
+    cache.chmod(0o700)
+    (place / databases.FILE).write_bytes(b"no database" * 1000)
+    (place / databases.FILE).chmod(0o600)
+    return cache, "is damaged"
+
+
+def later_schema(cache):
+    made = DiskPipelineCache(cache / "pipelines", readonly=False)
+    made.save(key(), b"code")
+    made.database().close()
+    rows(cache / "pipelines", f"PRAGMA user_version={databases.SCHEMA + 1}")
+    return cache, "was made by a later version of vyre"
+
+
+def open_to_all(cache):
+    cache.mkdir()
+    cache.chmod(0o777)
+    return cache, "can be written by others"
+
+
+def a_link_to_itself(cache):
+    cache.symlink_to(cache.name)
+    return cache, "cannot be made"
+
+
+@POSIX
+@pytest.mark.check
+@pytest.mark.parametrize("make", [a_file_in_its_place, no_database, later_schema, open_to_all, a_link_to_itself])
+def test_a_process_that_cannot_use_the_cache_works_and_says_so_once(tmp_path, make):
+    """Also though its probes are asked for first, and its programs afterwards."""
+    place, why = make(tmp_path / "cache")
+    found = child(place, "cpu", 2, more={"PYTHONWARNINGS": "default"})
+    assert (found["tiers"], found["compiled"]) == (["compiled"] * 2, 2)
+    (said,) = found["said"].splitlines()
+    assert said.startswith("nothing is kept on disk: ")
+    assert why in said
+    assert "Fix: " in said
+    assert child(place, "cpu", 1, more={"VYRE_CACHE": "off"})["said"] == ""
+
+
+@ROOT
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_home_that_cannot_be_written_to_is_said_once(tmp_path, open_way):
+    (tmp_path / "home").mkdir(mode=0o755)
+
+    def use():
+        said = []
+        logging.getLogger("vyre.cache").addHandler(handler := logging.Handler())
+        handler.emit = lambda record: said.append(record.getMessage())
+        mine = DiskPipelineCache(tmp_path / "home" / ".cache" / "vyre" / "pipelines", readonly=False)
+        mine.save(key(), b"code")
+        return mine.load(key()), len(said), "cannot be made: Permission denied. Fix: set VYRE_CACHE_DIR" in said[0]
+
+    assert as_another_user(use) == "(None, 1, True)"
+    assert list((tmp_path / "home").iterdir()) == []
 
 
 @pytest.mark.parametrize("content", [b"this is no database " * 300, b"SQLite format 3\0" + b"\xff" * 5000])

@@ -16,55 +16,92 @@ from ....support import cached_kernels
 from .test_disk_cache import child, environ, key
 
 SCRIPT = Path(cached_kernels.__file__)
-WORKERS, PROGRAMS = 4, 12
+WORKERS, PROGRAMS = 4, 200
+LONG_S = 1200
+"""A busy machine compiles 200 programs in minutes."""
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no kill -9 here")
 
 WORK = """
-import itertools, random, sys
+import os, random, sys
 sys.path.insert(0, sys.argv[1])
+import numpy as np
 import vyre, cached_kernels
+from vyre.backends.cpu.build import emitted_text
 from vyre.driver.guard.compile import compile_with_telemetry
-source = random.Random(int(sys.argv[2]))
-print("ready", flush=True)
-while True:
-    guard = vyre.acquire("cpu")
-    for k in source.sample(range(int(sys.argv[3])), 4):
-        built = compile_with_telemetry(guard, cached_kernels.program(k))
-        built.pipeline.dispatch([cached_kernels.X.tobytes()])
-    guard.shutdown()
+emitted_text(cached_kernels.program(0))
+x = cached_kernels.X
+
+def work(source):
+    while True:
+        guard = vyre.acquire("cpu")
+        for k in source.sample(range(int(sys.argv[2])), 8):
+            built = compile_with_telemetry(guard, cached_kernels.program(k))
+            found = np.frombuffer(built.pipeline.dispatch([x])[0], np.float32)
+            assert np.allclose(found, np.exp(x * 0.25) * k + x, rtol=1e-4), f"program {k} from {built.tier} is another"
+        guard.shutdown()
+
+for line in sys.stdin:
+    word, number = line.split()
+    if word == "reap":
+        print(os.waitstatus_to_exitcode(os.waitpid(int(number), 0)[1]), flush=True)
+        continue
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work(random.Random(int(number)))
+        finally:
+            os._exit(1)  # it would go on for ever
+    print(pid, flush=True)
 """
+"""Starts a process for each line "start SEED": a fork of one that has loaded all it needs, and opened nothing."""
 
 
-def worker(folder, seed):
-    words = [sys.executable, "-c", WORK, str(SCRIPT.parent), str(seed), str(PROGRAMS)]
-    return subprocess.Popen(words, env=environ(folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+class Workers:
+    """So many processes that compile at once."""
+
+    def __init__(self, folder):
+        words = [sys.executable, "-c", WORK, str(SCRIPT.parent), str(PROGRAMS)]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self.parent = subprocess.Popen(words, env=environ(folder), **pipes)
+        self.running = []
+        for seed in range(WORKERS):
+            self.start(seed)
+
+    def ask(self, *words):
+        self.parent.stdin.write(" ".join(map(str, words)) + "\n")
+        self.parent.stdin.flush()
+        return int(self.parent.stdout.readline())
+
+    def start(self, seed):
+        self.running.append(self.ask("start", seed))
+
+    def kill(self, at):
+        pid = self.running.pop(at)
+        os.kill(pid, signal.SIGKILL)
+        assert self.ask("reap", pid) == -signal.SIGKILL, "it ended by itself: what it raised stands above"
+
+    def end(self):
+        for pid in self.running:
+            os.kill(pid, signal.SIGKILL)
+        self.parent.communicate()
 
 
 def killed(folder, kills, seed):
     """So many processes of several that compile at once are killed, each at a random moment."""
     source = random.Random(seed)
     store = DiskPipelineCache(folder / "pipelines", readonly=False)
-    running = [worker(folder, n) for n in range(WORKERS)]
+    workers = Workers(folder)
     try:
-        for process in running:
-            assert process.stdout.readline() == "ready\n", process.communicate()[1]
         for n in range(kills):
-            time.sleep(source.uniform(0, 0.15))
-            victim = running.pop(source.randrange(len(running)))
-            assert victim.poll() is None, victim.communicate()[1]  # it would go on for ever
-            victim.kill()
-            victim.communicate()
-            if n % 10 == 0:
+            time.sleep(source.uniform(0, 0.3))
+            workers.kill(source.randrange(WORKERS))
+            if n % 10 == 9:
                 sound(folder)
-                for entry in store.entries()[:2]:  # so that there is something to compile
-                    with store.database().writing() as connection:
-                        connection.execute("DELETE FROM entries WHERE key=?", (entry.key,))
-            running.append(worker(folder, WORKERS + n))
-            assert running[-1].stdout.readline() == "ready\n", running[-1].communicate()[1]
+                with store.database().writing() as connection:  # so that there is something to compile
+                    connection.execute("DELETE FROM entries WHERE rowid % 2 = ?", (n // 10 % 2,))
+            workers.start(WORKERS + n)
     finally:
-        for process in running:
-            process.kill()
-            process.communicate()
+        workers.end()
         store.database().close()
 
 
@@ -74,21 +111,25 @@ def sound(folder):
     assert store.verify() == []
     with store.database().borrowed() as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-    assert store.summary().counts["quarantined"] == 0
+    counts = dict(store.summary().counts)
+    assert counts["quarantined"] == 0
     store.database().close()
+    return counts
 
 
 def survives(folder, kills, seed):
-    plain = child(folder / "plain", "cpu", PROGRAMS)
+    """What the cache counted meanwhile."""
+    plain = child(folder / "plain", "cpu", PROGRAMS, timeout=LONG_S)
     killed(folder, kills, seed)
-    sound(folder)
-    after = child(folder, "cpu", PROGRAMS)
+    counts = sound(folder)
+    after = child(folder, "cpu", PROGRAMS, timeout=LONG_S)
     assert after["each"] == plain["each"]
-    assert child(folder, "cpu", PROGRAMS)["tiers"] == ["disk"] * PROGRAMS
+    assert child(folder, "cpu", PROGRAMS, timeout=LONG_S)["tiers"] == ["disk"] * PROGRAMS
+    return {"counts": counts, "loaded in the end": after["tiers"].count("disk")}
 
 
 @pytest.mark.check
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 def test_processes_killed_while_they_compile_leave_a_sound_cache(tmp_path):
     survives(tmp_path, kills=30, seed=1)
 

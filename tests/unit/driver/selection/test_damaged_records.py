@@ -11,9 +11,10 @@ import vyre
 from vyre import In, Out, gid, u32
 from vyre.backends.cpu import exactness as cpu
 from vyre.driver.contract import BackendRegistration, DeviceInfo
-from vyre.driver.selection import registry, remembered
+from vyre.driver.selection import registry
 from vyre.runtime import float_probe
 
+from ....support import probes
 from ....support.damage import damaged
 from ..settings.test_settings import backend as stub
 
@@ -29,31 +30,21 @@ def double(x: In[u32], out: Out[u32]):
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("VYRE_CACHE_DIR", str(tmp_path))
-    return tmp_path / "probes"
+    return tmp_path
 
 
 def every_damage(folder, monkeypatch, module, ask, right, may_be=lambda path, value: False):
     """Ask with every field of the only file damaged, as if it had been written so; then with no such file at all."""
     assert ask() == right
     monkeypatch.setattr(module, "remember", lambda *args, **options: None)  # which takes most of the time
-    (file,) = folder.iterdir()
-    real = json.loads(file.read_bytes())
-    del real["check"]
+    name, real = probes.only(folder)
     for path, value, entry in damaged(real):
-        file.write_bytes(remembered.sealed(entry))
+        probes.put(folder, name, entry)
         assert ask() == right or may_be(path, value), (path, value)
-    for blob in (
-        b"",
-        b"[" * 60_000,
-        b"\xff\0",
-        remembered.sealed(real)[:-1],
-        remembered.sealed(real)[1:],
-        b"null",
-        b"{}",
-    ):
-        file.write_bytes(blob)
+    for text in ("", "[" * 60_000, b"\xff\0", json.dumps(real)[:-1], json.dumps(real)[1:], "null", "{}"):
+        probes.put(folder, name, text)
         assert ask() == right
-    return file, real
+    return name, real
 
 
 def says_why_not(path, value):
@@ -105,40 +96,38 @@ def test_adapters(folder, monkeypatch):
     def could_be(path, value):
         return path[0] == "record" and (value is None or type(value) in (bool, fitting.get(path[-1])))
 
-    file, real = every_damage(folder, monkeypatch, module, ask, right, could_be)
+    name, real = every_damage(folder, monkeypatch, module, ask, right, could_be)
     for _, _, record in damaged(asdict(right)):
-        file.write_bytes(remembered.sealed(real | {"record": record}))
+        probes.put(folder, name, real | {"record": record})
         found = ask()
         assert found.loop_limit is None or 0 <= found.loop_limit <= module.TURNS
         assert all(type(flag) is bool for flag in asdict(found.traits).values())
     for wrong in ({}, {"traits": None}, {"traits": {"unknown": 1}}, asdict(right) | {"unknown": 1}):
-        file.write_bytes(remembered.sealed(real | {"record": wrong}))
+        probes.put(folder, name, real | {"record": wrong})
         before = len(asked)
         assert ask() == right
         assert len(asked) == before + 1
 
 
 def test_a_call_that_chooses_its_backend(folder):
-    """The file of the registry, which remembers whether a backend would open."""
+    """The record of the registry, which remembers whether a backend would open."""
     inner = stub("a")
     for_all = {"kind": "device", "devices": lambda: (DeviceInfo(0, "some"),), "probe_key": lambda: "k"}
     with registry.isolated(BackendRegistration(id="a", open=lambda device=None: inner.open(), **for_all)):
         assert vyre.select(double.program).chosen == "a"
-        (file,) = folder.iterdir()
-        real = json.loads(file.read_bytes())
-        del real["check"]
+        name, real = probes.only(folder)
         for path, value, entry in damaged(real):
             if not says_why_not(path, value):
-                file.write_bytes(remembered.sealed(entry))
+                probes.put(folder, name, entry)
                 assert vyre.select(double.program).chosen == "a", (path, value)
         assert double(X).tolist() == [0x61616161] * 4
 
 
 def test_a_call_on_the_processor_itself(folder):
     vyre.acquire("cpu").shutdown()
-    for file in folder.glob("cpu*.json"):  # none where the processor need not be asked
-        for blob in (file.read_bytes().replace(b'"written": ', b'"written": 1' + b"0" * 400), b"[" * 60_000):
-            file.write_bytes(blob)
+    for name, real in probes.rows(folder).items():  # none where the processor need not be asked
+        for entry in (real | {"written": 10**400}, "[" * 60_000):
+            probes.put(folder, name, entry)
             opened = vyre.acquire("cpu")
             assert vyre.compile(double.program, backend=opened).dispatch([X])[0] == (2 * X).tobytes()
             opened.shutdown()

@@ -8,7 +8,7 @@ import warnings
 import pytest
 
 from vyre.driver.contract import PRECEDENCE_UNKNOWN, BackendCapability, BackendRegistration, DeviceInfo, VyreBackend
-from vyre.driver.selection import registry, remembered
+from vyre.driver.selection import registry
 from vyre.driver.selection.probe import Probe
 from vyre.driver.selection.registry import (
     BackendListing,
@@ -31,6 +31,7 @@ from vyre.driver.selection.registry import (
     registered_backends_by_precedence,
     select,
 )
+from vyre.driver.settings.folders import cache_dir
 from vyre.errors import (
     ArgumentTypeError,
     ArgumentValueError,
@@ -645,7 +646,7 @@ def test_without_a_key_or_with_one_that_fails_nothing_is_remembered():
             with isolated(plain):
                 select()
             assert asked
-    assert not remembered.cache_dir().exists()
+    assert not cache_dir().exists()
 
 
 # -- what plugins do wrong --------------------------------------------------------------------------------------------

@@ -12,6 +12,8 @@ import pytest
 import vyre
 from vyre.driver.contract import PRECEDENCE_UNKNOWN
 
+from ....support import probes
+
 
 def install(folder, package, entries, *, module=None, code="", version="1.0", metadata=True):
     """An installed package as files: dist-info with entry points, and a module."""
@@ -263,8 +265,8 @@ def test_a_choice_opens_no_device_that_it_does_not_take(tmp_path):
     if chosen != ["cpu", "cpu"]:
         pytest.skip(f"{chosen[1]} is taken here")
     assert opened == []
-    files = (tmp_path / "cache" / "probes").iterdir()
-    refused = {file.stem for file in files if json.loads(file.read_text())["record"].get("unavailable")}
+    kept = probes.rows(tmp_path / "cache")
+    refused = {name for name, entry in kept.items() if entry["record"].get("unavailable")}
     chosen, _, loaded = python(CHOICE.replace("FIRST", A_WEEK_LATER), source, **place)
     assert chosen == ["cpu", "cpu"]
     assert set(loaded) <= refused or sys.platform != "linux"

@@ -3,17 +3,23 @@
 import json
 import math
 import os
+import subprocess
+import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from vyre.driver.contract import DeviceInfo
+from vyre.driver.pipeline import store
+from vyre.driver.pipeline.database import FILE
+from vyre.driver.pipeline.store import DiskPipelineCache
 from vyre.driver.selection import probe, remembered
 from vyre.driver.selection.probe import Probe, recall_probe, remember_probe
+from vyre.driver.settings.folders import cache_dir
 
+from ....support import probes
 from ....support.damage import damaged
 
 SOFT = (DeviceInfo(0, "soft raster", emulated=True),)
@@ -25,31 +31,23 @@ def own_place(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def file():
+def cache(tmp_path):
+    """A folder in which one probe is remembered."""
     remember_probe("soft", "k", Probe(None, SOFT))
     assert recall_probe("soft", "k") == Probe(None, SOFT)
-    return remembered.cache_dir() / "probes" / "soft.json"
-
-
-def test_only_the_user_can_read_the_memory(file):
-    if os.name == "posix":
-        assert {p.stat().st_mode & 0o777 for p in (file.parent, file.parent.parent)} == {0o700}
-        assert file.stat().st_mode & 0o077 == 0
-    assert [p.name for p in file.parent.iterdir()] == ["soft.json"]
-
-
-def entry_of(file):
-    entry = json.loads(file.read_text())
-    del entry["check"]
-    return entry
+    return tmp_path / "cache"
 
 
 def changed(**fields):
-    return lambda entry: remembered.sealed(entry | fields).decode()
+    return lambda entry: entry | fields
 
 
 def probed(**fields):
-    return lambda entry: remembered.sealed(entry | {"record": entry["record"] | fields}).decode()
+    return lambda entry: entry | {"record": entry["record"] | fields}
+
+
+def quarantined():
+    return DiskPipelineCache.shared().summary().counts["quarantined"]
 
 
 @pytest.mark.parametrize(
@@ -60,15 +58,11 @@ def probed(**fields):
         lambda e: "[]",
         lambda e: "null",
         lambda e: "[" * 30_000,
-        lambda e: json.dumps(e),
-        lambda e: json.dumps(e | {"check": "00000000"}),
-        lambda e: remembered.sealed(e)[:-9].decode(),
-        lambda e: remembered.sealed(e).decode() + " " * remembered.MAX_BYTES,
-        lambda e: remembered.sealed({"schema": remembered.SCHEMA}).decode(),
-        changed(schema=0),
-        changed(schema=1),
-        changed(name="hard"),
+        lambda e: json.dumps(e) + " " * remembered.MAX_BYTES,
+        lambda e: b"\xff\xfe\x00",
+        lambda e: {},
         changed(key="other"),
+        changed(key=1),
         changed(record=None),
         changed(record={}),
         probed(unavailable=3),
@@ -85,34 +79,49 @@ def probed(**fields):
         changed(written=math.nan),
     ],
 )
-def test_a_damaged_old_or_foreign_file_is_as_good_as_none(file, damage):
-    file.write_text(damage(entry_of(file)))
+def test_a_damaged_old_or_foreign_record_is_as_good_as_none(cache, damage):
+    probes.put(cache, "soft", damage(probes.rows(cache)["soft"]))
     assert recall_probe("soft", "k") is None
     remember_probe("soft", "k", Probe("because"))
     assert recall_probe("soft", "k") == Probe("because")
 
 
-@pytest.fixture
-def written(file):
-    return file.read_bytes()
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(st.data())
-def test_any_other_byte_anywhere_makes_a_file_as_good_as_none(file, written, data):
-    blob = bytearray(written)
-    at = data.draw(st.integers(0, len(blob) - 1))
-    kept = data.draw(st.sampled_from(["changed", "cut", "more"]))
-    blob[at] ^= data.draw(st.integers(1, 255))
-    file.write_bytes({"changed": blob, "cut": blob[:at], "more": blob + blob[at:]}[kept])
+@pytest.mark.parametrize("seal", [b"", b"\0" * 32, "text", 7])
+def test_a_record_whose_digest_does_not_fit_is_thrown_out_and_counted(cache, seal):
+    before = quarantined()
+    probes.put(cache, "soft", probes.rows(cache)["soft"], seal=seal)
     assert recall_probe("soft", "k") is None
+    assert probes.rows(cache) == {}
+    assert quarantined() == before + 1
 
 
-def test_no_field_of_a_file_stops_anything_whatever_it_holds(file):
-    """Also where the check holds, as in a file of a version that writes other things."""
-    real = entry_of(file)
+def test_a_record_under_the_name_of_another_is_thrown_out(cache):
+    remember_probe("hard", "k", Probe("because"))
+    probes.put(cache, "soft", probes.rows(cache)["hard"], seal=remembered.seal_of("hard", "any"))
+    assert recall_probe("soft", "k") is None
+    assert list(probes.rows(cache)) == ["hard"]
+
+
+def test_any_other_byte_anywhere_makes_a_record_as_good_as_none(cache):
+    entry = probes.rows(cache)["soft"]
+    text = json.dumps(entry)
+    seal = remembered.seal_of("soft", text)
+    for at in range(len(text)):
+        for wrong in (text[:at] + chr(ord(text[at]) ^ 1) + text[at + 1 :], text[:at], text + text[at:]):
+            probes.put(cache, "soft", wrong, seal)
+            assert recall_probe("soft", "k") is None, (at, wrong)
+    for at in range(len(seal)):
+        probes.put(cache, "soft", text, seal[:at] + bytes([seal[at] ^ 1]) + seal[at + 1 :])
+        assert recall_probe("soft", "k") is None, at
+    probes.put(cache, "soft", text, seal)
+    assert recall_probe("soft", "k") == Probe(None, SOFT)
+
+
+def test_no_field_of_a_record_stops_anything_whatever_it_holds(cache):
+    """Also where the digest holds, as in a record of a version that writes other things."""
+    real = probes.rows(cache)["soft"]
     for path, value, entry in damaged(real):
-        file.write_bytes(remembered.sealed(entry))
+        probes.put(cache, "soft", entry)
         found = recall_probe("soft", "k")
         if found is not None:  # what is there could have been written
             assert path[0] in ("record", "written", "for_s") or entry == real, (path, value)
@@ -120,28 +129,8 @@ def test_no_field_of_a_file_stops_anything_whatever_it_holds(file):
             assert all((type(d.index), type(d.name), type(d.emulated)) == (int, str, bool) for d in found.devices)
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes here")
-@pytest.mark.parametrize("make", [os.mkdir, getattr(os, "mkfifo", None), lambda place: os.symlink(place, place)])
-def test_what_is_no_file_is_as_good_as_none(file, make):
-    file.unlink()
-    make(file)
-    assert recall_probe("soft", "k") is None
-    remember_probe("soft", "k", Probe("because"))
-    assert recall_probe("soft", "k") in (None, Probe("because"))
-    remembered.forget("soft")
-    assert [p.name for p in file.parent.iterdir()] in ([], ["soft.json"])
-
-
-def test_a_file_that_cannot_be_read_is_as_good_as_none(file, monkeypatch):
-    def denied(*args):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "open", denied)
-    assert recall_probe("soft", "k") is None
-
-
 @pytest.mark.parametrize("days", [0.5, 2, 400])
-def test_what_was_found_stays_as_long_as_its_key_and_a_refusal_for_a_day(file, days, monkeypatch):
+def test_what_was_found_stays_as_long_as_its_key_and_a_refusal_for_a_day(cache, days, monkeypatch):
     remember_probe("gone", "k", Probe("unplugged"))
     later = time.time() + days * 24 * 3600
     monkeypatch.setattr(remembered.time, "time", lambda: later)
@@ -161,46 +150,128 @@ def test_a_record_is_whatever_json_can_say():
     assert remembered.recall("some", "k") is None
 
 
-def test_bytes_that_are_no_text_are_as_good_as_none(file):
-    file.write_bytes(b"\xff\xfe\x00")
-    assert recall_probe("soft", "k") is None
-
-
 @pytest.mark.skipif(os.name != "posix", reason="mode bits")
 @pytest.mark.parametrize("level", [0, 1])
-def test_a_directory_that_others_can_write_to_is_neither_read_nor_written(file, level):
-    folder = (file.parent, file.parent.parent)[level]
-    folder.chmod(0o777)
-    before = file.read_bytes()
+def test_a_directory_that_others_can_write_to_is_neither_read_nor_written(cache, level):
+    before = probes.rows(cache)
+    DiskPipelineCache.shared().database().close()
+    (cache, cache / "pipelines")[level].chmod(0o777)
     assert recall_probe("soft", "k") is None
     remember_probe("soft", "other", Probe("because"))
     remembered.forget("soft")
-    assert file.read_bytes() == before
+    assert probes.rows(cache) == before
 
 
 def test_a_place_that_cannot_be_a_directory_is_no_error(tmp_path, monkeypatch):
     file = tmp_path / "file"
     file.write_text("in the way")
     for place in (file, file / "below", "bad\0name"):
-        monkeypatch.setattr(remembered, "cache_dir", lambda place=place: Path(place))
+        monkeypatch.setattr(store, "cache_dir", lambda place=place: Path(place))
         remember_probe("soft", "k", Probe())
         remembered.forget("soft")
         assert recall_probe("soft", "k") is None
     assert file.read_text() == "in the way"
 
 
-def test_what_is_too_large_or_not_text_is_not_written(file):
-    before = file.read_bytes()
+def test_what_is_too_large_or_not_text_is_not_written(cache):
+    before = probes.rows(cache)
     remember_probe("soft", "k" * remembered.MAX_BYTES, Probe())
     remember_probe("soft", "k", Probe(unavailable=object()))
-    assert file.read_bytes() == before
+    assert probes.rows(cache) == before
+
+
+def test_files_of_earlier_versions_are_ignored(tmp_path):
+    old = tmp_path / "cache" / "probes"
+    old.mkdir(parents=True, mode=0o700)
+    (old / "soft.json").write_text('{"schema": 2, "name": "soft", "key": "k", "record": {}}')
+    assert recall_probe("soft", "k") is None
+    remember_probe("soft", "k", Probe("because"))
+    assert [file.name for file in old.iterdir()] == ["soft.json"]
+
+
+def test_records_that_were_written_first_go_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(remembered, "MOST_RECORDS", 3)
+    for name in ("a", "b", "c", "a", "d"):
+        remember_probe(name, "k", Probe(name))
+    assert sorted(probes.rows(tmp_path / "cache")) == ["a", "c", "d"]
+
+
+def test_where_nothing_may_be_written_records_are_read(cache, monkeypatch):
+    monkeypatch.setenv("VYRE_CACHE", "readonly")
+    before = probes.rows(cache)
+    assert recall_probe("soft", "k") == Probe(None, SOFT)
+    remember_probe("soft", "k", Probe("because"))
+    remembered.forget("soft")
+    probes.put(cache, "soft", before["soft"], seal=b"wrong")
+    assert recall_probe("soft", "k") is None
+    assert probes.rows(cache) == before
+
+
+def test_without_a_cache_of_programs_records_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("VYRE_CACHE", "off")
+    remember_probe("soft", "k", Probe(None, SOFT))
+    assert recall_probe("soft", "k") == Probe(None, SOFT)
+
+
+def test_threads_and_forked_processes_remember_at_once(tmp_path):
+    """Each name is written by several, and every reader sees a whole record or none."""
+    failed = []
+
+    def work(who):
+        for n in range(20):
+            remember_probe(f"p{n % 5}", "k", Probe(f"{who} {n}" * 50))
+            found = recall_probe(f"p{n % 5}", "k")
+            if found is None or len(set(found.unavailable.split())) > 52:
+                failed.append((who, n, found))
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    words = [sys.executable, "-c", FORKING]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "the child's the parent's the child's"), done.stderr
+    assert len(probes.rows(tmp_path / "cache")) == 6
+
+
+FORKING = """
+import os
+from vyre.driver.selection.remembered import recall, remember
+remember("fork", "k", {"by": "the parent's"})
+read, write = os.pipe()
+pid = os.fork()
+if pid == 0:
+    before = recall("fork", "k")["by"]
+    remember("fork", "k", {"by": "the child's"})
+    os.write(write, f"{recall('fork', 'k')['by']} {before}".encode())
+    os._exit(0)
+os.close(write)
+with os.fdopen(read) as file:
+    print(file.read(), end=" ")
+os.waitpid(pid, 0)
+print(recall("fork", "k")["by"], end="")
+"""
+
+
+@pytest.mark.parametrize("when", ["never opened", "open"])
+def test_a_database_that_is_damaged_or_of_a_later_version_is_no_error(cache, when):
+    if when == "never opened":
+        DiskPipelineCache.shared().database().close()
+    (cache / "pipelines" / FILE).write_bytes(b"nonsense" * 3000)
+    for name in (f"{FILE}-wal", f"{FILE}-shm"):
+        (cache / "pipelines" / name).unlink(missing_ok=True)
+    assert recall_probe("soft", "k") in (None, Probe(None, SOFT))
+    remember_probe("soft", "k", Probe())
+    remembered.forget("soft")
 
 
 def test_the_memory_lives_in_the_platforms_place_unless_told_otherwise(monkeypatch, tmp_path):
-    assert remembered.cache_dir() == tmp_path / "cache"
+    assert cache_dir() == tmp_path / "cache"
     monkeypatch.delenv("VYRE_CACHE_DIR")
-    assert remembered.cache_dir().name in ("vyre", "Cache")
-    assert remembered.cache_dir().is_absolute()
+    assert cache_dir().name in ("vyre", "Cache")
+    assert cache_dir().is_absolute()
 
 
 def test_a_state_key_changes_with_packages_files_and_variables(tmp_path, monkeypatch):
@@ -220,7 +291,7 @@ def test_a_state_key_changes_with_packages_files_and_variables(tmp_path, monkeyp
     seen.append(key())
     monkeypatch.setattr(probe.os, "access", lambda path, how: False)  # which a superuser never sees
     seen.append(key())
-    monkeypatch.setattr("importlib.metadata.version", lambda name: "99")
+    monkeypatch.setattr("vyre.driver.selection.installed.versions_of", lambda names: dict.fromkeys(names, "99"))
     seen.append(key())
     assert len(set(seen)) == len(seen)
 
