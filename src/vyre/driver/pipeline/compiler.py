@@ -61,10 +61,11 @@ def code_for(guard: WatchedBackend, program: Program, config: DispatchConfig) ->
 
 def decide_code(backend: VyreBackend, key: PipelineCacheKey, native: CompiledPipeline | None) -> tuple[Decision, ...]:
     """What runs a program, and where its code comes from: the code that a caller holds, or what `find` would give."""
-    cached = pipelines_of(backend).forecast(key)
+    cache = pipelines_of(backend)
     if native is not None:
-        kept = "still in memory" if cached.choice == "memory" else "no longer in memory; this pipeline keeps it"
+        kept = "still in memory" if key in cache else "no longer in memory; this pipeline keeps it"
         return _code_of(backend, native), Decision("cache", "held", kept)
+    cached = cache.forecast(key)
     if cached.choice == "miss":
         return Decision("code", "to be compiled", "no pipeline has this key"), cached
     if cached.choice == "disk":
