@@ -37,12 +37,12 @@ Locals = dict[str, Any]
 
 def function(name: str) -> Callable[..., float]:
     """A function of f32 numbers by its name; its definition is read at the first call."""
-    return lambda *operands: _compiled(name)(*operands)
+    op = next(op for op in mathlib.functions() if op.text == name)
+    return lambda *operands: _compiled(op)(*operands)
 
 
 @cache
-def _compiled(name: str) -> Callable[..., float]:
-    op = next(op for op in mathlib.functions() if op.text == name)
+def _compiled(op: UnaryOp | BinaryOp) -> Callable[..., float]:
     b = Builder()
     operands = [Var(b.fresh(letter), dtype=f32) for letter in ("x" if isinstance(op, UnaryOp) else "xy")]
     result = mathlib.functions()[op](b, *operands)
@@ -71,17 +71,16 @@ def _step(node: Node, types: dict[str, Type]) -> Callable[[Locals], None]:
             test = _value(condition, types)
             arms = [[_step(n, types) for n in block] for block in (orelse, then)]
             return lambda known: _all(arms[bool(test(known))], known)
-        case Loop(var=name, start=start, stop=stop, body=body):
-            types[name] = u32
-            low, high, steps = _value(start, types), _value(stop, types), [_step(n, types) for n in body]
+    assert isinstance(node, Loop)
+    types[node.var] = u32
+    low, high, body = _value(node.start, types), _value(node.stop, types), [_step(n, types) for n in node.body]
 
-            def turns(known: Locals) -> None:
-                for turn in range(low(known), high(known)):
-                    known[name] = turn
-                    _all(steps, known)
+    def turns(known: Locals) -> None:
+        for turn in range(low(known), high(known)):
+            known[node.var] = turn
+            _all(body, known)
 
-            return turns
-    raise TypeError(f"a definition has no {type(node).__name__}")
+    return turns
 
 
 def _all(steps: list[Callable[[Locals], None]], known: Locals) -> None:
@@ -110,9 +109,8 @@ def _value(expr: Expr, types: dict[str, Type]) -> Callable[[Locals], Any]:
             return _applied(arith.cast(of(x), target), types, x)
         case Bitcast(target=target, value=x):
             return _applied(arith.bitcast(of(x), target), types, x)
-        case Select(condition=condition, on_true=a, on_false=b):
-            return _applied(lambda c, x, y: x if c else y, types, condition, a, b)
-    raise TypeError(f"a definition has no {type(expr).__name__}")
+    assert isinstance(expr, Select)
+    return _applied(lambda c, x, y: x if c else y, types, expr.condition, expr.on_true, expr.on_false)
 
 
 def _applied(f: Callable[..., Any], types: dict[str, Type], *operands: Expr) -> Callable[[Locals], Any]:

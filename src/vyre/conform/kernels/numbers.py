@@ -1,8 +1,8 @@
 """What every operator gives, from the documents: integers wrap, floats are exact fractions that are rounded once.
 
 Values are Python's: int, bool, float. An f32 or bf16 value is never subnormal, an f16 value may be. Nothing here knows
-how an engine computes: a sum or a quotient of floats is a ratio of two integers of any size. (Functions
-of the math library are the exception: `functions` says why.)
+how an engine computes: a sum or a quotient of floats is a ratio of two integers of any size. (Functions of the math
+library are the exception: `functions` says why.)
 """
 
 from __future__ import annotations
