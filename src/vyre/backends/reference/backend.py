@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
@@ -24,7 +24,7 @@ from ...driver.plan.bounds import Counter
 from ...driver.plan.grid import LaunchGeometryLimits, check_grid
 from ...driver.plan.launch import PlannedDispatch, as_launched, plan_dispatch
 from ...driver.plan.outputs import replace_output_buffers_preserving_slots
-from ...driver.verify.cases import Exploration
+from ...driver.verify.cases import Exploration, Stop
 from ...errors import (
     ArgumentTypeError,
     ArgumentValueError,
@@ -36,8 +36,9 @@ from ...errors import (
 from ...foundation.ir.ops import EXPR_IDS, FUNCTION_IDS, LITERAL_IDS, NODE_IDS
 from ...foundation.ir.program import Program
 from .engines.memory import Memory, Options, Schedule
-from .engines.races import Race
+from .engines.races import Race, race_detected
 from .engines.run import execute
+from .engines.stepping import stops
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -54,6 +55,7 @@ CAPABILITY = BackendCapability(
     max_shared_bytes=1 << 30,
     max_storage_buffer_bytes=U32_MAX * 8,
     deadline="cooperative",
+    prints=True,
     exactness={"f32": "canonical"},
 )
 
@@ -186,6 +188,21 @@ class ReferenceBackend(VyreBackend):
                 return Exploration([], f"run forward and {schedule}, it gives different bytes, as {doubt}")
         return Exploration(first, doubt=doubt)
 
+    def require_no_race(self, program: Program, inputs: Sequence[Buffer], config: DispatchConfig) -> None:
+        """Raise `RaceDetected` if two invocations of this dispatch race."""
+        deadline = None if config.timeout is None else time.monotonic() + config.timeout
+        watched = self._bind(program, inputs, config, None).run(Options(detect_races=True, deadline=deadline))
+        if watched.race is not None:
+            raise race_detected(watched.races)
+
+    def step(
+        self, program: Program, inputs: Sequence[Buffer], config: DispatchConfig, invocation: tuple[int, int, int]
+    ) -> Iterator[Stop]:
+        """The stops of one invocation of this dispatch, over copies of the inputs."""
+        program, plan, memory = self._bind(program, inputs, config, None)
+        grid = check_grid(memory.indirect_grid() or plan.launch.grid, plan.launch.workgroup)
+        return stops(program, memory, grid, invocation, Options())
+
     def _bind(
         self, program: Program, inputs: Sequence[Buffer], config: DispatchConfig, out: Sequence[Buffer] | None
     ) -> _Bound:
@@ -240,9 +257,13 @@ def open_backend(device: object = None) -> ReferenceBackend:
 class _Watched(NamedTuple):
     """What the race detector saw in a dispatch: see `Outcome`."""
 
-    race: Race | None = None
+    races: tuple[Race, ...] = ()
     seen: Race | None = None
     trap: Trap | None = None
+
+    @property
+    def race(self) -> Race | None:
+        return self.races[0] if self.races else None
 
 
 class _Bound(NamedTuple):
@@ -264,8 +285,7 @@ class _Bound(NamedTuple):
             before = memory.image() if plan.iterations > 1 else None
             grid = memory.indirect_grid() or plan.launch.grid  # an iteration may change where the next one runs
             outcome = execute(program, memory, check_grid(grid, plan.launch.workgroup), options)
-            race = watched.race or next(iter(outcome.races), None)
-            watched = _Watched(race, watched.seen or outcome.seen, outcome.trap)
+            watched = _Watched(watched.races or outcome.races, watched.seen or outcome.seen, outcome.trap)
             if watched.trap is not None:
                 break
             if options.max_steps is not None:
@@ -307,6 +327,18 @@ class ReferencePipeline(CompiledPipeline):
         """Does the order of invocations show in what these inputs give? A shadow asks where there is no proof."""
         self._require_open()
         return self.backend.explore(self.program, inputs, config, max_steps)
+
+    def require_no_race(self, inputs: Sequence[Buffer], config: DispatchConfig) -> None:
+        """Raise `RaceDetected` if two invocations race over these inputs."""
+        self._require_open()
+        self.backend.require_no_race(self.program, inputs, config)
+
+    def step(
+        self, inputs: Sequence[Buffer], config: DispatchConfig, invocation: tuple[int, int, int]
+    ) -> Iterator[Stop]:
+        """What the invocation with this gid does, line by line."""
+        self._require_open()
+        return self.backend.step(self.program, inputs, config, invocation)
 
     def close(self) -> None:
         self._open = False

@@ -1,0 +1,155 @@
+"""One invocation, line by line: where it is, and what its locals hold.
+
+The other invocations run as they do forward: each until it waits or ends. Names are those of the source: a local that
+the compiler made for itself is not shown, and a helper sees its own names alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import re
+from collections import deque
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from ....driver.verify.cases import Stop
+from ....errors import ArgumentValueError
+from ....foundation.check.determinism import determinism
+from ....foundation.ir import nodes as ir
+from ....foundation.ir.dtypes import DataType, bool_
+from ....foundation.ir.nodes import Span
+from ....foundation.ir.prints import without_prints
+from ....foundation.ir.program import Access, Program
+from ....foundation.ir.visit import walk_nodes
+from ....foundation.meaning import arith, mathlib
+from .memory import Grid, Memory, Options
+from .scalar import Invocation, Run
+from .tape import Kind, compile_tape
+
+Function = tuple[str, int]
+
+
+def stops(program: Program, memory: Memory, grid: Grid, invocation: Grid, options: Options) -> Iterator[Stop]:
+    """The stops of the invocation with this gid, changing `memory` in place; the last is behind its last statement."""
+    most = tuple(n * size for n, size in zip(grid, program.workgroup_size, strict=True))
+    if not all(0 <= at < end for at, end in zip(invocation, most, strict=True)):
+        raise ArgumentValueError(
+            f"invocation {invocation} is none of the {' x '.join(map(str, most))} that the call runs",
+            fix="pass a smaller one, or domain=(how many invocations run)",
+        )
+    return _Stepped(program, memory, grid, options).stops(invocation)
+
+
+class _Stepped(Run):
+    def __init__(self, program: Program, memory: Memory, grid: Grid, options: Options) -> None:
+        whole = mathlib.expand(program)
+        super().__init__(whole, memory, grid, options)
+        self.tape = compile_tape(whole, False, stepping=True)
+        (gx, gy, gz), (sx, sy, sz) = grid, program.workgroup_size
+        self.alone = determinism(without_prints(program)).covers((gx * sx, gy * sy, gz * sz))
+        self.has_source = any(node.span is not None for node in walk_nodes(program.entry))
+        self.names: dict[str, tuple[str, Function | None]] = {}  # of locals: as the source has it, and whose it is
+        for node in walk_nodes(program.entry):
+            if isinstance(node, ir.Let):
+                self._name(node.name, node.span)
+            elif isinstance(node, ir.Loop):
+                self._name(node.var, node.span)
+        self.numbers = {b.name: b for b in program.buffers if b.access is Access.UNIFORM and b.count == 1}
+
+    def _name(self, name: str, span: Span | None) -> None:
+        if span is None:
+            if not self.has_source:
+                self.names[name] = name, None
+            return
+        for known in (name, re.sub(r"_\d+$", "", name)):
+            if re.search(rf"\b{known}\b", span.text):
+                self.names[name] = known, _function_at(span.file, span.line)
+                return
+
+    def stops(self, invocation: Grid) -> Iterator[Stop]:
+        own = [at // size for at, size in zip(invocation, self.program.workgroup_size, strict=True)]
+        gx, gy, _ = self.grid
+        index = own[0] + gx * (own[1] + gy * own[2])
+        if self.tape.has_grid_barrier:
+            groups = [list(self.groups())]
+        else:
+            first = index if self.alone else 0
+            groups = [[group] for group in self.groups(first, index + 1)]
+        for together in groups:
+            self.alive = together
+            ready = self.ready = deque(lane for group in together for lane in group.lanes)
+            while ready:
+                lane = ready.popleft()
+                if lane.gid != invocation:
+                    self.advance(lane)
+                    continue
+                yield from self.walk(lane)
+                if lane.waits is Kind.END:
+                    return
+        self.check_ended()
+
+    def walk(self, lane: Invocation) -> Iterator[Stop]:
+        """Until it waits or ends: a stop at each line that it comes to, and again where it turns in a loop."""
+        while True:
+            at, before = lane.pc, self.last
+            step = self.tape.steps[at]
+            span = step.site.node.span
+            if step.kind is Kind.END and span is None:
+                if before is not None:
+                    yield before._replace(locals=self.locals(lane, self.shown, before), text="", done=True)
+            elif span is not None or not self.has_source:
+                here = Stop(
+                    lane.gid, "" if span is None else span.file, 0 if span is None else span.line, step.site.text, {}
+                )
+                turned = at <= self.last_pc
+                if before is None or turned or span is None or (here.file, here.line) != (before.file, before.line):
+                    self.shown = self.tape.scopes[at]
+                    self.last = here._replace(locals=self.locals(lane, self.shown, here))
+                    yield self.last
+            self.last_pc = at
+            self.single = True
+            try:
+                goes_on = self.advance(lane)
+            finally:
+                self.single = False
+            if not goes_on:
+                return
+
+    last: Stop | None = None
+    last_pc = -1
+    shown: tuple[tuple[str, int, DataType], ...] = ()
+
+    def locals(self, lane: Invocation, scope: tuple[tuple[str, int, DataType], ...], at: Stop) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        here = _function_at(at.file, at.line) if at.file else None
+        for name, decl in self.numbers.items():
+            state = self.memory.buffers.get(name)
+            if state is not None and state.count:
+                found[name] = _plain(arith.reader(decl.element)(state.data, 0), decl.element)
+        for name, register, dtype in scope:
+            known = self.names.get(name)
+            value = lane.registers[register]
+            if known is not None and known[1] == here and value is not None:
+                found[known[0]] = _plain(value, dtype)
+        return found
+
+
+def _plain(value: Any, dtype: DataType) -> Any:
+    return bool(value) if dtype == bool_ else value
+
+
+@cache
+def _function_at(file: str, line: int) -> Function | None:
+    """The innermost function around a line of a file, by its first line."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    around = [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.lineno <= line <= (node.end_lineno or line)
+    ]
+    return (file, max(around)) if around else None
