@@ -20,7 +20,7 @@ from ..ir.ops import AtomicOp, UnaryOp
 from ..ir.prints import HEAD_WORDS, LOG_WORDS, RECORD_HEAD, Part, print_region, words_of
 from .inline import Inlining, zero
 from .lang import DeviceFunction, Intrinsic, shared
-from .loops import LoopCompiler
+from .loops import MAX_STATEMENTS, LoopCompiler
 from .refused_syntax import REFUSED_STATEMENTS
 from .source import (
     Names,
@@ -58,6 +58,13 @@ class StatementCompiler(LoopCompiler):
         while unvisited:
             node = unvisited.popleft()
             self.b.span = self.frame.source.span(node)
+            self.statements += 1
+            if self.statements > MAX_STATEMENTS:
+                raise self.fail(
+                    node,
+                    f"the kernel has more than {MAX_STATEMENTS} statements, with all helpers and turns written out",
+                    "call a helper once, in a loop, and use range()",
+                )
             if isinstance(node, ast.If):
                 self.header(node, node.test)
                 condition = self.truth(node.test)

@@ -11,8 +11,7 @@ import linecache
 import re
 from collections import deque
 from collections.abc import Iterator
-from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from ....driver.verify.cases import Stop
 from ....errors import ArgumentValueError
@@ -26,9 +25,18 @@ from ....foundation.ir.visit import walk_nodes
 from ....foundation.meaning import arith, mathlib
 from .memory import Grid, Memory, Options
 from .scalar import Invocation, Run
-from .tape import Kind, compile_tape
+from .tape import Kind, Scope, compile_tape
 
-Function = tuple[str, int]
+OWN_STEMS = frozenset(("again", "go", "live", "more", "old", "part", "print_at", "step", "t", "turn"))
+"""What the compiler calls locals that it makes for itself."""
+
+
+class Function(NamedTuple):
+    """A function of the source, by its place, and its parameters."""
+
+    file: str
+    line: int
+    parameters: frozenset[str]
 
 
 def stops(program: Program, memory: Memory, grid: Grid, invocation: Grid, options: Options) -> Iterator[Stop]:
@@ -50,13 +58,24 @@ class _Stepped(Run):
         (gx, gy, gz), (sx, sy, sz) = grid, program.workgroup_size
         self.alone = determinism(without_prints(program)).covers((gx * sx, gy * sy, gz * sz))
         self.has_source = any(node.span is not None for node in walk_nodes(program.entry))
-        self.names: dict[str, tuple[str, Function | None]] = {}  # of locals: as the source has it, and whose it is
+        self.names: dict[
+            str, tuple[str, Function | None]
+        ] = {}  # of locals: as the source has it, and in which function
+        self.parameters: dict[str, str] = {}  # of locals that a caller's line makes: perhaps parameters of a helper
+        self.around: list[tuple[Function | None, frozenset[str]]] = []
+        """The functions that the invocation is in, outermost first, each with locals from before it was entered."""
         for node in walk_nodes(program.entry):
             if isinstance(node, ir.Let):
                 self._name(node.name, node.span)
             elif isinstance(node, ir.Loop):
                 self._name(node.var, node.span)
         self.numbers = {b.name: b for b in program.buffers if b.access is Access.UNIFORM and b.count == 1}
+
+    def _function_at(self, file: str, line: int) -> Function | None:
+        """The innermost function around a line of a file."""
+        if file not in self.functions:
+            self.functions[file] = _functions_of(file)
+        return next((f for last, f in reversed(self.functions[file]) if f.line <= line <= last), None)
 
     def _name(self, name: str, span: Span | None) -> None:
         if span is None:
@@ -65,8 +84,10 @@ class _Stepped(Run):
             return
         for known in (name, re.sub(r"_\d+$", "", name)):
             if re.search(rf"\b{known}\b", span.text):
-                self.names[name] = known, _function_at(span.file, span.line)
+                self.names[name] = known, self._function_at(span.file, span.line)
                 return
+        if known not in OWN_STEMS:
+            self.parameters[name] = known
 
     def stops(self, invocation: Grid) -> Iterator[Stop]:
         own = [at // size for at, size in zip(invocation, self.program.workgroup_size, strict=True)]
@@ -98,15 +119,16 @@ class _Stepped(Run):
             span = step.site.node.span
             if step.kind is Kind.END and span is None:
                 if before is not None:
-                    yield before._replace(locals=self.locals(lane, self.shown, before), text="", done=True)
+                    yield before._replace(locals=self.locals(lane, self.shown), text="", done=True)
             elif span is not None or not self.has_source:
                 here = Stop(
                     lane.gid, "" if span is None else span.file, 0 if span is None else span.line, step.site.text, {}
                 )
                 turned = at <= self.last_pc
                 if before is None or turned or span is None or (here.file, here.line) != (before.file, before.line):
+                    self._enter(self._function_at(here.file, here.line))
                     self.shown = self.tape.scopes[at]
-                    self.last = here._replace(locals=self.locals(lane, self.shown, here))
+                    self.last = here._replace(locals=self.locals(lane, self.shown))
                     yield self.last
             self.last_pc = at
             self.single = True
@@ -119,20 +141,31 @@ class _Stepped(Run):
 
     last: Stop | None = None
     last_pc = -1
-    shown: tuple[tuple[str, int, DataType], ...] = ()
+    shown: Scope = ()
 
-    def locals(self, lane: Invocation, scope: tuple[tuple[str, int, DataType], ...], at: Stop) -> dict[str, Any]:
+    def _enter(self, function: Function | None) -> None:
+        """The next line is in this function: a helper that was called, or one that goes on after a call."""
+        if any(known == function for known, _ in self.around):
+            while self.around[-1][0] != function:
+                self.around.pop()
+        else:
+            self.around.append((function, frozenset(name for name, _, _ in self.shown)))
+
+    def locals(self, lane: Invocation, scope: Scope) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        here = _function_at(at.file, at.line) if at.file else None
-        for name, decl in self.numbers.items():
+        here, earlier = self.around[-1]
+        for name, decl in self.numbers.items() if len(self.around) == 1 else ():
             state = self.memory.buffers.get(name)
             if state is not None and state.count:
                 found[name] = _plain(arith.reader(decl.element)(state.data, 0), decl.element)
         for name, register, dtype in scope:
-            known = self.names.get(name)
-            value = lane.registers[register]
-            if known is not None and known[1] == here and value is not None:
+            if name in earlier:
+                continue
+            known, value = self.names.get(name), lane.registers[register]
+            if known is not None and known[1] == here:
                 found[known[0]] = _plain(value, dtype)
+            elif here is not None and self.parameters.get(name) in here.parameters:
+                found[self.parameters[name]] = _plain(value, dtype)
         return found
 
 
@@ -140,16 +173,16 @@ def _plain(value: Any, dtype: DataType) -> Any:
     return bool(value) if dtype == bool_ else value
 
 
-@cache
-def _function_at(file: str, line: int) -> Function | None:
-    """The innermost function around a line of a file, by its first line."""
+def _functions_of(file: str) -> list[tuple[int, Function]]:
+    """The functions of a file in order, each with its last line; none where its text is gone."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError, RecursionError):
-        return None
-    around = [
-        node.lineno
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef) and node.lineno <= line <= (node.end_lineno or line)
-    ]
-    return (file, max(around)) if around else None
+        return []
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            spec = node.args
+            names = frozenset(a.arg for a in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs))
+            found.append((node.end_lineno or node.lineno, Function(file, node.lineno, names)))
+    return sorted(found, key=lambda f: f[1].line)
