@@ -58,9 +58,8 @@ class _Stepped(Run):
         (gx, gy, gz), (sx, sy, sz) = grid, program.workgroup_size
         self.alone = determinism(without_prints(program)).covers((gx * sx, gy * sy, gz * sz))
         self.has_source = any(node.span is not None for node in walk_nodes(program.entry))
-        self.names: dict[
-            str, tuple[str, Function | None]
-        ] = {}  # of locals: as the source has it, and in which function
+        self.functions: dict[str, list[tuple[int, Function]]] = {}
+        self.names: dict[str, tuple[str, Function | None]] = {}  # of locals: as the source has it, and where
         self.parameters: dict[str, str] = {}  # of locals that a caller's line makes: perhaps parameters of a helper
         self.around: list[tuple[Function | None, frozenset[str]]] = []
         """The functions that the invocation is in, outermost first, each with locals from before it was entered."""
