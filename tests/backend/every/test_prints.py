@@ -134,9 +134,8 @@ def test_a_call_prints_so_much_and_counts_what_it_drops(on, n, capsys):
     lines = capsys.readouterr().out.splitlines()
     kept = [line for line in lines if line.startswith("(")]
     assert len(kept) == min(n, ROOM)
-    assert lines[len(kept) :] == (
-        [f"... and {n - ROOM} lines more: a call prints 256 KiB of values at most"] * (n > ROOM)
-    )
+    rest = f"... and {n - ROOM} lines more: a call prints 256 KiB of values at most"
+    assert lines[len(kept) :] == [rest] * (n > ROOM)
     found = [int(re.fullmatch(r"\((\d+), 0, 0\): x is u32\((\d+)\)", line)[1]) for line in kept]
     assert found == sorted(set(found))
 
@@ -160,7 +159,7 @@ def silent(x: InOut[u32], sums: InOut[u32], scale: f32, out: Out[f32]):
     tile[lid.x] = x[gid.x]
     barrier()
     v = tile[7 - lid.x]
-    old = atomic_add(sums, v % 4, v)
+    atomic_add(sums, v % 4, v)
     if gid.x < len(out):
         out[gid.x] = f32(v) * scale + 0.1
         x[gid.x] = v
@@ -185,8 +184,8 @@ def noisy(x: InOut[u32], sums: InOut[u32], scale: f32, out: Out[f32]):
 def test_results_and_the_grid_do_not_depend_on_printing(on, n, capsys):
     def call(kernel):
         x, sums = np.arange(n, dtype=np.uint32) * 3, np.zeros(4, np.uint32)
-        told = kernel.on(on).explain(x, sums, 0.3)
-        return *(r.tobytes() for r in kernel.on(on)(x, sums, 0.3)), told.grid
+        told = kernel.on(on).explain(x, sums, 0.3, sizes={"out": n})
+        return *(r.tobytes() for r in kernel.on(on)(x, sums, 0.3, sizes={"out": n})), told.grid
 
     assert call(noisy) == call(silent)
     assert capsys.readouterr().out.count("at the start") == -(-n // 8) * 8
