@@ -328,18 +328,6 @@ class ReferencePipeline(CompiledPipeline):
         self._require_open()
         return self.backend.explore(self.program, inputs, config, max_steps)
 
-    def require_no_race(self, inputs: Sequence[Buffer], config: DispatchConfig) -> None:
-        """Raise `RaceDetected` if two invocations race over these inputs."""
-        self._require_open()
-        self.backend.require_no_race(self.program, inputs, config)
-
-    def step(
-        self, inputs: Sequence[Buffer], config: DispatchConfig, invocation: tuple[int, int, int]
-    ) -> Iterator[Stop]:
-        """What the invocation with this gid does, line by line."""
-        self._require_open()
-        return self.backend.step(self.program, inputs, config, invocation)
-
     def close(self) -> None:
         self._open = False
 

@@ -104,8 +104,8 @@ class Exploration(NamedTuple):
 class Stop(NamedTuple):
     """One invocation in front of a line; `done`, behind its last one.
 
-    The compiled pipelines of an oracle may have a method `step(inputs, config, invocation)` that gives these in order,
-    and `require_no_race(inputs, config)`, which raises `RaceDetected`.
+    An oracle may have a method `step(program, inputs, config, invocation)` that gives these in order, and
+    `require_no_race(program, inputs, config)`, which raises `RaceDetected`.
     """
 
     invocation: tuple[int, int, int]

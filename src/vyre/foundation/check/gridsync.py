@@ -48,7 +48,6 @@ from ..ir.program import Program
 from ..ir.value import Value
 from ..ir.visit import Scopes, Steps, children, distinct, rewrite, run_nested
 
-
 _MISPLACED = {
     True: ("a branch", DiagCode.V201.fix),
     False: ("a loop", "move it out of the loop: unroll that with static_range(), or make one call per turn"),

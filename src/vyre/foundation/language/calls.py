@@ -303,8 +303,8 @@ class CallCompiler(ExpressionCompiler):
             raise self.fail(
                 args[0],
                 f"{fn.name}() on a buffer of {t}, whose sum would depend on the order",
-                "add whole numbers, declared InOut[u32] or InOut[i32]: i32(round(v * 65536.0)); or sort by element, and "
-                "let one invocation add each run (how-to: add floats in parallel)",
+                "add whole numbers, i32(round(v * 65536.0)), to an InOut[i32]; or sort by element, and let one "
+                "invocation add each run (how-to: add floats in parallel)",
             )
         if t.name not in ("u32", "i32"):
             raise self.fail(args[0], f"{fn.name}() on a buffer of {t}", "declare the buffer InOut[u32] or InOut[i32]")
