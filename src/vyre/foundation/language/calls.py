@@ -303,7 +303,7 @@ class CallCompiler(ExpressionCompiler):
             raise self.fail(
                 args[0],
                 f"{fn.name}() on a buffer of {t}, whose sum would depend on the order",
-                "add whole numbers, i32(round(v * 65536.0)), to an InOut[i32]; or sort by element, and let one "
+                "declare it InOut[u32] or InOut[i32], and add i32(round(v * 65536.0)); or sort by element, and let one "
                 "invocation add each run (how-to: add floats in parallel)",
             )
         if t.name not in ("u32", "i32"):
