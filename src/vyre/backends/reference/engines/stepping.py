@@ -21,7 +21,7 @@ from ....foundation.ir.dtypes import DataType, bool_
 from ....foundation.ir.nodes import Span
 from ....foundation.ir.prints import without_prints
 from ....foundation.ir.program import Access, Program
-from ....foundation.ir.visit import walk_nodes
+from ....foundation.ir.visit import rewrite, walk_nodes
 from ....foundation.meaning import arith, mathlib
 from .memory import Grid, Memory, Options
 from .scalar import Invocation, Run
@@ -56,7 +56,7 @@ class _Stepped(Run):
         super().__init__(whole, memory, grid, options)
         self.tape = compile_tape(whole, False, stepping=True)
         (gx, gy, gz), (sx, sy, sz) = grid, program.workgroup_size
-        self.alone = determinism(without_prints(program)).covers((gx * sx, gy * sy, gz * sz))
+        self.alone = determinism(_results_of(program)).covers((gx * sx, gy * sy, gz * sz))
         self.has_source = any(node.span is not None for node in walk_nodes(program.entry))
         self.functions: dict[str, list[tuple[int, Function]]] = {}
         self.names: dict[str, tuple[str, Function | None]] = {}  # of locals: as the source has it, and where
@@ -166,6 +166,12 @@ class _Stepped(Run):
             elif here is not None and self.parameters.get(name) in here.parameters:
                 found[self.parameters[name]] = _plain(value, dtype)
         return found
+
+
+def _results_of(program: Program) -> Program:
+    """Without what it prints and its traps, of which the order shows and no invocation sees anything."""
+    bare = without_prints(program)
+    return bare.replace(entry=rewrite(bare.entry, node=lambda n: () if isinstance(n, ir.Trap) else n))
 
 
 def _plain(value: Any, dtype: DataType) -> Any:
