@@ -59,7 +59,8 @@ def with_place(trap: Trap, program: Program) -> Trap:
     fix = trap.fix
     if asserted:
         del context["address"]
-        fix = "correct the input, or what leads to it: kernel.step(..., invocation=...) shows how it came to this"
+        call = f"{program.name or 'kernel'}.step(..., invocation={context['invocation']})"
+        fix = f"correct the input, or what leads to it: {call} shows how it came to this"
     return Trap(f"{' or '.join(places)}: {what}", fix=fix, **context)
 
 
@@ -71,7 +72,8 @@ def show_prints(prints: Mapping[int, tuple[Part, ...]], logs: Sequence[Any]) -> 
     words, *floats = (log if isinstance(log, np.ndarray) else np.frombuffer(memoryview(log), np.uint8) for log in logs)
     lines = printed(prints, words.view(np.uint32), floats[0].view(np.float64) if floats else None)
     if lines:
-        sys.stdout.write("\n".join(lines) + "\n")
+        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+        print("\n".join(lines).encode(encoding, "backslashreplace").decode(encoding))
 
 
 def printed(prints: Mapping[int, tuple[Part, ...]], log: Array, floats: Array | None) -> list[str]:

@@ -1,5 +1,6 @@
 """`print` of a kernel shows lines on the reference and on cpu, changes no result, and is refused elsewhere."""
 
+import io
 import pickle
 import re
 
@@ -308,3 +309,57 @@ def test_a_local_may_have_the_name_of_the_log(on, capsys):
 
     assert k.on(on)(grid=1).tolist() == [5]
     assert capsys.readouterr().out == "(0, 0, 0): is u32(5)\n"
+
+
+def test_a_value_of_the_subgroup_is_made_by_all_of_it(on, capsys):
+    @vyre.kernel(workgroup=32)
+    def k(x: In[u32], out: Out[u32]):
+        if gid.x % 2 == 0:
+            print("even")  # so that the log has room for some only in between
+        print(vyre.subgroup_add(x[gid.x]))
+        out[gid.x] = 1
+
+    k.on(on)(np.arange(32, dtype=np.uint32))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(": ")[2] for line in lines] == ["even", "u32(496)", "u32(496)"] * 16
+
+
+def test_before_and_behind_a_barrier_of_the_whole_grid(on, capsys):
+    @vyre.kernel(workgroup=2)
+    def k(x: InOut[u32], y: InOut[u32]):
+        print("before", x[gid.x])
+        y[gid.x] = x[gid.x] * 2
+        vyre.grid_sync()
+        print("after", y[3 - gid.x])
+
+    k.on(on)(np.arange(4, dtype=np.uint32), np.zeros(4, np.uint32))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [f"({i}, 0, 0): {t}" for i in range(4) for t in (f"before u32({i})", f"after u32({6 - 2 * i})")]
+
+
+def test_what_the_stream_cannot_encode_is_escaped(monkeypatch):
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr("sys.stdout", out)
+    kernel = vyre.kernel(workgroup=1, source="def k(x: InOut[u32]):\n    print('ä', '\\ud800', x[0])\n    x[0] = 1")
+    kernel.on("cpu")(np.zeros(1, np.uint32))
+    out.flush()
+    assert out.buffer.getvalue() == b"(0, 0, 0): \\xe4 \\ud800 u32(0)\n"
+
+
+def test_a_call_that_traps_prints_nothing(on, capsys):
+    @vyre.kernel(workgroup=1)
+    def k(x: InOut[u32]):
+        print("seen", x[0])
+        assert x[0] == 0
+        x[0] = 1
+
+    with pytest.raises(vyre.Trap):
+        k.on(on)(np.ones(1, np.uint32))
+    assert capsys.readouterr().out == ""
+
+
+def test_the_order_of_lines_is_not_proved():
+    assert counted.program.determinism == "unproved"
+    assert without_prints(counted.program).determinism.startswith("proved")
+    with pytest.raises(vyre.InvalidProgram, match="vyre_print"):
+        counted.on("cpu")(np.zeros(100, np.uint32), config=vyre.DispatchConfig(determinism="require"))

@@ -375,6 +375,42 @@ def test_it_stops_when_the_reader_stops():
     assert len(seen) == 10
 
 
+def test_what_the_compiler_keeps_for_itself_is_not_shown():
+    """It calls its own locals t, step, go and the like."""
+
+    @vyre.kernel(workgroup=1)
+    def k(x: In[u32], out: Out[u32, 1]):
+        t = x[0] + 1
+        t = max(t, 1) + min(t, 5, t * 2) + x[t]
+        for step in range(3):
+            if t > 100:
+                break
+            t += step
+            if step == 1:
+                continue
+            t += 1
+        out[0] = t
+
+    seen = list(k.step(np.arange(4, dtype=np.uint32)))
+    assert [at.locals.get("t") for at in seen if at.text == "if t > 100:"] == [3, 4, 5]
+    assert seen[-1].locals == {"t": 8}
+    assert all(set(at.locals) <= {"t", "step"} and at.locals.get("step") is not True for at in seen)
+
+
+def test_the_lines_are_those_of_the_kernel_that_is_stepped_through():
+    """Kernels that differ in their lines alone share their code."""
+    text = "def k(x: InOut[u32]):\n    x[0] = x[0] + 1"
+    for shift_by in (0, 7):
+        kernel = vyre.kernel(source="\n" * shift_by + text)
+        assert [at.line for at in kernel.step(np.zeros(1, np.uint32), domain=1)] == [shift_by + 2] * 2
+
+
+def test_a_timeout_holds_for_the_look_at_races():
+    endless = vyre.kernel(source="def k(x: InOut[u32]):\n    while x[0] < 1:\n        x[1] = x[1] + 1")
+    with pytest.raises(vyre.DeadlineExceeded):
+        endless(np.zeros(2, np.uint32), domain=1, config=vyre.DispatchConfig(timeout=0.05), check_races=True)
+
+
 WRONG_STEPS = [
     ({"invocation": 12}, vyre.ArgumentValueError, "none of the 12 x 1 x 1", "pass a smaller one"),
     ({"invocation": (0, 1)}, vyre.ArgumentValueError, "none of the 12 x 1 x 1", "domain="),

@@ -182,12 +182,14 @@ def build_program(source: KernelSource, consts: Mapping[str, object]) -> Program
             scope[param.name] = Local(load, param.element, param.line, "a parameter")
         else:
             scope[param.name] = buffer
+    compiler = StatementCompiler(builder, frame)
     try:
-        StatementCompiler(builder, frame).block(source.tree.body)
+        compiler.block(source.tree.body)
     except RecursionError:
         raise source.error(source.tree, "the kernel is nested too deeply", "bind parts of it to names") from None
     program = builder.program()
     _refuse_invalid(source, program)
+    program.unnamed(compiler.temporaries)
     return program.called(source.name)
 
 

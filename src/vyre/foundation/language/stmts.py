@@ -246,6 +246,8 @@ class StatementCompiler(LoopCompiler):
                 raise self.fail(node.msg, "the text of an assert is an f-string", fix)
             case _:
                 raise self.fail(node.msg, "the text of an assert is not a string", 'write it out: "what went wrong"')
+        if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
+            raise self.fail(node.msg or node.test, "the text of an assert holds half a character", "write a whole one")
         condition, frame = self.truth(node.test), self.frame
         holds = condition.expr if isinstance(condition, Typed) else lit(bool(condition.value))
         self.asserts += 1
@@ -280,7 +282,7 @@ class StatementCompiler(LoopCompiler):
         self.effects += 1
         number = self.prints.setdefault(tuple(parts), len(self.prints) + 1)
         with self.b.region(print_region(number, parts)):
-            self._record(number, values)
+            self._record(number, [self.once(v) for v in values])  # a subgroup's value is made where all of it is
 
     def _record(self, number: int, values: list[Typed]) -> None:
         b, log = self.b, self.b.log(u32)

@@ -16,6 +16,7 @@ BODIES = [
     ("assert n > 1, b'raw'", 1, "b'raw'", "the text of an assert is not a string", '"what went wrong"'),
     ("assert n > 1, 'a' + 'b'", 1, "'a' + 'b'", "the text of an assert is not a string", '"what went wrong"'),
     ("assert n > 1, 'n %d' % 3", 1, "'n %d' % 3", "the text of an assert is not a string", '"what went wrong"'),
+    (r"assert n > 1, '\ud800'", 1, r"'\ud800'", "the text of an assert holds half a character", "write a whole one"),
     ("assert f[0]", 1, "f[0]", "the condition is f32", "f[0] != 0"),
     ("assert s[0], 'text'", 1, "s[0]", "the condition is i32", "s[0] != 0"),
     ("assert x", 1, "x", "`x` is a buffer, not a value", "x[i]"),

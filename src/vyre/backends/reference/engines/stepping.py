@@ -27,7 +27,7 @@ from .memory import Grid, Memory, Options
 from .scalar import Invocation, Run
 from .tape import Kind, Scope, compile_tape
 
-OWN_STEMS = frozenset(("again", "go", "live", "more", "old", "part", "print_at", "step", "t", "turn"))
+OWN_STEMS = frozenset(("again", "go", "live", "more", "part", "print_at", "step", "turn"))
 """What the compiler calls locals that it makes for itself."""
 
 
@@ -63,8 +63,9 @@ class _Stepped(Run):
         self.parameters: dict[str, str] = {}  # of locals that a caller's line makes: perhaps parameters of a helper
         self.around: list[tuple[Function | None, frozenset[str]]] = []
         """The functions that the invocation is in, outermost first, each with locals from before it was entered."""
+        unnamed = program.unnamed()
         for node in walk_nodes(program.entry):
-            if isinstance(node, ir.Let):
+            if isinstance(node, ir.Let) and not (node.name in unnamed or _is_flag(node)):
                 self._name(node.name, node.span)
             elif isinstance(node, ir.Loop):
                 self._name(node.var, node.span)
@@ -166,6 +167,11 @@ class _Stepped(Run):
             elif here is not None and self.parameters.get(name) in here.parameters:
                 found[self.parameters[name]] = _plain(value, dtype)
         return found
+
+
+def _is_flag(node: ir.Let) -> bool:
+    """Whether it is true at first and says how a loop or a helper is left."""
+    return re.sub(r"_\d+$", "", node.name) in OWN_STEMS and node.value == ir.Lit(bool_, 1)
 
 
 def _results_of(program: Program) -> Program:
