@@ -79,7 +79,7 @@ def test_one_that_fails_names_its_line_its_text_and_the_invocation(on, at):
     place = line_of('assert x[i] >= 0.0, "x must not be negative"')
     assert caught.value.message == f"{place}: assertion failed: x must not be negative"
     assert caught.value.context["invocation"] == (at, 0, 0)
-    assert "kernel.step(" in caught.value.fix
+    assert f"roots.step(..., invocation={(at, 0, 0)})" in caught.value.fix
 
 
 def test_without_a_text_it_says_the_condition(on):
