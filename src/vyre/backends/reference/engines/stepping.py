@@ -11,6 +11,7 @@ import linecache
 import re
 from collections import deque
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
 from ....driver.verify.cases import Stop
@@ -25,7 +26,7 @@ from ....foundation.ir.visit import rewrite, walk_nodes
 from ....foundation.meaning import arith, mathlib
 from .memory import Grid, Memory, Options
 from .scalar import Invocation, Run
-from .tape import Kind, Scope, compile_tape
+from .tape import Kind, Operand, Scope, compile_tape
 
 OWN_STEMS = frozenset(("again", "go", "live", "more", "part", "print_at", "step", "turn"))
 """What the compiler calls locals that it makes for itself."""
@@ -94,10 +95,9 @@ class _Stepped(Run):
         gx, gy, _ = self.grid
         index = own[0] + gx * (own[1] + gy * own[2])
         if self.tape.has_grid_barrier:
-            groups = [list(self.groups())]
+            groups = iter([list(self.groups())])
         else:
-            first = index if self.alone else 0
-            groups = [[group] for group in self.groups(first, index + 1)]
+            groups = ([group] for group in self.groups(index if self.alone else 0, index + 1))
         for together in groups:
             self.alive = together
             ready = self.ready = deque(lane for group in together for lane in group.lanes)
@@ -149,7 +149,7 @@ class _Stepped(Run):
             while self.around[-1][0] != function:
                 self.around.pop()
         else:
-            self.around.append((function, frozenset(name for name, _, _ in self.shown)))
+            self.around.append((function, frozenset(name for name, _ in _in_sight(self.shown))))
 
     def locals(self, lane: Invocation, scope: Scope) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -158,15 +158,20 @@ class _Stepped(Run):
             state = self.memory.buffers.get(name)
             if state is not None and state.count:
                 found[name] = _plain(arith.reader(decl.element)(state.data, 0), decl.element)
-        for name, register, dtype in scope:
+        for name, local in _in_sight(scope):
             if name in earlier:
                 continue
-            known, value = self.names.get(name), lane.registers[register]
+            known, value = self.names.get(name), _plain(lane.registers[local.register], local.dtype)
             if known is not None and known[1] == here:
-                found[known[0]] = _plain(value, dtype)
+                found[known[0]] = value
             elif here is not None and self.parameters.get(name) in here.parameters:
-                found[self.parameters[name]] = _plain(value, dtype)
+                found[self.parameters[name]] = value
         return found
+
+
+def _in_sight(scope: Scope) -> Iterator[tuple[str, Operand]]:
+    for block, count in scope:
+        yield from islice(block.items(), count)
 
 
 def _is_flag(node: ir.Let) -> bool:

@@ -64,10 +64,6 @@ class Meeting(NamedTuple):
     settle: Callable[[list[Any]], list[Any]]
 
 
-Scope = tuple[tuple[str, int, DataType], ...]
-"""Locals: their names, registers and types."""
-
-
 @dataclass(frozen=True, slots=True)
 class Tape:
     steps: tuple[Step, ...]
@@ -76,13 +72,17 @@ class Tape:
     buffers: tuple[BufferRegisters, ...]
     has_grid_barrier: bool
     scopes: tuple[Scope, ...] = ()
-    """The locals in sight of each step, outermost first, where the tape is for stepping."""
+    """The locals in sight of each step, outermost block first, where the tape is for stepping."""
 
 
 class Operand(NamedTuple):
     register: int
     dtype: DataType
     temporary: bool = False
+
+
+Scope = tuple[tuple[dict[str, Operand], int], ...]
+"""Locals by name, block by block: of each, so many as there were. Copies would take the square of a long program."""
 
 
 def compile_tape(program: Program, traced: bool, stepping: bool = False) -> Tape:
@@ -205,7 +205,7 @@ class _Compiler:
         self.ops, self.weight = [], 0
         self.drafts.append(step)
         if self.in_sight is not None:
-            self.in_sight.append(tuple((n, o.register, o.dtype) for s in self.scopes for n, o in s.items()))
+            self.in_sight.append(tuple((s, len(s)) for s in self.scopes if s))
         return step
 
     def mark(self, label: _Label) -> None:
