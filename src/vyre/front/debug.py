@@ -43,24 +43,23 @@ class Oracle(Protocol):
 # ---- traps -----------------------------------------------------------------------------------------------------------
 
 
-def with_place(trap: Trap, program: Program) -> Trap:
-    """The trap of a program, saying where in the source it stands, if that is known."""
+def with_place(trap: Trap, *programs: Program) -> Trap:
+    """The trap of one of these programs, saying where in the source it stands, if that is known."""
     tag, address = trap.context.get("tag"), trap.context.get("address")
-    places = dict.fromkeys(
-        f"{node.span.file}:{node.span.line}"
-        for node in walk_nodes(program.entry)
-        if isinstance(node, ir.Trap) and node.tag == tag and node.span is not None
-        if not isinstance(node.address, ir.Lit) or node.address.value == address
-    )
+    places: dict[str, str] = {}  # and whose they are
+    for program in programs:
+        for node in walk_nodes(program.entry):
+            if not isinstance(node, ir.Trap) or node.tag != tag or node.span is None:
+                continue
+            if not isinstance(node.address, ir.Lit) or node.address.value == address:
+                places.setdefault(f"{node.span.file}:{node.span.line}", program.name or "kernel")
     if not places:
         return trap
-    context, asserted = dict(trap.context), str(tag).startswith(ir.ASSERTED)
-    what = str(tag) if asserted else trap.message
-    fix = trap.fix
-    if asserted:
+    context, what, fix = dict(trap.context), trap.message, trap.fix
+    if str(tag).startswith(ir.ASSERTED):
         del context["address"]
-        call = f"{program.name or 'kernel'}.step(..., invocation={context['invocation']})"
-        fix = f"correct the input, or what leads to it: {call} shows how it came to this"
+        call = f"{next(iter(places.values()))}.step(..., invocation={context['invocation']})"
+        what, fix = str(tag), f"correct the input, or what leads to it: {call} shows how it came to this"
     return Trap(f"{' or '.join(places)}: {what}", fix=fix, **context)
 
 

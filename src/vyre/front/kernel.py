@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, overload
 
 from ..errors import ArgumentTypeError, ArgumentValueError, shown
+from .sequence.now import RECORDERS, recorder, refuse_to_look, refuse_to_read
 from .tracebacks import MISTAKES, end_at_the_caller
 
 if TYPE_CHECKING:
@@ -186,6 +187,10 @@ class Kernel:
         **named: Any,
     ) -> Any:
         try:
+            if RECORDERS and (made := recorder()) is not None:
+                if check_races is not False:
+                    refuse_to_look("check_races=True")
+                return made.call(self, args, named, grid, domain, sizes, config)
             call = _call_type()(self, args, named, grid, domain, sizes, config)
             if check_races is not False:
                 call.require_no_race(check_races)
@@ -222,6 +227,7 @@ class Kernel:
         Inputs may be changed as soon as this returns; outputs given by the caller are written when the result is taken.
         """
         try:
+            refuse_to_read("a kernel was started")
             return _call_type()(self, args, named, grid, domain, sizes, config).start()
         except MISTAKES as e:
             end_at_the_caller(e)
@@ -260,6 +266,7 @@ class Kernel:
         do so first. The arrays of the call are copied.
         """
         try:
+            refuse_to_look("step()")
             return _call_type()(self, args, named, grid, domain, sizes, config).step(invocation)
         except MISTAKES as e:
             end_at_the_caller(e)

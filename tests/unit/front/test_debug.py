@@ -197,6 +197,51 @@ def test_keywords_of_a_call_are_no_parameters(name):
     assert caught.value.fix == "choose another name"
 
 
+# ---- in a sequence ---------------------------------------------------------------------------------------------------
+
+
+@vyre.kernel
+def small(x: InOut[u32]):
+    if gid.x < len(x):
+        assert x[gid.x] < 9, "less than nine"
+        x[gid.x] = x[gid.x] + 1
+
+
+@vyre.sequence
+def twice(x):
+    small(x)
+    small(x)
+    return x
+
+
+def test_an_assert_in_a_sequence_says_its_line_when_recorded_and_when_repeated():
+    line = line_of('assert x[gid.x] < 9, "less than nine"')
+    place = f"{__file__}:{line}"
+    for first in ([9], [1]):  # the first call is the one that is recorded
+        made = vyre.sequence(twice.__wrapped__).on("cpu")
+        if first == [1]:
+            assert made(np.array(first, np.uint32)).tolist() == [3]
+        for value in (8, 9):
+            with pytest.raises(vyre.Trap) as caught:
+                made(np.array([value], np.uint32))
+            assert caught.value.message == f"{place}: assertion failed: less than nine"
+
+
+WRONG_CALLS = {
+    "check_races=True of a kernel call": lambda x: small(x, check_races=True),
+    "step() of a kernel call": lambda x: small.step(x),
+}
+
+
+@pytest.mark.parametrize("what", WRONG_CALLS)
+def test_a_sequence_has_no_look_at_the_data_of_one_call(what):
+    made = vyre.sequence(lambda x: WRONG_CALLS[what](x))
+    with pytest.raises(vyre.ArgumentTypeError) as caught:
+        made.on("cpu")(np.zeros(4, np.uint32))
+    assert caught.value.message.startswith(f"{what} while a sequence is recorded")
+    assert caught.value.fix == "call the function itself: sequence.__wrapped__(...)"
+
+
 # ---- steps -----------------------------------------------------------------------------------------------------------
 
 
