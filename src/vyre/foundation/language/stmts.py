@@ -12,15 +12,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 
-from ..integers import U32_MAX
-from ..ir.build import Buffer, Builder
-from ..ir.dtypes import DataType, bool_, f32, f64, i32, u32, u64
-from ..ir.nodes import ASSERTED, Bitcast, Cast, Expr, InvocationId, Let, Lit, UnOp, Var, lit, show_number
-from ..ir.ops import AtomicOp, UnaryOp
-from ..ir.prints import HEAD_WORDS, LOG_WORDS, RECORD_HEAD, Part, print_region, words_of
+from ..ir.build import Buffer
+from ..ir.dtypes import DataType, bool_, f32, i32, u32
+from ..ir.nodes import Expr, Let, Lit, Var, show_number
+from .debug.statements import DebugCompiler
 from .inline import Inlining, zero
 from .lang import DeviceFunction, Intrinsic, shared
-from .loops import MAX_STATEMENTS, LoopCompiler
+from .loops import MAX_STATEMENTS
 from .refused_syntax import REFUSED_STATEMENTS
 from .source import (
     Names,
@@ -36,19 +34,14 @@ from .source import (
     read_first,
     returns,
 )
-from .values import Const, Frame, Join, Local, Nothing, Outside, Scalar, Typed, adapts, misplaced, show
+from .values import Const, Join, Local, Nothing, Outside, Scalar, Typed, adapts, misplaced, show
 
 MANY_ARMS, MANY_GUARDS = 16, 8
 """Arms of one `if`, and guards in one block, that may nest."""
 
 
-class StatementCompiler(LoopCompiler):
+class StatementCompiler(DebugCompiler):
     """Compiles the statements of a kernel into its builder."""
-
-    def __init__(self, builder: Builder, frame: Frame) -> None:
-        super().__init__(builder, frame)
-        self.asserts = 0  # so far: the address of a trap says which of them it is
-        self.prints: dict[tuple[Part, ...], int] = {}  # by what they print
 
     # -- blocks
 
@@ -200,7 +193,7 @@ class StatementCompiler(LoopCompiler):
             case ast.Break() | ast.Continue():
                 self.jump(node)
             case ast.Assert():
-                self._assert(node)
+                self.assertion(node)
             case ast.Pass():
                 pass
             case _:
@@ -214,7 +207,7 @@ class StatementCompiler(LoopCompiler):
         if isinstance(value, ast.Constant) and (isinstance(value.value, str) or value.value is ...):
             return  # a docstring, or `...` for pass
         if isinstance(value, ast.Call) and self.outside(dotted_name(value.func)) is print:
-            self._print(value)
+            self.printing(value)
             return
         effects = self.effects
         found = self.value(value)
@@ -229,79 +222,6 @@ class StatementCompiler(LoopCompiler):
             if isinstance(value, ast.Compare) and isinstance(value.ops[0], ast.Eq):
                 fix = f"write {show(value.left)} = {show(value.comparators[0])} to store it"
             raise self.fail(value, "this value is not used", fix)
-
-    # -- what helps to find mistakes
-
-    def _assert(self, node: ast.Assert) -> None:
-        """A trap behind the opposite of a condition. One that is false before the kernel runs is refused at once."""
-        if isinstance(node.test, ast.Tuple):
-            raise self.fail(node.test, "a tuple is always true", 'write assert condition, "what went wrong"')
-        match node.msg:
-            case None:
-                text = ast.unparse(node.test)
-            case ast.Constant(value=str() as text):
-                pass
-            case ast.JoinedStr():
-                fix = 'write a plain text, and print("...", value) in front of it to see values'
-                raise self.fail(node.msg, "the text of an assert is an f-string", fix)
-            case _:
-                raise self.fail(node.msg, "the text of an assert is not a string", 'write it out: "what went wrong"')
-        if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
-            raise self.fail(node.msg or node.test, "the text of an assert holds half a character", "write a whole one")
-        condition, frame = self.truth(node.test), self.frame
-        holds = condition.expr if isinstance(condition, Typed) else lit(bool(condition.value))
-        self.asserts += 1
-        self.effects += 1
-        if isinstance(condition, Typed):
-            with self.b.if_(UnOp(UnaryOp.LOGICAL_NOT, holds)):
-                self.b.trap(ASSERTED + text, self.asserts)
-        elif not condition.value:
-            if not (frame.depth or frame.conditional):
-                raise self.fail(node.test, f"{ASSERTED}{text}", "correct the numbers that it is made of")
-            self.b.trap(ASSERTED + text, self.asserts)
-
-    def _print(self, node: ast.Call) -> None:
-        """A region that adds a record to the log, if there is room."""
-        for keyword in node.keywords:
-            fix = "leave it out: a line has the invocation, and the values with a space between them"
-            raise self.fail(keyword, f"print() takes no {keyword.arg or '**'} in a kernel", fix)
-        parts: list[Part] = []
-        values: list[Typed] = []
-        for k, arg in enumerate(node.args):
-            if isinstance(arg, ast.Constant) and isinstance(arg.value, str):
-                parts.append(f"'{arg.value}")
-                continue
-            if isinstance(arg, ast.JoinedStr):
-                raise self.fail(arg, "an f-string in print()", 'separate text and values by commas: print("x =", x)')
-            value = self.settled(self.scalar(arg), *node.args[k + 1 :])
-            if isinstance(value, Const):
-                parts.append(f"'{value.value}")
-            else:
-                parts.append(value.dtype.name)
-                values.append(value)
-        self.effects += 1
-        number = self.prints.setdefault(tuple(parts), len(self.prints) + 1)
-        with self.b.region(print_region(number, parts)):
-            self._record(number, [self.once(v) for v in values])  # a subgroup's value is made where all of it is
-
-    def _record(self, number: int, values: list[Typed]) -> None:
-        b, log = self.b, self.b.log(u32)
-        size = RECORD_HEAD + sum(words_of(v.dtype) for v in values)
-        at = b.let("print_at", lit(LOG_WORDS, u32))
-        with b.if_(b.atomic(AtomicOp.ADD, log, 0, 0, name="print_taken") < LOG_WORDS):  # else the sum would wrap
-            b.assign(at, b.atomic(AtomicOp.ADD, log, 0, size, name="print_taken"))
-        with b.if_(at <= LOG_WORDS - HEAD_WORDS - size):
-            words: list[Expr] = [lit(number, u32), *(InvocationId(axis) for axis in range(3))]
-            for v in values:
-                if v.dtype == f64:
-                    b.store(b.log(f64), at + (HEAD_WORDS + len(words)), v.expr)
-                words += _words(v)
-            for k, word in enumerate(words):
-                b.store(log, at + (HEAD_WORDS + k), word)
-        with b.else_():
-            lost = b.atomic(AtomicOp.ADD, log, 1, 1, name="print_lost")
-            with b.if_(lost.eq(U32_MAX)):
-                b.atomic(AtomicOp.ADD, log, 2, 1, name="print_lost")
 
     # -- assignment
 
@@ -497,23 +417,3 @@ class StatementCompiler(LoopCompiler):
         if self.frame.find(target.id) is not None:
             raise self.fail(target, f"`{target.id}` has another meaning already", "use another name")
         self.frame.scopes[-1][target.id] = self.b.shared(target.id, t, size.value)
-
-
-def _words(value: Typed) -> list[Expr]:
-    """A value as words of a record. That of f64 lies elsewhere."""
-    t, expr = value.dtype, value.expr
-    match t.name:
-        case "f64":
-            return [lit(0, u32)]
-        case "u64" | "i64":
-            wide = expr if t == u64 else Cast(u64, expr)
-            return [Cast(u32, wide), Cast(u32, wide >> 32)]
-        case "u32":
-            return [expr]
-        case "i32" | "f32":
-            return [Bitcast(u32, expr)]
-        case "i8" | "i16":
-            return [Bitcast(u32, Cast(i32, expr))]
-        case "f16" | "bf16":
-            return [Bitcast(u32, Cast(f32, expr))]
-    return [Cast(u32, expr)]
