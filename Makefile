@@ -4,6 +4,7 @@
 #   make states      some tests without drivers, with OpenGL alone, and in the background of a script
 #   make lint        ruff (lint and format) and mypy --strict
 #   make docs        the documentation site, into build/site; a warning is an error
+#   make docs-versions    that site beside those of other versions, in build/versions, with a switch between them
 #   make demo        one program on every backend here, one answer, and a report in build/demo
 #   make bench-cpu   the cpu backend against its peers, which it installs into .bench
 #   make soak sweep fuzz exhaustive    the long tiers, one pytest marker each
@@ -22,7 +23,7 @@ BENCHES := import_time registry dispatch_overhead
 PEERS  := .bench
 
 .DELETE_ON_ERROR:
-.PHONY: help venv demo docs test check states lint format bench bench-cpu clean $(TIERS)
+.PHONY: help venv demo docs docs-versions test check states lint format bench bench-cpu clean $(TIERS)
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -62,6 +63,9 @@ lint: $(STAMP)
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "build/site/index.html"
+
+docs-versions: docs
+	$(BIN)/python docs/publish_version.py build/site build/versions
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

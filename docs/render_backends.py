@@ -25,6 +25,7 @@ FACTS = {
     "subgroup_ops": "native subgroup instructions",
     "grid_sync": "native grid-wide barrier",
     "async_compute": "started dispatches overlap",
+    "prints": "`print()` of a kernel",
     "max_workgroup_size": "workgroup, at most",
     "max_invocations_per_workgroup": "invocations of a workgroup, at most",
     "max_shared_bytes": "workgroup memory, at most",

@@ -42,6 +42,7 @@ FULL = BackendCapability(
     indirect_dispatch=True,
     grid_sync=True,
     speculation=True,
+    prints=True,
     persistent_threads=True,
     distributed=True,
     distributed_collectives=True,

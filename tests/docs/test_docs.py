@@ -153,6 +153,31 @@ def test_a_broken_link_fails_the_build(text, complaint, tmp_path):
     assert complaint in built.stderr
 
 
+def test_versions_stand_side_by_side_newest_first(site, tmp_path):
+    publish = renderer("publish_version").publish
+    folder = tmp_path / "versions"
+    for version in ("0.9.0", "0.10.0rc1", "0.2.0", "0.10.0", "0.9.0"):
+        publish(site.folder, folder, version)
+    listed = json.loads((folder / "versions.json").read_text("utf-8"))
+    assert [v["version"] for v in listed] == ["0.10.0", "0.10.0rc1", "0.9.0", "0.2.0"]
+    assert [v["aliases"] for v in listed] == [["latest"], [], [], []]
+    assert "url=0.10.0/index.html" in (folder / "index.html").read_text("utf-8")
+    assert (folder / "0.2.0" / "how-to" / "debug-a-kernel.html").exists()
+
+
+def test_every_page_asks_for_the_versions_beside_it(site):
+    for path in site.pages:
+        text = (site.folder / path).read_text("utf-8")
+        assert '"provider": "mike"' in text or path == "404.html", path
+
+
+def test_a_site_that_was_not_built_is_no_version(tmp_path):
+    command = [sys.executable, DOCS / "publish_version.py", tmp_path, tmp_path / "versions"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("usage: python docs/publish_version.py SITE FOLDER, where `make docs` has built SITE")
+
+
 def test_every_error_has_an_address(site):
     ids = site.pages["error-codes.html"].ids
     classes = renderer("render_error_codes").error_classes()

@@ -13,7 +13,7 @@ PAGES = [
     ROOT / "docs" / "explanation" / "architecture.md",
     ROOT / "CONTRIBUTING.md",
 ]
-NOT_FILES = {"build/site/index.html", "vyre.py"}
+NOT_FILES = {"build/site/index.html", "build/versions", "vyre.py"}
 """What `make docs` makes, and how names of extensions begin."""
 NAMES = {str(p.relative_to(ROOT)): p.read_text("utf-8") for p in PAGES}
 FILE = re.compile(r"(?:[\w.-]+/)*[\w.-]+\.(?:py|toml|json|txt|svg|md|pyi)|(?:\w+/)+[\w./-]+")

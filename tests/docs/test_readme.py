@@ -111,6 +111,8 @@ PAGES = [
     ("docs/how-to/run-from-the-shell.md", 0, ""),
     ("docs/how-to/what-is-remembered.md", 1, ""),
     ("docs/how-to/debug-a-divergence.md", 5, "differ"),
+    ("docs/how-to/debug-a-kernel.md", 5, "odd: u32(7)"),
+    ("docs/how-to/add-floats.md", 3, "proved"),
 ]
 """Page, how many Python blocks it has at least, and something that they print."""
 

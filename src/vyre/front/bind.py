@@ -18,6 +18,7 @@ from ..driver.plan.reach import reach_of
 from ..driver.policy.decision import Decision
 from ..driver.policy.geometry import grid_from
 from ..errors import ArgumentTypeError, ArgumentValueError, DeviceOutOfMemory, shown
+from ..foundation.ir.prints import is_log, prints_of
 from ..foundation.language.kernel import Param
 from .arrays import ARRAY_DTYPES, WORD, Array, as_array, check_writable, is_plain, number_writer, to_input
 from .domain import choose_grid
@@ -177,12 +178,14 @@ class CallPlan:
     caller brings an array. `request` is the caller's config and `config` has the grid as well; calls that differ in
     size alone share it, and so the driver's warm path. `grid` says where the grid comes from, unless that is left to
     the driver, and `numbers` are the parameters on whose values it depends: where, which, and what makes their bytes.
+    `prints` are the kernel's, by number, and `logs` the last results of a dispatch, which hold what was printed.
     `code` tells apart what is compiled. `idle` means that the grid has no workgroup: outputs are zero and
     nothing runs.
     """
 
     __slots__ = (
-        "code", "config", "counts", "grid", "idle", "inputs", "numbers", "outputs", "program", "request", "targets",
+        "code", "config", "counts", "grid", "idle", "inputs", "logs", "numbers", "outputs", "prints", "program",
+        "request", "targets",
     )  # fmt: skip
 
     def __init__(
@@ -211,7 +214,10 @@ class CallPlan:
                 shapes[b.name] if b.name in shapes else arrays[b.name].shape,
             )
             for b in program.host_outputs
+            if b.name in params
         )
+        self.prints = prints_of(program)
+        self.logs = tuple(b for b in program.host_outputs if is_log(b)) if self.prints else ()
         self.targets = tuple((o.at, o) for o in self.outputs if o.at is not None)
         self.counts = {p.name: math.prod(shapes[p.name]) for p in kernel.params if p.role == "out" and not p.count}
         given = {p.name: arrays[p.name].size for p in kernel.params if p.role in ("in", "inout")}

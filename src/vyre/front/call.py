@@ -6,7 +6,7 @@ arguments share memory.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,11 +20,12 @@ from ..driver.pipeline.compiler import pipelines_of
 from ..driver.policy.decision import Decision
 from ..driver.selection.registry import generation
 from ..driver.settings.knobs import BACKEND, STRICT
-from ..errors import ArgumentValueError
+from ..errors import ArgumentValueError, Trap
 from ..foundation.memo import keep
-from .arrays import Array, check_writable, destination, from_bytes, may_share_memory, ndarray, to_input
+from .arrays import ARRAY_DTYPES, Array, check_writable, destination, from_bytes, may_share_memory, ndarray, to_input
 from .bind import ArgumentLayout, CallPlan, Extent, Options, OutputPlan, check_array
 from .compile import backend_for, choice_for
+from .debug import require_no_race, show_prints, steps_of, with_place
 from .device.array import is_on_device
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from ..driver.contract.values import DispatchConfig
     from ..driver.execute.explanation import Explanation
     from ..driver.execute.pipeline import DriverPipeline
+    from ..driver.verify.cases import Stop
     from ..foundation.ir.program import Program
     from .device.call import DeviceCall
     from .kernel import Kernel
@@ -170,8 +172,27 @@ class Call:
             # of an array that is updated in place, a backend may read while it writes
             at = None if o.role == "inout" else o.at
             out.append(o.fresh() if at is None else destination(values[at], inputs))
-        compiled.dispatch(inputs, plan.config, out=out)
+        if plan.logs:
+            out += [np.empty(b.count, ARRAY_DTYPES[b.element.name]) for b in plan.logs]
+        try:
+            compiled.dispatch(inputs, plan.config, out=out)
+        except Trap as e:
+            raise with_place(e, plan.program) from None
+        if plan.logs:
+            show_prints(plan.prints, out[-len(plan.logs) :])
         return self.hand_back(out)
+
+    def require_no_race(self, asked: object) -> None:
+        """Raise if the order of invocations can show in what the call gives."""
+        require_no_race(self, asked)
+
+    def step(self, invocation: object) -> Iterator[Stop]:
+        """What one invocation does, line by line."""
+        return steps_of(self, invocation)
+
+    def host_inputs(self) -> list[Any]:
+        """The inputs of the dispatch, as buffers of the host."""
+        return self.inputs
 
     def start(self) -> PendingCall:
         """Start the dispatch. Results are written into the caller's arrays when they are taken, not before."""
@@ -270,6 +291,12 @@ class PendingCall(PendingDispatch):
 
     def _wait(self, timeout: float | None) -> Any:
         if self._results is None:
-            self._results = self._pending.result(timeout)
+            plan = self._call.plan
+            try:
+                self._results = self._pending.result(timeout)
+            except Trap as e:
+                raise with_place(e, plan.program) from None
+            if plan.logs and not plan.idle:
+                show_prints(plan.prints, self._results[-len(plan.logs) :])
         self._call.check_targets_again()  # if one cannot be written to now, the result is kept for another try
         return self._call.hand_back(self._results)

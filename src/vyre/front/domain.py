@@ -15,6 +15,7 @@ from ..driver.plan.extent import FAR, Extent, Limit, confined
 from ..driver.plan.grid import check_grid, grid_for_domain, visits_everything
 from ..driver.plan.reach import Write, reach_of
 from ..errors import ArgumentValueError
+from ..foundation.ir.prints import prints_of
 
 if TYPE_CHECKING:
     from ..foundation.ir.program import Program
@@ -44,6 +45,10 @@ def choose_grid(
     if options.extent is not None:
         return _covering(options.extent, workgroup, "domain= of the call")
     reach = reach_of(program)
+    if not reach.writes and prints_of(program):
+        raise ArgumentValueError(
+            f"{kernel} only prints, and nothing says how much runs", fix="pass domain=(number of invocations)"
+        )
     lengths = {b.name: b.count for b in program.buffers} | dict(arrays)
     if not reach.reads_ids and workgroup[1:] == (1, 1):
         return None, ""

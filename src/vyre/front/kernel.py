@@ -6,13 +6,13 @@ The compiler is loaded by the first decoration and NumPy by the first call, so t
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, overload
 
 from ..errors import ArgumentTypeError, ArgumentValueError, shown
-from .sequence.now import RECORDERS, recorder, refuse_to_read
+from .sequence.now import RECORDERS, recorder, refuse_to_look, refuse_to_read
 from .tracebacks import MISTAKES, end_at_the_caller
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..driver.execute.explanation import Explanation
     from ..driver.execute.pipeline import DriverPipeline
     from ..driver.pipeline.cache import PipelineCache
+    from ..driver.verify.cases import Stop
     from ..foundation.ir.program import BufferDecl, Program
     from ..foundation.language.kernel import KernelSource, Param
     from .bind import ArgumentLayout, CallPlan
@@ -38,7 +39,9 @@ class Kernel:
 
     Positional arguments are the parameters except `Out`, in order; every parameter also goes by its own name. `sizes`
     gives the length (or shape) of outputs that follow no input, `domain` the number of invocations, x first, `grid`
-    the number of workgroups, and `config` the rest of how to run it. `backend` is None or the one that `on` named.
+    the number of workgroups, and `config` the rest of how to run it. With `check_races=True` the call runs on the
+    reference first, which raises `RaceDetected` if the order of invocations can show in the result. `backend` is None
+    or the one that `on` named.
     """
 
     backend: str | None = None
@@ -82,6 +85,7 @@ class Kernel:
 
         A uniform of one element is a number. Whether the program is valid is seen when it is called.
         """
+        from ..foundation.ir.prints import without_prints
         from ..foundation.ir.program import Program
 
         if not isinstance(program, Program):
@@ -92,7 +96,8 @@ class Kernel:
         if not isinstance(name, str):
             raise ArgumentTypeError(f"the name of a kernel is a {type(name).__name__}", fix='pass a text: "program"')
         self = cls.__new__(cls)
-        self._start(_ProgramSource(name, tuple(map(_param_of, program.bound_buffers)), program.workgroup_size))
+        given = without_prints(program).bound_buffers
+        self._start(_ProgramSource(name, tuple(map(_param_of, given)), program.workgroup_size))
         self.__qualname__ = f"<locals>.{name}"  # no module has it
         self._programs[()] = self._only_program = program
         return self
@@ -200,12 +205,18 @@ class Kernel:
         domain: Extent = None,
         sizes: Sizes = None,
         config: DispatchConfig | None = None,
+        check_races: bool = False,
         **named: Any,
     ) -> Any:
         try:
             if RECORDERS and (made := recorder()) is not None:
+                if check_races is not False:
+                    refuse_to_look("check_races=True")
                 return made.call(self, args, named, grid, domain, sizes, config)
-            return _call_type()(self, args, named, grid, domain, sizes, config).run()
+            call = _call_type()(self, args, named, grid, domain, sizes, config)
+            if check_races is not False:
+                call.require_no_race(check_races)
+            return call.run()
         except MISTAKES as e:
             end_at_the_caller(e)
             raise
@@ -256,6 +267,29 @@ class Kernel:
         """What this call would do, and why. Nothing runs."""
         try:
             return _call_type()(self, args, named, grid, domain, sizes, config).explain()
+        except MISTAKES as e:
+            end_at_the_caller(e)
+            raise
+
+    def step(
+        self,
+        *args: Any,
+        invocation: int | tuple[int, ...] = 0,
+        grid: Extent = None,
+        domain: Extent = None,
+        sizes: Sizes = None,
+        config: DispatchConfig | None = None,
+        **named: Any,
+    ) -> Iterator[Stop]:
+        """What one invocation of this call does, line by line, on the reference: `line`, its `text`, and the `locals`
+        before it runs.
+
+        The other invocations of its workgroup run along, and where workgroups may depend on each other those before it
+        do so first. The arrays of the call are copied.
+        """
+        try:
+            refuse_to_look("step()")
+            return _call_type()(self, args, named, grid, domain, sizes, config).step(invocation)
         except MISTAKES as e:
             end_at_the_caller(e)
             raise

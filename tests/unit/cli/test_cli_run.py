@@ -55,6 +55,37 @@ def test_ctrl_c_ends_a_run_that_is_inside_native_code(files):
     assert [name for name in os.listdir(files) if "out" in name] == []
 
 
+NOISY = """
+import vyre
+from vyre import In, Out, f32, gid
+
+
+@vyre.kernel(workgroup=4)
+def noisy(x: In[f32], out: Out[f32]) -> None:
+    i = gid.x
+    if i < len(out):
+        print("x", x[i])
+        assert x[i] < 9.0, "too large"
+        out[i] = x[i]
+"""
+
+
+def test_what_a_kernel_prints_stands_on_stderr_and_is_no_result(files):
+    (files / "noisy.py").write_text(NOISY, "utf-8")
+    done = command("run", "noisy.py", "-i", "x=arange:2", "-b", "cpu", "--check", "--json", cwd=files)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "(0, 0, 0): x f32(0.0)\n(1, 0, 0): x f32(1.0)\n" * 2  # the reference runs it as well
+    assert [(o["name"], o["head"]) for o in json.loads(done.stdout)["outputs"]] == [("out", [0.0, 1.0])]
+
+
+def test_a_failed_assert_says_its_line_without_a_traceback(files):
+    (files / "noisy.py").write_text(NOISY, "utf-8")
+    done = command("run", "noisy.py", "-i", "x=arange:10", "-b", "cpu", cwd=files)
+    assert done.returncode == 1
+    assert "noisy.py:11: assertion failed: too large" in done.stderr
+    assert "invocation=(9, 0, 0)" in done.stderr
+
+
 # ---- results --------------------------------------------------------------------------------------------------------
 
 

@@ -152,6 +152,7 @@ def capability(found: Host, switches: Switches, why_soft: str | None) -> Backend
         ops=OPS,
         types=frozenset(("u64", "i64", "f64", "f16", "bf16")),
         async_compute=True,
+        prints=True,
         indirect_dispatch=False,
         max_workgroup_size=(1024, 1024, 64),
         max_invocations_per_workgroup=1 << 16,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
@@ -25,7 +25,7 @@ from ...driver.plan.bounds import Counter
 from ...driver.plan.grid import LaunchGeometryLimits, check_grid
 from ...driver.plan.launch import PlannedDispatch, as_launched, plan_dispatch
 from ...driver.plan.outputs import replace_output_buffers_preserving_slots
-from ...driver.verify.cases import Exploration
+from ...driver.verify.cases import Exploration, Stop
 from ...errors import (
     ArgumentTypeError,
     ArgumentValueError,
@@ -37,8 +37,9 @@ from ...errors import (
 from ...foundation.ir.ops import EXPR_IDS, FUNCTION_IDS, LITERAL_IDS, NODE_IDS
 from ...foundation.ir.program import Program
 from .engines.memory import Memory, Options, Schedule
-from .engines.races import Race
+from .engines.races import Race, race_detected
 from .engines.run import execute
+from .engines.stepping import stops
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -55,6 +56,7 @@ CAPABILITY = BackendCapability(
     max_shared_bytes=1 << 30,
     max_storage_buffer_bytes=U32_MAX * 8,
     deadline="cooperative",
+    prints=True,
     exactness={"f32": "canonical"},
 )
 
@@ -177,6 +179,21 @@ class ReferenceBackend(VyreBackend):
                 return Exploration([], f"run forward and {schedule}, it gives different bytes, as {doubt}")
         return Exploration(first, doubt=doubt)
 
+    def require_no_race(self, program: Program, inputs: Buffers, config: DispatchConfig) -> None:
+        """Raise `RaceDetected` if two invocations of this dispatch race."""
+        deadline = None if config.timeout is None else time.monotonic() + config.timeout
+        watched = self._bind(program, inputs, config, None).run(Options(detect_races=True, deadline=deadline))
+        if watched.race is not None:
+            raise race_detected(watched.races)
+
+    def step(
+        self, program: Program, inputs: Buffers, config: DispatchConfig, invocation: tuple[int, int, int]
+    ) -> Iterator[Stop]:
+        """The stops of one invocation of this dispatch, over copies of the inputs."""
+        program, plan, memory = self._bind(program, inputs, config, None)
+        grid = check_grid(memory.indirect_grid() or plan.launch.grid, plan.launch.workgroup)
+        return stops(program, memory, grid, invocation, Options())
+
     def _bind(self, program: Program, inputs: Buffers, config: DispatchConfig, out: Buffers | None) -> _Bound:
         """A dispatch that was planned, over copies of its inputs."""
         self._require_open()
@@ -229,9 +246,13 @@ def open_backend(device: object = None) -> ReferenceBackend:
 class _Watched(NamedTuple):
     """What the race detector saw in a dispatch: see `Outcome`."""
 
-    race: Race | None = None
+    races: tuple[Race, ...] = ()
     seen: Race | None = None
     trap: Trap | None = None
+
+    @property
+    def race(self) -> Race | None:
+        return self.races[0] if self.races else None
 
 
 class _Bound(NamedTuple):
@@ -253,8 +274,7 @@ class _Bound(NamedTuple):
             before = memory.image() if plan.iterations > 1 else None
             grid = memory.indirect_grid() or plan.launch.grid  # an iteration may change where the next one runs
             outcome = execute(program, memory, check_grid(grid, plan.launch.workgroup), options)
-            race = watched.race or next(iter(outcome.races), None)
-            watched = _Watched(race, watched.seen or outcome.seen, outcome.trap)
+            watched = _Watched(watched.races or outcome.races, watched.seen or outcome.seen, outcome.trap)
             if watched.trap is not None:
                 break
             if options.max_steps is not None:

@@ -98,7 +98,9 @@ ADVICE: dict[str, Advice] = {
     "TextError": Advice(
         "a misspelt word or a missing bracket in the text form", "correct the line and column it names"
     ),
-    "Trap": Advice("the program's own trap() was reached", "look at the tag and address in the context"),
+    "Trap": Advice(
+        "the program's own trap() was reached, or an assert failed", "look at the tag and invocation in the context"
+    ),
     "UnsupportedFeature": Advice(
         "a type or an operation that this backend or device does not have",
         "choose another backend: `vyre caps ID` says what each one does",

@@ -158,7 +158,7 @@ def result_rows(of: Request, results: Sequence[Array], files: dict[str, str]) ->
     from ...foundation.formats.blake3 import blake3
 
     rows = []
-    for buffer, array in zip(of.program.host_outputs, results, strict=True):
+    for buffer, array in zip(of.result_buffers, results, strict=True):
         rows.append(
             Result(
                 name=buffer.name,

@@ -13,6 +13,7 @@ from .programs import Input, Loaded, inputs_of, shape, sizes
 
 if TYPE_CHECKING:
     from ...driver.execute.explanation import Explanation
+    from ...foundation.ir.program import BufferDecl, Program
     from ...front.arrays import Array
     from ...front.kernel import Kernel
 
@@ -51,8 +52,16 @@ class Request(NamedTuple):
             return self.kernel.specialize(**{n: i.value for n, i in self.inputs.items() if n in consts})
 
     @property
+    def result_buffers(self) -> Sequence[BufferDecl]:
+        """Those that the call returns; what the kernel prints is none of them."""
+        from ...foundation.ir.prints import without_prints
+
+        program: Program = self.program
+        return without_prints(program).host_outputs
+
+    @property
     def result_names(self) -> list[str]:
-        return [b.name for b in self.program.host_outputs]
+        return [b.name for b in self.result_buffers]
 
 
 def request(

@@ -17,6 +17,7 @@ from ...foundation.check.validate import SHOWN, check, validate
 from ...foundation.forking import in_child
 from ...foundation.ir.nodes import AsyncLoad, AsyncStore, AsyncWait, IndirectDispatch, Trap
 from ...foundation.ir.ops import EXPR_IDS, LITERAL_IDS, NODE_IDS
+from ...foundation.ir.prints import prints_of
 from ...foundation.ir.report import CAPABILITY_BITS, Capabilities
 from ...foundation.memo import keep, renew
 from ..contract.backend import VyreBackend
@@ -199,6 +200,10 @@ def _broken_limits(program: Program, backend: VyreBackend) -> dict[str, str]:
         for axis, (asked, most) in enumerate(zip(program.workgroup_size, backend.max_workgroup_size, strict=True))
         if type(asked) is int and asked > most
     }
+    if prints_of(program) and not backend.capability.prints:
+        found["it prints, and has no way to show that"] = (
+            'take print() out, or run it where it shows: .on("cpu"), or without a name'
+        )
     most = backend.max_storage_buffer_bytes
     found |= {
         f"buffer {b.name!r} has {b.nbytes} bytes; max is {most}": smaller

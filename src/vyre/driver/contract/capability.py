@@ -167,6 +167,11 @@ class BackendCapability:
         "how a timeout is kept: `none`, `cooperative` or `host`",
         choices=_DEADLINES,
     )
+    prints: bool = _fact(
+        False,
+        "whether kernels that print run here",
+        no="a kernel with print() is refused",
+    )
     exactness: Mapping[str, Any] = _fact(
         {},
         "what a probe of the device found; `native`: functions of the device that an ulp_budget "

@@ -13,6 +13,7 @@ from ...errors import ArgumentValueError, InvalidProgram
 from ...foundation.check.requirements import SUBGROUP_EXPRS
 from ...foundation.ir import nodes as ir
 from ...foundation.ir.nodes import IndirectDispatch
+from ...foundation.ir.prints import LOGS, without_prints
 from ...foundation.ir.program import Program
 from ...foundation.ir.visit import distinct, walk_nodes
 from ..contract.values import U32_MAX
@@ -65,7 +66,7 @@ def _longest(bindings: Iterable[Binding], full_span: bool) -> tuple[Binding | No
     for b in bindings:
         if b.role is BindingRole.SHARED:
             because = because or "buffer, as it has workgroup memory"
-        elif b.role is not BindingRole.UNIFORM and b.element_count:
+        elif b.role is not BindingRole.UNIFORM and b.element_count and b.name not in LOGS:
             (inputs if b.output_index is None else results).append(b)
     among = inputs + results if because else results or inputs
     return max(among, key=lambda b: b.element_count, default=None), because or ("output" if results else "input")
@@ -74,7 +75,8 @@ def _longest(bindings: Iterable[Binding], full_span: bool) -> tuple[Binding | No
 def visits_everything(program: Program) -> bool:
     """Whether an invocation matters beyond the output element of its own id."""
     together = (ir.Atomic, *SUBGROUP_EXPRS)
-    return program._cached("driver.full_span", lambda: any(isinstance(i, together) for i in distinct(program.entry)))
+    entry = without_prints(program).entry
+    return program._cached("driver.full_span", lambda: any(isinstance(i, together) for i in distinct(entry)))
 
 
 def axes_of(program: Program) -> int:
@@ -84,7 +86,7 @@ def axes_of(program: Program) -> int:
 
 def _axes_of(program: Program) -> int:
     ids = (ir.InvocationId, ir.WorkgroupId)
-    return 1 + max((i.axis for i in distinct(program.entry) if isinstance(i, ids)), default=0)
+    return 1 + max((i.axis for i in distinct(without_prints(program).entry) if isinstance(i, ids)), default=0)
 
 
 def dispatch_param_words(bindings: Sequence[Binding], element_count: int) -> tuple[int, ...]:

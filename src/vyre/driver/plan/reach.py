@@ -14,6 +14,7 @@ from ...foundation.check.requirements import SUBGROUP_EXPRS
 from ...foundation.ir import nodes as ir
 from ...foundation.ir.dtypes import bool_, i32, u32
 from ...foundation.ir.ops import BinaryOp, UnaryOp
+from ...foundation.ir.prints import without_prints
 from ...foundation.ir.program import Access, BufferDecl, Program
 from ...foundation.ir.visit import Steps, bodies, children, distinct, fold, run_nested, walk_nodes
 
@@ -491,4 +492,5 @@ def _is_number(b: BufferDecl) -> bool:
 
 
 def reach_of(program: Program) -> Reach:
-    return program._cached("driver.reach", lambda: Reach(program))
+    """What a program writes, apart from what it prints."""
+    return program._cached("driver.reach", lambda: Reach(without_prints(program)))

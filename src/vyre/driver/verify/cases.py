@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ...errors import BackendError, Trap, VyreError
 from ...foundation import html
@@ -99,6 +99,21 @@ class Exploration(NamedTuple):
     outputs: OutputBuffers | Trap
     reason: str = ""
     doubt: str = ""
+
+
+class Stop(NamedTuple):
+    """One invocation in front of a line; `done`, behind its last one.
+
+    An oracle may have a method `step(program, inputs, config, invocation)` that gives these in order, and
+    `require_no_race(program, inputs, config)`, which raises `RaceDetected`.
+    """
+
+    invocation: tuple[int, int, int]
+    file: str
+    line: int
+    text: str
+    locals: dict[str, Any]
+    done: bool = False
 
 
 # ---- one comparison -------------------------------------------------------------------------------------------------

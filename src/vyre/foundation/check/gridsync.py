@@ -48,6 +48,11 @@ from ..ir.program import Program
 from ..ir.value import Value
 from ..ir.visit import Scopes, Steps, children, distinct, rewrite, run_nested
 
+_MISPLACED = {
+    True: ("a branch", DiagCode.V201.fix),
+    False: ("a loop", "move it out of the loop: unroll that with static_range(), or make one call per turn"),
+}
+
 
 class Touched(NamedTuple):
     """Buffer names that some statements read, write, or ask the length of."""
@@ -162,8 +167,8 @@ def _lay_out(program: Program) -> tuple[list[Conflict], list[list[Node]]]:
                     returns.append((len(stretches), inner))
                 elif is_sync(inner):
                     assert isinstance(inner, Node)
-                    message = f"grid-wide barrier inside {'a branch' if isinstance(node, If) else 'a loop'}"
-                    found.append(Conflict(DiagCode.V201, inner, message, DiagCode.V201.fix))
+                    where, fix = _MISPLACED[isinstance(node, If)]
+                    found.append(Conflict(DiagCode.V201, inner, f"grid-wide barrier inside {where}", fix))
     for segment, node in returns:
         if segment < len(stretches):
             message = "return before a grid-wide barrier"

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 from ...errors import ArgumentTypeError, ArgumentValueError, IRValueError
 from ..integers import U32_MAX
-from .dtypes import DataType, bool_, u32
+from .dtypes import DataType, bool_, f64, u32
 from .nodes import (
     Assign,
     Atomic,
@@ -29,6 +29,7 @@ from .nodes import (
     Loop,
     Node,
     Operand,
+    Region,
     Return,
     Span,
     Store,
@@ -38,6 +39,7 @@ from .nodes import (
     lit,
 )
 from .ops import AtomicOp, Ordering
+from .prints import FLOAT_LOG, LOG, LOG_WORDS, LOGS
 from .program import Access, BufferDecl, Program, output
 from .value import Value
 
@@ -74,7 +76,7 @@ class Builder:
         self.buffers: list[BufferDecl] = []
         self.span: Span | None = None
         self._blocks: list[list[Node]] = [[]]
-        self._taken: dict[str, int] = {}  # name -> how many of its numbered variants were tried
+        self._taken = dict.fromkeys(LOGS, 0)  # name -> how many of its numbered variants were tried
 
     # -- names and buffers
 
@@ -121,6 +123,15 @@ class Builder:
     def shared(self, name: str, element: DataType, count: int) -> Buffer:
         """Workgroup memory; it takes a fresh name and no slot."""
         return self.declare(BufferDecl(self.fresh(name), 0, Access.WORKGROUP, element, count))
+
+    def log(self, element: DataType) -> Buffer:
+        """The log of what the program prints; that of its f64 values is another one."""
+        name = FLOAT_LOG if element == f64 else LOG
+        known = next((d for d in self.buffers if d.name == name), None)
+        if known is not None:
+            return Buffer(known)
+        access = Access.WRITE_ONLY if element == f64 else Access.READ_WRITE
+        return self.declare(BufferDecl(name, self._slot(), access, element, LOG_WORDS, live_out=True))
 
     def _slot(self) -> int:
         return 1 + max((d.binding for d in self.buffers if not d.is_workgroup), default=-1)
@@ -225,6 +236,16 @@ class Builder:
         finally:
             self._close(body)
         self.append(Loop(var.name, low, high, tuple(body), span=span))
+
+    @contextmanager
+    def region(self, name: str) -> Iterator[None]:
+        """Statements appended inside belong together, under a name."""
+        span, body = self.span, self._open()
+        try:
+            yield
+        finally:
+            self._close(body)
+        self.append(Region(name, tuple(body), span=span))
 
     @contextmanager
     def while_flag(self, name: str = "go") -> Iterator[Var]:

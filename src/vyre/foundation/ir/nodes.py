@@ -446,6 +446,10 @@ class Region(Node):
     source_region: str | None = None
 
 
+ASSERTED = "assertion failed: "
+"""Begins the tag of a trap that an `assert` made; its address is the number of that assert."""
+
+
 class Trap(Node):
     """Aborts the whole dispatch."""
 

@@ -346,6 +346,10 @@ class Program:
         self._cache["name"] = name
         return self
 
+    def unnamed(self, names: Iterable[str] = ()) -> frozenset[str]:
+        """Locals that have no name in the source, as the first call says."""
+        return self._cached("unnamed", lambda: frozenset(names))
+
     # -- wire and identity
 
     def to_wire(self, rev: int = 6) -> bytes:

@@ -299,6 +299,13 @@ class CallCompiler(ExpressionCompiler):
         hint, self.hint = self.hint, ""  # the atomic's local becomes the name it is assigned to
         buffer = self.buffer(args[0])
         t = buffer.element
+        if t.is_float and op is AtomicOp.ADD:
+            raise self.fail(
+                args[0],
+                f"{fn.name}() on a buffer of {t}, whose sum would depend on the order",
+                "declare it InOut[u32] or InOut[i32], and add i32(round(v * 65536.0)); or sort by element, and let one "
+                "invocation add each run (how-to: add floats in parallel)",
+            )
         if t.name not in ("u32", "i32"):
             raise self.fail(args[0], f"{fn.name}() on a buffer of {t}", "declare the buffer InOut[u32] or InOut[i32]")
         if buffer.decl.access not in (Access.READ_WRITE, Access.WORKGROUP):

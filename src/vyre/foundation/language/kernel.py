@@ -14,6 +14,7 @@ from ...errors import VyreError
 from ..ir.build import Builder, workgroup_shape
 from ..ir.dtypes import DataType, bool_
 from ..ir.nodes import Load, lit
+from ..ir.prints import LOGS
 from ..ir.program import Access, Program
 from ..ir.value import Value
 from . import lang
@@ -23,7 +24,7 @@ from .source import FunctionSource
 from .stmts import StatementCompiler
 from .values import Const, Frame, Local, adapts, outside_value
 
-RESERVED = ("grid", "domain", "sizes", "config")
+RESERVED = ("grid", "domain", "sizes", "config", "check_races", "invocation")
 """Keywords of a kernel's call."""
 ACCESS = {
     "in": Access.READ_ONLY,
@@ -110,6 +111,8 @@ class KernelSource(FunctionSource):
         name, line = arg.arg, self.line(arg)
         if name in RESERVED:
             raise self.error(arg, f"`{name}` is a keyword of every kernel call", "choose another name")
+        if name in LOGS:
+            raise self.error(arg, f"`{name}` is where kernels leave what they print", "choose another name")
         if not name.isascii():
             raise self.error(arg, f"the parameter name `{name}` is not ASCII", "use letters, digits and underscores")
         if arg.annotation is None and name in ("self", "cls"):
@@ -179,12 +182,14 @@ def build_program(source: KernelSource, consts: Mapping[str, object]) -> Program
             scope[param.name] = Local(load, param.element, param.line, "a parameter")
         else:
             scope[param.name] = buffer
+    compiler = StatementCompiler(builder, frame)
     try:
-        StatementCompiler(builder, frame).block(source.tree.body)
+        compiler.block(source.tree.body)
     except RecursionError:
         raise source.error(source.tree, "the kernel is nested too deeply", "bind parts of it to names") from None
     program = builder.program()
     _refuse_invalid(source, program)
+    program.unnamed(compiler.temporaries)
     return program.called(source.name)
 
 

@@ -24,12 +24,18 @@ from .lang import static_range
 from .source import Table, dotted_name, jumps
 from .values import Binding, Const, Local, Outside, Result, Scalar, Typed, outside_value, show
 
-MAX_UNROLLED = 65_536
-"""Iterations of one static_range; more is a mistake, or belongs in a range."""
+MAX_UNROLLED = 16_384
+"""Turns of all unrolled loops of a kernel, which take ten seconds to write out; more belong in a range."""
+MAX_STATEMENTS = 50_000
+"""Statements of a kernel with its helpers and unrolled loops written out, which take half a minute."""
+UNROLL_LESS = "use range(), which a kernel turns in while it runs"
 
 
 class LoopCompiler(HelperCompiler):
     """Compiles `for` and `while`, and the jumps inside them."""
+
+    turns = 0  # of unrolled loops, so far
+    statements = 0
 
     @contextmanager
     def scope(self, line: int) -> Iterator[dict[str, Binding]]:
@@ -141,12 +147,17 @@ class LoopCompiler(HelperCompiler):
             numbers.append(value.value)
         turns = self._python_range(numbers, call)
         if _length(turns) > MAX_UNROLLED:
-            raise self.fail(call, f"static_range() of {show_number(_length(turns))} turns", "use range()")
+            raise self.fail(call, f"static_range() of {show_number(_length(turns))} turns", UNROLL_LESS)
         return turns
 
     def _unrolled(self, node: ast.For, items: Iterable[object], go: Var | None) -> None:
         span = self.b.span
         for item in items:
+            self.turns += 1
+            if self.turns > MAX_UNROLLED:
+                raise self.fail(
+                    node.iter, f"the unrolled loops of the kernel have more than {MAX_UNROLLED} turns", UNROLL_LESS
+                )
             self.b.span = span
             with self._while_set(go), self._iteration(node, go) as names:
                 names.update(self._variables(node, item))

@@ -11,7 +11,6 @@ REFUSED_STATEMENTS: dict[str, tuple[str, str]] = {
     "Try": ("exceptions are not part of kernels", "test the condition with if"),
     "TryStar": ("exceptions are not part of kernels", "test the condition with if"),
     "Raise": ("exceptions are not part of kernels", 'stop the dispatch with trap("what went wrong")'),
-    "Assert": ("assertions are not part of kernels", 'write if not condition: trap("what went wrong")'),
     "With": ("with is not part of kernels", "write the statements one after the other"),
     "AsyncWith": ("with is not part of kernels", "write the statements one after the other"),
     "AsyncFor": ("async is not part of kernels", "write a plain for"),
@@ -41,7 +40,7 @@ REFUSED_EXPRESSIONS: dict[str, tuple[str, str]] = {
     "Slice": ("slices are not part of kernels", "index one element"),
 }
 BUILTIN_FIXES: dict[object, str] = {
-    print: "store what you want to see to a buffer, or stop with trap()",
+    print: "write print(...) on a line of its own",
     int: "convert with i32(x) or u32(x)",
     float: "convert with f32(x); math.inf and math.nan are numbers too",
     str: "use numbers",
@@ -108,7 +107,7 @@ FOREIGN_FIXES: dict[str, str] = {
     "atomicMax": "call atomic_max(buf, i, value)",
     "atomicMin": "call atomic_min(buf, i, value)",
     "atomicCAS": "call atomic_cas(buf, i, expected, value)",
-    "printf": "store what you want to see to a buffer, or stop with trap()",
+    "printf": "call print(\"x =\", x), which reference and cpu show",
     "get_global_id": "use gid.x, gid.y or gid.z",
     "get_local_id": "use lid.x, lid.y or lid.z",
     "get_group_id": "use wg.x, wg.y or wg.z",

@@ -182,15 +182,18 @@ class FunctionSource:
         return eval(compile(ast.Expression(annotation), self.filename, "eval"), scope)
 
     def _names_around(self) -> dict[str, object]:
-        """Locals of the function around this one, as far as postponed annotations name them: no closure has those."""
-        if not any(isinstance(note, str) for note in self.fn.__annotations__.values()):
+        """Locals of the function around this one that no closure has: those that postponed annotations name."""
+        texts = [note for note in self.fn.__annotations__.values() if isinstance(note, str)]
+        if sys.flags.optimize:  # then Python closes over nothing that only an assert reads
+            texts += [ast.unparse(node) for node in ast.walk(self.tree) if isinstance(node, ast.Assert)]
+        if not texts:
             return {}
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and not any(code is self.fn.__code__ for code in frame.f_code.co_consts):
             frame = frame.f_back
         if frame is None or frame.f_locals is self.fn.__globals__:
             return {}
-        words = set(re.findall(r"\w+", " ".join(map(str, self.fn.__annotations__.values()))))
+        words = set(re.findall(r"\w+", " ".join(texts)))
         return {name: value for name, value in frame.f_locals.items() if name in words}
 
     def _outside_names(self) -> Iterator[tuple[str, object]]:
@@ -215,6 +218,8 @@ class FunctionSource:
                 return self._cells[name].cell_contents
             except ValueError:
                 return MISSING
+        if sys.flags.optimize and name in self._around:
+            return self._around[name]
         if name in self.fn.__globals__:
             return self.fn.__globals__[name]
         return getattr(builtins, name, MISSING)

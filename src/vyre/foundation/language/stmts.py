@@ -15,9 +15,10 @@ from contextlib import ExitStack, contextmanager
 from ..ir.build import Buffer
 from ..ir.dtypes import DataType, bool_, f32, i32, u32
 from ..ir.nodes import Expr, Let, Lit, Var, show_number
+from .debug.statements import DebugCompiler
 from .inline import Inlining, zero
 from .lang import DeviceFunction, Intrinsic, shared
-from .loops import LoopCompiler
+from .loops import MAX_STATEMENTS
 from .refused_syntax import REFUSED_STATEMENTS
 from .source import (
     Names,
@@ -39,7 +40,7 @@ MANY_ARMS, MANY_GUARDS = 16, 8
 """Arms of one `if`, and guards in one block, that may nest."""
 
 
-class StatementCompiler(LoopCompiler):
+class StatementCompiler(DebugCompiler):
     """Compiles the statements of a kernel into its builder."""
 
     # -- blocks
@@ -50,6 +51,13 @@ class StatementCompiler(LoopCompiler):
         while unvisited:
             node = unvisited.popleft()
             self.b.span = self.frame.source.span(node)
+            self.statements += 1
+            if self.statements > MAX_STATEMENTS:
+                raise self.fail(
+                    node,
+                    f"the kernel has more than {MAX_STATEMENTS} statements, with all helpers and turns written out",
+                    "call a helper once, in a loop, and use range()",
+                )
             if isinstance(node, ast.If):
                 self.header(node, node.test)
                 condition = self.truth(node.test)
@@ -184,6 +192,8 @@ class StatementCompiler(LoopCompiler):
                 self.leave(node)
             case ast.Break() | ast.Continue():
                 self.jump(node)
+            case ast.Assert():
+                self.assertion(node)
             case ast.Pass():
                 pass
             case _:
@@ -196,6 +206,9 @@ class StatementCompiler(LoopCompiler):
         value = node.value
         if isinstance(value, ast.Constant) and (isinstance(value.value, str) or value.value is ...):
             return  # a docstring, or `...` for pass
+        if isinstance(value, ast.Call) and self.outside(dotted_name(value.func)) is print:
+            self.printing(value)
+            return
         effects = self.effects
         found = self.value(value)
         if isinstance(found, Nothing):

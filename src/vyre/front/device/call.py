@@ -17,11 +17,12 @@ from ...driver.contract.pending import PendingDispatch
 from ...driver.contract.values import HostResource, ResidentHandle, ResidentReadRange, Resource
 from ...driver.plan.binding import BindingPlan, BindingRole
 from ...driver.policy.decision import Decision
-from ...errors import ArgumentTypeError, ArgumentValueError, CooperativeResidencyExceeded, UnsupportedFeature
+from ...errors import ArgumentTypeError, ArgumentValueError, CooperativeResidencyExceeded, Trap, UnsupportedFeature
 from ...foundation.language.kernel import Param
 from ..arrays import ARRAY_DTYPES, Array, check_dtype, from_bytes, to_input
 from ..bind import ArgumentLayout, CallPlan, Options, OutputPlan, check_array
 from ..call import NO_OPTIONS, Call, as_called, check_target, compiled_now, kept
+from ..debug import with_place
 from .array import DeviceBuffer, adopt, device_of, duplicate
 from .home import Home, Memory, place_of, settle
 
@@ -70,6 +71,11 @@ class DevicePlan(CallPlan):
         values: Sequence[Any],
     ) -> None:
         super().__init__(kernel, form, program, arrays, options, values)
+        if self.prints:
+            raise UnsupportedFeature(
+                f"{kernel.__name__} prints, and its arguments live on a device",
+                fix="pass arrays of the host, x.numpy() of a device array, or take print() out",
+            )
         makers = {b.name: make for b, (_, make) in zip(program.host_inputs, self.inputs, strict=True)}
         outputs = {o.name: k for k, o in enumerate(self.outputs)}
         slots = []
@@ -209,6 +215,8 @@ class DeviceCall(Call):
             resources = self._resources(made)
         try:
             kept = compiled.dispatch_resident(resources, plan.sized)
+        except Trap as e:
+            raise with_place(e, plan.program) from None
         except (UnsupportedFeature, CooperativeResidencyExceeded) as e:
             too_large = isinstance(e, CooperativeResidencyExceeded) and not plan.config.cooperative
             if not too_large and not str(e.context.get("name")).endswith("resident dispatch"):
@@ -263,6 +271,9 @@ class DeviceCall(Call):
                     constant = home.constant(data if type(data) is bytes else data.tobytes())
                 found.append(HostResource(data) if constant is None else constant)
         return found
+
+    def host_inputs(self) -> list[Any]:
+        return self._on_host()
 
     def _is_lent(self, slot: tuple[int | None, Any, int | None]) -> bool:
         """Whether `_resources` gives bytes of the host for it, however often it is asked."""

@@ -19,11 +19,12 @@ import numpy as np
 from ...driver.contract.values import ResidentDispatchStep, ResidentReadRange
 from ...driver.selection.registry import generation
 from ...driver.settings.knobs import BACKEND, STRICT
-from ...errors import ArgumentTypeError, ArgumentValueError, UnsupportedFeature
+from ...errors import ArgumentTypeError, ArgumentValueError, Trap, UnsupportedFeature
 from ...foundation.memo import keep
 from ..arrays import Array, from_bytes, to_input
 from ..call import Call
 from ..compile import choose
+from ..debug import with_place
 from ..device.array import DeviceBuffer
 from ..device.home import Home, Memory, home_of
 from ..tracebacks import MISTAKES, end_at_the_caller
@@ -241,7 +242,10 @@ class _Recording:
     def repeat(self, given: Given) -> Any:
         targets = [given.target(at) for at, _ in self._written]  # which refuses before anything runs
         self._upload(given)
-        outputs, _ = self.home.backend.dispatch_resident(self._bound(given), reads=self._reads)
+        try:
+            outputs, _ = self.home.backend.dispatch_resident(self._bound(given), reads=self._reads)
+        except Trap as e:
+            raise with_place(e, *(step.program for step in self._steps)) from None
         return self._handed_back(given, targets, outputs)
 
     def explanation(self) -> SequenceExplanation:

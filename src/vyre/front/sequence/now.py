@@ -60,3 +60,12 @@ def refuse_to_read(what: str) -> None:
             f"{what} while a sequence is recorded: a repetition would not do it again",
             fix="return the array, and read it after the call; decide on numbers that are passed",
         )
+
+
+def refuse_to_look(what: str) -> None:
+    """Raise if this thread is recording: a look at the data of one call says nothing about a repetition."""
+    if RECORDERS and _mine.recorder is not None:
+        raise ArgumentTypeError(
+            f"{what} of a kernel call while a sequence is recorded: a repetition would not do it again",
+            fix="call the function itself: sequence.__wrapped__(...)",
+        )

@@ -21,9 +21,10 @@ from ...driver.contract.values import (
     ResidentHandle,
     Resource,
 )
-from ...errors import ArgumentTypeError, ArgumentValueError, UnsupportedFeature
+from ...errors import ArgumentTypeError, ArgumentValueError, Trap, UnsupportedFeature
 from ..arrays import Array
 from ..bind import ArgumentLayout, Extent, Options
+from ..debug import with_place
 from ..device import kernels
 from ..device.array import DeviceBuffer
 from ..device.call import DeviceCall
@@ -165,6 +166,8 @@ class _RecordedCall(DeviceCall):
             )
         try:
             written = self.pipeline().dispatch_resident(resources, plan.sized)
+        except Trap as e:
+            raise with_place(e, plan.program) from None
         except UnsupportedFeature as e:
             if str(e.context.get("name")).endswith("resident dispatch"):
                 e.fix = f"call {self.kernel.__name__} outside of the sequence: it runs as several dispatches here"

@@ -79,7 +79,7 @@ LINES = [
     ("v = np.zeros(4)", "np.zeros(4)", "shared()"),
     ("v = np.random.rand()", "np.random.rand()", "pass random numbers"),
     ("v = sorted(x)", "sorted(x)", "np.sort"),
-    ("print(x[0])", "print(x[0])", "store what you want to see"),
+    ("v = print(x[0])", "print(x[0])", "line of its own"),
     ("v = x.sum()", "x.sum", "add in a for loop"),
     ("v = x.shape[0]", "x.shape", "use len(x)"),
     ("v = x.astype(f32)", "x.astype", "f32(x[i])"),

@@ -106,6 +106,19 @@ def weigh(w: Uniform[f32, Literal[4]], x: In[f32], k: In[i32], out: Out[f32, Lit
     out[i] = max(total, 0.5) if vyre.is_finite(total) and bits != 0 else vyre.bitcast(f32, u32(0))
 
 
+@vyre.kernel
+def looked_at(x: In[f32], out: Out[f32]) -> None:
+    i = gid.x
+    assert x[i] >= 0, "not negative"
+    print("x", x[i], "at", i)
+    out[i] = x[i]
+
+
+def look(data: object) -> list[float]:
+    looked_at(data, check_races=True)
+    return [at.locals["i"] for at in looked_at.step(data, invocation=(3, 0, 0)) if at.line > 1 and not at.done]
+
+
 text: str = str(saxpy.program) + saxpy.program.fingerprint
 '''
 WRONG = """

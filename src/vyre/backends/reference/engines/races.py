@@ -12,9 +12,11 @@ same under every schedule: no value that an invocation gets could have been anot
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from ....errors import RaceDetected
 from ....foundation.formats.text import print_expr
 from ....foundation.ir import nodes as ir
 from ....foundation.ir.ops import AtomicOp
@@ -83,6 +85,15 @@ class Race:
     def sides(self) -> str:
         """The element, and both accesses."""
         return f"{self.buffer}[{self.index}]\n  {self.first}\n  {self.second}"
+
+
+def race_detected(races: Sequence[Race]) -> RaceDetected:
+    """The error of a run in which the order shows: its first race has both places."""
+    return RaceDetected(
+        str(races[0]),
+        fix="put a barrier between the two accesses, use an atomic, or let one invocation own the element",
+        races=len(races),
+    )
 
 
 class _Group(Protocol):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ....driver.plan.grid import check_grid
-from ....errors import ArgumentValueError, InvalidProgram, RaceDetected, UnsupportedFeature
+from ....errors import ArgumentValueError, InvalidProgram, UnsupportedFeature
 from ....foundation.check.validate import validate
 from ....foundation.ir import nodes as ir
 from ....foundation.ir.ops import OpaqueOp
@@ -17,7 +17,7 @@ from ....foundation.ir.visit import walk
 from ....foundation.meaning import mathlib
 from . import scalar
 from .memory import Grid, Memory, OobReport, Options, Outcome, Schedule
-from .races import Race
+from .races import Race, race_detected
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -61,11 +61,7 @@ def run(
     if outcome.trap is not None:
         raise outcome.trap
     if raise_on_race and outcome.races:
-        raise RaceDetected(
-            str(outcome.races[0]),
-            fix="put a barrier between the two accesses, use an atomic, or let one invocation own the element",
-            races=len(outcome.races),
-        )
+        raise race_detected(outcome.races)
     return RunResult(memory.outputs(), outcome.oob, outcome.races, outcome.steps)
 
 

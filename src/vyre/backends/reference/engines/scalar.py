@@ -27,10 +27,10 @@ CHECK_EVERY = 1024
 
 def execute(program: Program, memory: Memory, grid: Grid, options: Options) -> Outcome:
     """Run a valid program over `grid` workgroups, changing `memory` in place."""
-    return _Run(program, memory, grid, options).run()
+    return Run(program, memory, grid, options).run()
 
 
-class _Group:
+class Group:
     """A workgroup in progress. `epoch` counts the barriers it has passed."""
 
     __slots__ = ("at_barrier", "epoch", "index", "lanes", "live")
@@ -38,7 +38,7 @@ class _Group:
     def __init__(self, index: int) -> None:
         self.index = index
         self.epoch = 0
-        self.lanes: list[_Invocation] = []
+        self.lanes: list[Invocation] = []
         self.live = 0
         self.at_barrier = 0
 
@@ -49,24 +49,24 @@ class _Subgroup:
     __slots__ = ("arrived", "lanes", "live")
 
     def __init__(self) -> None:
-        self.lanes: list[_Invocation] = []
+        self.lanes: list[Invocation] = []
         self.live = 0
         self.arrived = 0
 
 
-class _Invocation:
+class Invocation:
     """An invocation. `waits` is the kind of step it waits at, END when it is done, NEXT when it can run."""
 
     __slots__ = ("gid", "group", "pc", "pending", "registers", "subgroup", "waits")
 
-    def __init__(self, gid: Grid, group: _Group, subgroup: _Subgroup, registers: list[Any]) -> None:
+    def __init__(self, gid: Grid, group: Group, subgroup: _Subgroup, registers: list[Any]) -> None:
         self.gid, self.group, self.subgroup, self.registers = gid, group, subgroup, registers
         self.pc = 0
         self.waits = Kind.NEXT
         self.pending: dict[str, tuple[BufferRegisters, int, bytes]] = {}
 
 
-class _Run:
+class Run:
     def __init__(self, program: Program, memory: Memory, grid: Grid, options: Options) -> None:
         self.program, self.memory, self.grid, self.options = program, memory, grid, options
         self.detector = Detector() if options.detect_races else None
@@ -77,10 +77,10 @@ class _Run:
         self.trap: Trap | None = None
         self.single = options.schedule.kind in ("seeded", "lockstep")
         self.backwards = options.schedule.kind == "reversed"
-        self.ready: deque[_Invocation] | list[_Invocation] = deque()
+        self.ready: deque[Invocation] | list[Invocation] = deque()
         self.live = 0
         self.at_grid_barrier = 0
-        self.alive: list[_Group] = []
+        self.alive: list[Group] = []
         self.blank = list(self.tape.blank)
         self.blank[OOB], self.blank[DETECTOR] = self.oob, self.detector
         self.bind(self.blank, memory.buffers)
@@ -101,17 +101,17 @@ class _Run:
 
     # -- workgroups
 
-    def groups(self) -> Iterator[_Group]:
-        """Workgroups in the order of the schedule, x fastest, each made when it is asked for."""
+    def groups(self, first: int = 0, last: int | None = None) -> Iterator[Group]:
+        """Workgroups in the order of the schedule, x fastest, each made when it is asked for; all, or some of them."""
         gx, gy, gz = self.grid
         count = gx * gy * gz
-        for k in range(count):
+        for k in range(first, count if last is None else last):
             self.check()  # here too, because a statement-free program takes no steps
             index = count - 1 - k if self.backwards else k
             yield self.open_group(index, (index % gx, index // gx % gy, index // (gx * gy)))
 
-    def open_group(self, index: int, wg: Grid) -> _Group:
-        group = _Group(index)
+    def open_group(self, index: int, wg: Grid) -> Group:
+        group = Group(index)
         blank = self.blank.copy()
         self.bind(blank, self.memory.shared())
         blank[WG : WG + 3] = wg
@@ -126,7 +126,7 @@ class _Run:
             registers[GID : GID + 3] = gid
             registers[LID : LID + 3] = x, y, z
             registers[SUBGROUP_LANE] = lane_id
-            lane = registers[LANE] = _Invocation(gid, group, subgroup, registers)
+            lane = registers[LANE] = Invocation(gid, group, subgroup, registers)
             subgroup.lanes.append(lane)
             subgroup.live += 1
             group.lanes.append(lane)
@@ -143,10 +143,10 @@ class _Run:
 
     # -- schedules
 
-    def in_order(self, lanes: list[_Invocation]) -> list[_Invocation]:
+    def in_order(self, lanes: list[Invocation]) -> list[Invocation]:
         return lanes[::-1] if self.backwards else lanes
 
-    def drain(self, groups: list[_Group]) -> None:
+    def drain(self, groups: list[Group]) -> None:
         """Each lane runs until it must wait, in lane order."""
         self.alive = groups
         ready = self.ready = deque(lane for group in groups for lane in self.in_order(group.lanes))
@@ -154,7 +154,7 @@ class _Run:
             self.advance(ready.popleft())
         self.check_ended()
 
-    def interleave(self, groups: Iterable[_Group]) -> None:
+    def interleave(self, groups: Iterable[Group]) -> None:
         """Lanes of all workgroups take turns of one step each, one after the other or drawn at random."""
         self.alive = list(groups)
         lanes = [lane for group in self.alive for lane in group.lanes]
@@ -164,14 +164,14 @@ class _Run:
             self.draw_lots(lanes)
         self.check_ended()
 
-    def take_turns(self, ready: deque[_Invocation]) -> None:
+    def take_turns(self, ready: deque[Invocation]) -> None:
         self.ready = ready
         while ready:
             lane = ready.popleft()
             if self.advance(lane):
                 ready.append(lane)
 
-    def draw_lots(self, ready: list[_Invocation]) -> None:
+    def draw_lots(self, ready: list[Invocation]) -> None:
         self.ready = ready
         draw = random.Random(self.options.schedule.seed).random
         while ready:
@@ -206,7 +206,7 @@ class _Run:
 
     # -- one lane
 
-    def advance(self, lane: _Invocation) -> bool:
+    def advance(self, lane: Invocation) -> bool:
         """Run until the lane must wait or is done or, where lanes take turns, for one step.
 
         True when the lane's turn ended, False when the lane stopped.
@@ -243,7 +243,7 @@ class _Run:
                 lane.pc = pc
                 return True
 
-    def stop(self, lane: _Invocation, kind: Kind) -> None:
+    def stop(self, lane: Invocation, kind: Kind) -> None:
         """The lane waits or is done; let go the lanes that waited for just this."""
         group, subgroup = lane.group, lane.subgroup
         if kind is Kind.END:
@@ -267,7 +267,7 @@ class _Run:
                 self.detector.grid_epoch += 1
             self.release(lane for g in self.alive for lane in self.in_order(g.lanes) if lane.waits is Kind.GRID_BARRIER)
 
-    def end(self, lane: _Invocation) -> None:
+    def end(self, lane: Invocation) -> None:
         if lane.pending:
             tag = next(iter(lane.pending))
             raise DispatchFailed(
@@ -293,7 +293,7 @@ class _Run:
             if lane.waits is not Kind.END:
                 lane.registers[meeting.result] = value
 
-    def release(self, lanes: Iterable[_Invocation]) -> None:
+    def release(self, lanes: Iterable[Invocation]) -> None:
         """Let lanes go on that have met at one step."""
         met = list(lanes)
         pc = met[0].pc

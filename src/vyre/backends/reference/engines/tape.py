@@ -71,6 +71,8 @@ class Tape:
     """Registers before anything is bound: constants are in place."""
     buffers: tuple[BufferRegisters, ...]
     has_grid_barrier: bool
+    scopes: tuple[Scope, ...] = ()
+    """The locals in sight of each step, outermost block first, where the tape is for stepping."""
 
 
 class Operand(NamedTuple):
@@ -79,9 +81,14 @@ class Operand(NamedTuple):
     temporary: bool = False
 
 
-def compile_tape(program: Program, traced: bool) -> Tape:
+Scope = tuple[tuple[dict[str, Operand], int], ...]
+"""Locals by name, block by block: of each, so many as there were. Copies would take the square of a long program."""
+
+
+def compile_tape(program: Program, traced: bool, stepping: bool = False) -> Tape:
     """The tape of a valid program; `traced` tapes tell the race detector about every access."""
-    return program._cached(("reference.tape", traced), lambda: _Compiler(program, traced).run())
+    key = "reference.tape", traced, stepping
+    return program._cached(key, lambda: _Compiler(program, traced, stepping).run())
 
 
 def unsupported(what: str, fix: str, **context: object) -> UnsupportedFeature:
@@ -118,8 +125,9 @@ class _Draft:
 
 
 class _Compiler:
-    def __init__(self, program: Program, traced: bool) -> None:
+    def __init__(self, program: Program, traced: bool, stepping: bool) -> None:
         self.program, self.traced = program, traced
+        self.in_sight: list[Scope] | None = [] if stepping else None
         self.unvisited: list[Callable[[], None]] = []
         self.drafts: list[_Draft] = []
         self.blank: list[Any] = [None] * FIRST_FREE
@@ -143,7 +151,8 @@ class _Compiler:
             self.unvisited.pop()()
         self.site = Site(ir.Return(), "end")
         self.draft(Kind.END, weight=0)
-        return Tape(self.link(), tuple(self.blank), tuple(self.buffers.values()), self.has_grid_barrier)
+        in_sight = tuple(self.in_sight or ())
+        return Tape(self.link(), tuple(self.blank), tuple(self.buffers.values()), self.has_grid_barrier, in_sight)
 
     def link(self) -> tuple[Step, ...]:
         """Turn labels into places. No target is a mere jump; jumps lead forward, so one pass is enough."""
@@ -195,6 +204,8 @@ class _Compiler:
         step = _Draft(tuple(self.ops), kind, self.weight if weight is None else weight, self.site)
         self.ops, self.weight = [], 0
         self.drafts.append(step)
+        if self.in_sight is not None:
+            self.in_sight.append(tuple((s, len(s)) for s in self.scopes if s))
         return step
 
     def mark(self, label: _Label) -> None:

@@ -1,0 +1,204 @@
+"""One invocation, line by line: where it is, and what its locals hold.
+
+The other invocations run as they do forward: each until it waits or ends. Names are those of the source: a local that
+the compiler made for itself is not shown, and a helper sees its own names alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import re
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, NamedTuple
+
+from ....driver.verify.cases import Stop
+from ....errors import ArgumentValueError
+from ....foundation.check.determinism import determinism
+from ....foundation.ir import nodes as ir
+from ....foundation.ir.dtypes import DataType, bool_
+from ....foundation.ir.nodes import Span
+from ....foundation.ir.prints import without_prints
+from ....foundation.ir.program import Access, Program
+from ....foundation.ir.visit import rewrite, walk_nodes
+from ....foundation.meaning import arith, mathlib
+from .memory import Grid, Memory, Options
+from .scalar import Invocation, Run
+from .tape import Kind, Operand, Scope, compile_tape
+
+OWN_STEMS = frozenset(("again", "go", "live", "more", "part", "print_at", "step", "turn"))
+"""What the compiler calls locals that it makes for itself."""
+
+
+class Function(NamedTuple):
+    """A function of the source, by its place, and its parameters."""
+
+    file: str
+    line: int
+    parameters: frozenset[str]
+
+
+def stops(program: Program, memory: Memory, grid: Grid, invocation: Grid, options: Options) -> Iterator[Stop]:
+    """The stops of the invocation with this gid, changing `memory` in place; the last is behind its last statement."""
+    most = tuple(n * size for n, size in zip(grid, program.workgroup_size, strict=True))
+    if not all(0 <= at < end for at, end in zip(invocation, most, strict=True)):
+        raise ArgumentValueError(
+            f"invocation {invocation} is none of the {' x '.join(map(str, most))} that the call runs",
+            fix="pass a smaller one, or domain=(how many invocations run)",
+        )
+    return _Stepped(program, memory, grid, options).stops(invocation)
+
+
+class _Stepped(Run):
+    def __init__(self, program: Program, memory: Memory, grid: Grid, options: Options) -> None:
+        whole = mathlib.expand(program)
+        super().__init__(whole, memory, grid, options)
+        self.tape = compile_tape(whole, False, stepping=True)
+        (gx, gy, gz), (sx, sy, sz) = grid, program.workgroup_size
+        self.alone = determinism(_results_of(program)).covers((gx * sx, gy * sy, gz * sz))
+        self.has_source = any(node.span is not None for node in walk_nodes(program.entry))
+        self.functions: dict[str, list[tuple[int, Function]]] = {}
+        self.names: dict[str, tuple[str, Function | None]] = {}  # of locals: as the source has it, and where
+        self.parameters: dict[str, str] = {}  # of locals that a caller's line makes: perhaps parameters of a helper
+        self.around: list[tuple[Function | None, frozenset[str]]] = []
+        """The functions that the invocation is in, outermost first, each with locals from before it was entered."""
+        unnamed = program.unnamed()
+        for node in walk_nodes(program.entry):
+            if isinstance(node, ir.Let) and not (node.name in unnamed or _is_flag(node)):
+                self._name(node.name, node.span)
+            elif isinstance(node, ir.Loop):
+                self._name(node.var, node.span)
+        self.numbers = {b.name: b for b in program.buffers if b.access is Access.UNIFORM and b.count == 1}
+
+    def _function_at(self, file: str, line: int) -> Function | None:
+        """The innermost function around a line of a file."""
+        if file not in self.functions:
+            self.functions[file] = _functions_of(file)
+        return next((f for last, f in reversed(self.functions[file]) if f.line <= line <= last), None)
+
+    def _name(self, name: str, span: Span | None) -> None:
+        if span is None:
+            if not self.has_source:
+                self.names[name] = name, None
+            return
+        for known in (name, re.sub(r"_\d+$", "", name)):
+            if re.search(rf"\b{known}\b", span.text):
+                self.names[name] = known, self._function_at(span.file, span.line)
+                return
+        if known not in OWN_STEMS:
+            self.parameters[name] = known
+
+    def stops(self, invocation: Grid) -> Iterator[Stop]:
+        own = [at // size for at, size in zip(invocation, self.program.workgroup_size, strict=True)]
+        gx, gy, _ = self.grid
+        index = own[0] + gx * (own[1] + gy * own[2])
+        if self.tape.has_grid_barrier:
+            groups = iter([list(self.groups())])
+        else:
+            groups = ([group] for group in self.groups(index if self.alone else 0, index + 1))
+        for together in groups:
+            self.alive = together
+            ready = self.ready = deque(lane for group in together for lane in group.lanes)
+            while ready:
+                lane = ready.popleft()
+                if lane.gid != invocation:
+                    self.advance(lane)
+                    continue
+                yield from self.walk(lane)
+                if lane.waits is Kind.END:
+                    return
+        self.check_ended()
+
+    def walk(self, lane: Invocation) -> Iterator[Stop]:
+        """Until it waits or ends: a stop at each line that it comes to, and again where it turns in a loop."""
+        while True:
+            at, before = lane.pc, self.last
+            step = self.tape.steps[at]
+            span = step.site.node.span
+            if step.kind is Kind.END and span is None:
+                if before is not None:
+                    yield before._replace(locals=self.locals(lane, self.shown), text="", done=True)
+            elif span is not None or not self.has_source:
+                here = Stop(
+                    lane.gid, "" if span is None else span.file, 0 if span is None else span.line, step.site.text, {}
+                )
+                turned = at <= self.last_pc
+                if before is None or turned or span is None or (here.file, here.line) != (before.file, before.line):
+                    self._enter(self._function_at(here.file, here.line))
+                    self.shown = self.tape.scopes[at]
+                    self.last = here._replace(locals=self.locals(lane, self.shown))
+                    yield self.last
+            self.last_pc = at
+            self.single = True
+            try:
+                goes_on = self.advance(lane)
+            finally:
+                self.single = False
+            if not goes_on:
+                return
+
+    last: Stop | None = None
+    last_pc = -1
+    shown: Scope = ()
+
+    def _enter(self, function: Function | None) -> None:
+        """The next line is in this function: a helper that was called, or one that goes on after a call."""
+        if any(known == function for known, _ in self.around):
+            while self.around[-1][0] != function:
+                self.around.pop()
+        else:
+            self.around.append((function, frozenset(name for name, _ in _in_sight(self.shown))))
+
+    def locals(self, lane: Invocation, scope: Scope) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        here, earlier = self.around[-1]
+        for name, decl in self.numbers.items() if len(self.around) == 1 else ():
+            state = self.memory.buffers.get(name)
+            if state is not None and state.count:
+                found[name] = _plain(arith.reader(decl.element)(state.data, 0), decl.element)
+        for name, local in _in_sight(scope):
+            if name in earlier:
+                continue
+            known, value = self.names.get(name), _plain(lane.registers[local.register], local.dtype)
+            if known is not None and known[1] == here:
+                found[known[0]] = value
+            elif here is not None and self.parameters.get(name) in here.parameters:
+                found[self.parameters[name]] = value
+        return found
+
+
+def _in_sight(scope: Scope) -> Iterator[tuple[str, Operand]]:
+    for block, count in scope:
+        yield from islice(block.items(), count)
+
+
+def _is_flag(node: ir.Let) -> bool:
+    """Whether it is true at first and says how a loop or a helper is left."""
+    return re.sub(r"_\d+$", "", node.name) in OWN_STEMS and node.value == ir.Lit(bool_, 1)
+
+
+def _results_of(program: Program) -> Program:
+    """Without what it prints and its traps, of which the order shows and no invocation sees anything."""
+    bare = without_prints(program)
+    return bare.replace(entry=rewrite(bare.entry, node=lambda n: () if isinstance(n, ir.Trap) else n))
+
+
+def _plain(value: Any, dtype: DataType) -> Any:
+    return bool(value) if dtype == bool_ else value
+
+
+def _functions_of(file: str) -> list[tuple[int, Function]]:
+    """The functions of a file in order, each with its last line; none where its text is gone."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError, RecursionError):
+        return []
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            spec = node.args
+            names = frozenset(a.arg for a in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs))
+            found.append((node.end_lineno or node.lineno, Function(file, node.lineno, names)))
+    return sorted(found, key=lambda f: f[1].line)
