@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...driver.contract.values import ResidentHandle
 from ...errors import ArgumentTypeError, ArgumentValueError
 from ..arrays import Array, check_writable, view
 from ..device.array import DTYPES, DeviceBuffer, device_of, duplicate
@@ -67,8 +68,7 @@ class Given:
                     fix=f'bring one to the other: vyre.to_device({name}, "{self.home.name}")',
                 )
             self.home, array = home, value
-            memory = value._memory
-            kind += (value.dtype, value.shape, value._is_bfloat, value._read_only, memory and memory.handle.id)
+            kind += (value.dtype, value.shape, value._is_bfloat, value._read_only, self._place_of_memory(value))
         elif device_of(value) is not None:
             raise ArgumentTypeError(
                 f"{name} is an array of another library on a device",
@@ -88,6 +88,23 @@ class Given:
         self.names.append(name)
         self._objects.append(value)
         return len(self.arrays) - 1
+
+    def _place_of_memory(self, array: DeviceBuffer) -> object:
+        """Which argument before this one has the same memory, if one does. Memory of other libraries may overlap in
+        other ways, and is known by its handle."""
+        memory = array._memory
+        if memory is None:
+            return None
+        if memory.source is not None:
+            return memory.handle
+        same = (k for k, a in enumerate(self.arrays) if type(a) is DeviceBuffer and a._memory is memory)
+        return next(same, len(self.arrays))
+
+    @property
+    def handles(self) -> tuple[ResidentHandle, ...]:
+        """The memory of device arrays."""
+        found = (a._memory for a in self.arrays if type(a) is DeviceBuffer)
+        return tuple(memory.handle for memory in found if memory is not None)
 
     def object(self, at: int) -> Any:
         """What the caller passed."""

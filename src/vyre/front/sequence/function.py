@@ -10,13 +10,13 @@ import inspect
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, cast
 
 import numpy as np
 
-from ...driver.contract.values import ResidentReadRange
+from ...driver.contract.values import ResidentDispatchStep, ResidentReadRange
 from ...driver.selection.registry import generation
 from ...driver.settings.knobs import BACKEND, STRICT
 from ...errors import ArgumentTypeError, ArgumentValueError, UnsupportedFeature
@@ -184,17 +184,17 @@ def sequence(function: Callable[P, R]) -> KernelSequence[P, R]:
     """Record a function that calls kernels, and repeat it as one dispatch.
 
     It takes and returns arrays, of the host or of a device, and numbers; arrays that it makes stay on the device. It
-    runs once for each kind of arguments: types, shapes, numbers, and which device arrays they are. What it decides
-    must follow from these alone.
+    runs once for each kind of arguments: types, shapes and numbers. What it decides must follow from these alone.
     """
     return KernelSequence(function)
 
 
 class _Result(NamedTuple):
-    """An array that the function returned: which argument it is, or else where it lies."""
+    """An array that the function returned: it is an argument, or lies over the memory of one, or over our own."""
 
     argument: int | None
-    array: DeviceBuffer
+    over: int | None
+    array: DeviceBuffer | None
 
 
 class _Recording:
@@ -202,7 +202,7 @@ class _Recording:
 
     def __init__(self, function: Callable[..., Any], given: Given, home: Home, *, explains: bool = False) -> None:
         """Run the function, with its steps dispatched one by one and written down."""
-        self.home, self._recorder = home, Recorder(home, explains=explains)
+        self.home, self._recorder = home, Recorder(home, given.handles, explains=explains)
         seen, self._filled = [], []
         for at, array in enumerate(given.arrays):
             if type(array) is DeviceBuffer:
@@ -220,10 +220,11 @@ class _Recording:
         self._form = self._looked_at(returned, seen)
         self._on_device = given.home is not None
         self._written = [(at, handle) for at, handle in self._filled if handle.id in self._recorder.written]
-        lengths = [(handle, seen[at].nbytes) for at, handle in self._written]
+        self._reads = [ResidentReadRange(handle, 0, seen[at].nbytes) for at, handle in self._written]
         if not self._on_device:
-            lengths += [(_memory(r).handle, r.array.nbytes) for r in self._results if _is_read(r)]
-        self._reads = [ResidentReadRange(handle, 0, nbytes) for handle, nbytes in lengths]
+            self._reads += filter(None, map(_read_back, self._results))
+        self._ids = tuple(handle.id for handle in given.handles)
+        self._rebound: dict[tuple[int, ...], tuple[ResidentDispatchStep, ...]] = {}
         self._lent: list[weakref.ref[Memory]] = []
 
     @property
@@ -240,7 +241,7 @@ class _Recording:
     def repeat(self, given: Given) -> Any:
         targets = [given.target(at) for at, _ in self._written]  # which refuses before anything runs
         self._upload(given)
-        outputs, _ = self.home.backend.dispatch_resident(self._steps, reads=self._reads)
+        outputs, _ = self.home.backend.dispatch_resident(self._bound(given), reads=self._reads)
         return self._handed_back(given, targets, outputs)
 
     def explanation(self) -> SequenceExplanation:
@@ -261,8 +262,7 @@ class _Recording:
     def _looked_at(self, value: Any, seen: Sequence[Any]) -> Any:
         """What the function returned, with `At` in place of every array."""
         if type(value) is DeviceBuffer:
-            at = next((k for k, each in enumerate(seen) if each is value), None)
-            self._results.append(_Result(at, value))
+            self._results.append(_result(value, seen))
             return At(len(self._results) - 1)
         if isinstance(value, dict):
             return {key: self._looked_at(each, seen) for key, each in value.items()}
@@ -286,32 +286,57 @@ class _Recording:
         return filled(self._form, handed)
 
     def _handed(self, result: _Result, given: Given, found: Iterator[Any]) -> Any:
-        at, array = result
-        if at is not None:
-            return given.object(at)
+        if result.array is None:
+            assert result.argument is not None
+            return given.object(result.argument)
+        array = result.array
         if self._on_device:
-            return self._lend(array)
+            return self._lend(array, None if result.over is None else given.arrays[result.over])
         if array._memory is None:
             return np.empty(array.shape, array.dtype)
         return from_bytes(next(found), array.dtype, array.shape)
 
-    def _lend(self, array: DeviceBuffer) -> DeviceBuffer:
-        """A new array over memory of the recording, which is not used again before that array is gone."""
+    def _lend(self, array: DeviceBuffer, over: Any) -> DeviceBuffer:
+        """A new array over memory of the recording, which is not used again before that array is gone, or over that of
+        a device array among the arguments."""
         memory = array._memory
-        if memory is None or memory.owned:
-            return array
-        lent = Memory(self.home, memory.handle, owned=False, keep=self)
-        self._lent.append(weakref.ref(lent))
-        return DeviceBuffer._over(self.home, lent, array.dtype, array.shape, is_bfloat=array._is_bfloat)
+        if type(over) is DeviceBuffer:
+            memory = over._memory
+        elif memory is not None:
+            memory = Memory(self.home, memory.handle, owned=False, keep=self)
+            self._lent.append(weakref.ref(memory))
+        return DeviceBuffer._over(self.home, memory, array.dtype, array.shape, is_bfloat=array._is_bfloat)
+
+    def _bound(self, given: Given) -> tuple[ResidentDispatchStep, ...]:
+        """The steps over the device arrays of this call."""
+        handles = given.handles
+        ids = tuple(handle.id for handle in handles)
+        if ids == self._ids:
+            return self._steps
+        known = self._rebound.get(ids)
+        if known is None:
+            other = dict(zip(self._ids, handles, strict=True))
+            known = tuple(
+                replace(step, resources=tuple(other.get(getattr(r, "id", 0), r) for r in step.resources))
+                for step in self._steps
+            )
+            keep(self._rebound, ids, known, MOST_ALIKE)
+        return known
 
 
-def _is_read(result: _Result) -> bool:
-    return result.argument is None and result.array._memory is not None
+def _result(array: DeviceBuffer, seen: Sequence[Any]) -> _Result:
+    at = next((k for k, each in enumerate(seen) if each is array), None)
+    if at is not None:
+        return _Result(at, None, None)
+    over = (k for k, each in enumerate(seen) if each._memory is not None and each._memory is array._memory)
+    return _Result(None, next(over, None), array)
 
 
-def _memory(result: _Result) -> Memory:
-    assert result.array._memory is not None
-    return result.array._memory
+def _read_back(result: _Result) -> ResidentReadRange | None:
+    array = result.array
+    if array is None or array._memory is None:
+        return None
+    return ResidentReadRange(array._memory.handle, 0, array.nbytes)
 
 
 class _HostRecorder:

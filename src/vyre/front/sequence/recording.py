@@ -50,13 +50,14 @@ class Step:
 class Recorder:
     """Writes the kernel calls of a function down while it runs. All memory of the recording belongs to it."""
 
-    def __init__(self, home: Home, *, explains: bool = False) -> None:
-        """`explains`: every step is explained while its arrays are there."""
+    def __init__(self, home: Home, given: Sequence[ResidentHandle], *, explains: bool = False) -> None:
+        """`given` is the memory of device arrays among the arguments; `explains`: every step is explained at once."""
         self.home, self.explains = home, explains
         self.steps: list[Step] = []
         self.written: set[int] = set()
         """Ids of the memory that some step writes to."""
         self.nbytes = 0
+        self._known = {handle.id for handle in given}
         self._owned: list[ResidentHandle] = []
         self._idle: dict[int, list[ResidentHandle]] = {}
         self._constants: dict[bytes, ResidentHandle] = {}
@@ -67,6 +68,7 @@ class Recorder:
         """Memory with any contents, until the recording ends."""
         handle = self.home.take(nbytes)
         self._owned.append(handle)
+        self._known.add(handle.id)
         self.nbytes += nbytes
         return handle
 
@@ -91,6 +93,11 @@ class Recorder:
             for handle in self._owned:
                 with suppress(Exception):  # of a device that is gone
                     self.home.drop(handle, None, None)
+
+    def knows(self, array: DeviceBuffer) -> bool:
+        """Whether it is an argument, or was made while recording."""
+        memory = array._memory
+        return memory is None or memory.handle.id in self._known
 
     # -- calls
 
@@ -124,9 +131,11 @@ class _RecordedCall(DeviceCall):
         self.values = values = [*args, *named.values(), *form.defaults]
         for at, p in form.buffers:
             of_ours = kernel.__module__ == kernels.__name__ and p.role == "in"  # which takes shapes in arrays
-            if values[at] is not None and type(values[at]) is not DeviceBuffer and not of_ours:
+            value = values[at]
+            known = self.recorder.knows(value) if type(value) is DeviceBuffer else value is None or of_ours
+            if not known:
                 raise ArgumentTypeError(
-                    f"{p.name} of {kernel.__name__} is a {type(values[at]).__name__} that is no argument of the "
+                    f"{p.name} of {kernel.__name__} is a {type(value).__name__} that is no argument of the "
                     "sequence, and a repetition would not see what becomes of it",
                     fix="pass it to the sequence, or make it with a kernel",
                     argument=p.name,
