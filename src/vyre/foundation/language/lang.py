@@ -36,6 +36,7 @@ from ..ir.nodes import (
 from ..ir.ops import AtomicOp, BinaryOp, ReduceOp, UnaryOp
 from ..ir.value import Value
 from .refused_syntax import FOREIGN_TYPES
+from .small.vectors import c64, vec2, vec3, vec4
 
 if TYPE_CHECKING:
     from .source import FunctionSource
@@ -109,6 +110,7 @@ const = Marker("const")
 """`*, N: const = 1024`: a compile-time parameter, one compiled program per value."""
 ANNOTATIONS: dict[str, object] = {
     "In": In, "Out": Out, "InOut": InOut, "Uniform": Uniform, "const": const, "bool_": bool_,
+    "vec2": vec2, "vec3": vec3, "vec4": vec4, "c64": c64,
     **{t.name: t for t in SIMPLE.values() if t.live and t != bool_},
 }  # fmt: skip
 """Names for annotations whose text is evaluated after the names of their surroundings are gone."""
@@ -221,7 +223,9 @@ bitcast = Intrinsic("bitcast", "dtype, x", build=lambda dtype, x: Bitcast(dtype,
 select = Intrinsic("select", "condition, if_true, if_false", build=lambda c, a, b: Select(lift(c), *_alike(a, b)))
 fma = Intrinsic("fma", "a, b, c", build=lambda a, b, c: Fma(*_alike(a, b, c)))
 
-shared = Intrinsic("shared", "dtype, count")
+dot, cross = Intrinsic("dot", "a, b"), Intrinsic("cross", "a, b")
+length, normalize, conj = Intrinsic("length", "v"), Intrinsic("normalize", "v"), Intrinsic("conj", "z")
+shared, local = Intrinsic("shared", "dtype, count"), Intrinsic("local", "dtype, count")
 barrier = Intrinsic("barrier", "")
 grid_sync = Intrinsic("grid_sync", "")
 trap = Intrinsic("trap", "tag, address")

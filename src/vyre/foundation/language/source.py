@@ -44,6 +44,7 @@ class Table(NamedTuple):
     kind: str
     items: tuple[object, ...]
     fields: tuple[str, ...] = ()
+    cls: type | None = None
 
 
 Place = ast.expr | ast.stmt | ast.arg | ast.keyword | ast.excepthandler
@@ -333,7 +334,7 @@ def frozen(value: object, depth: int = 8) -> object:
     if found is None or not depth:
         return value
     items = tuple(frozen(item, depth - 1) for item in found[0])
-    return Table(type(value).__name__, items, found[1]) if sum(map(_count, items)) <= MAX_NUMBERS else value
+    return Table(type(value).__name__, items, found[1], type(value)) if sum(map(_count, items)) <= MAX_NUMBERS else value
 
 
 def _contents(value: object) -> tuple[Sequence[object], tuple[str, ...]] | None:
@@ -398,6 +399,16 @@ def jumps(node: ast.stmt, *kinds: type[ast.stmt]) -> bool:
 
 def returns(node: ast.stmt) -> bool:
     return any(isinstance(n, ast.Return) for n in ast.walk(node))
+
+
+def never_ends(node: ast.stmt) -> bool:
+    """Whether control never comes out behind a statement: `while True:` without a break."""
+    return (
+        isinstance(node, ast.While)
+        and isinstance(node.test, ast.Constant)
+        and bool(node.test.value)
+        and not any(jumps(n, ast.Break) for n in node.body)
+    )
 
 
 def always_returns(body: Sequence[ast.stmt]) -> bool:
