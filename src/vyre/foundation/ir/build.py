@@ -38,7 +38,7 @@ from .nodes import (
     lit,
 )
 from .ops import AtomicOp, Ordering
-from .program import Access, BufferDecl, Program, output
+from .program import Access, BufferDecl, MemoryKind, Program, output
 from .value import Value
 
 FOREVER = U32_MAX
@@ -121,6 +121,11 @@ class Builder:
     def shared(self, name: str, element: DataType, count: int) -> Buffer:
         """Workgroup memory; it takes a fresh name and no slot."""
         return self.declare(BufferDecl(self.fresh(name), 0, Access.WORKGROUP, element, count))
+
+    def own(self, name: str, element: DataType, count: int) -> Buffer:
+        """An array that each invocation has for itself, zero at its start; it takes a fresh name and no slot."""
+        decl = BufferDecl(self.fresh(name), 0, Access.WORKGROUP, element, count, MemoryKind.LOCAL)
+        return self.declare(decl)
 
     def _slot(self) -> int:
         return 1 + max((d.binding for d in self.buffers if not d.is_workgroup), default=-1)

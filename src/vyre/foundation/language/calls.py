@@ -12,7 +12,7 @@ from functools import reduce
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
-from ..ir.build import Builder
+from ..ir.build import Buffer, Builder
 from ..ir.dtypes import DataType, bool_, can_cast, f32, f64, i32, u32
 from ..ir.nodes import (
     BinOp,
@@ -40,7 +40,8 @@ from . import lang
 from .exprs import LONG_CHAIN
 from .lang import DeviceFunction, Ids, Intrinsic, element_type
 from .refused_syntax import BUILTIN_FIXES, FOREIGN_FUNCTIONS, FOREIGN_TYPES, foreign_fix
-from .small.groups import OF_SMALL, GroupCompiler
+from .small.arrays import ArrayCompiler, LocalArray
+from .small.groups import OF_SMALL
 from .source import MISSING, FunctionSource, Place, Table, dotted_name
 from .values import (
     Const,
@@ -52,14 +53,13 @@ from .values import (
     Result,
     Scalar,
     Typed,
-    Value,
     outside_value,
     several,
     show,
 )
 
 
-class CallCompiler(GroupCompiler):
+class CallCompiler(ArrayCompiler):
     """Compiles calls and tables; the compiler of statements compiles a helper's."""
 
     def __init__(self, builder: Builder, frame: Frame) -> None:
@@ -333,6 +333,10 @@ class CallCompiler(GroupCompiler):
     def _atomic(self, fn: Intrinsic, op: AtomicOp, args: list[ast.expr], node: ast.Call) -> Typed:
         hint, self.hint = self.hint, ""  # the atomic's local becomes the name it is assigned to
         buffer = self.buffer(args[0])
+        if not isinstance(buffer, Buffer) or buffer.decl.is_own:
+            what = buffer.element if not isinstance(buffer, Buffer | LocalArray) else ""
+            fix = "use buffers of numbers" if what else "write x[i] += value: no other invocation sees it"
+            raise self.fail(args[0], f"{fn.name}() on {f'an array of {what}' if what else 'a local array'}", fix)
         t = buffer.element
         if t.name not in ("u32", "i32"):
             raise self.fail(args[0], f"{fn.name}() on a buffer of {t}", "declare the buffer InOut[u32] or InOut[i32]")

@@ -36,6 +36,7 @@ from ..ir.visit import walk_exprs
 from .lang import DeviceFunction, Ids, Intrinsic, element_type
 from .numbers import BINARY, NumberCompiler
 from .refused_syntax import BUFFER_FIXES, FOREIGN_TYPES, foreign_fix
+from .small.memory import Columns, LocalArray, Memory, Rows, count_of
 from .source import MISSING, Place, dotted_name
 from .values import (
     Const,
@@ -82,6 +83,7 @@ class ExpressionCompiler(NumberCompiler, ABC):
         self.effects = 0  # statements so far that must not run when Python would not run them
         self.hint = ""  # the name that the value being compiled is assigned to
         self.wanted: DataType | None = None  # the type that `1 if c else 0` takes where it stands
+        self.cells: set[str] = set()  # locals that are elements of arrays: a helper may change them
         self.temporaries: set[str] = set()  # locals that hold one value and have no name in the source
         self._acting: dict[ast.expr, bool] = {}
 
@@ -123,16 +125,15 @@ class ExpressionCompiler(NumberCompiler, ABC):
     def operand(self, node: ast.expr) -> Value:
         """The value of an expression that must have one, or several in one."""
         found = self.argument(node)
-        if isinstance(found, Buffer):
-            raise self.fail(node, f"`{show(node)}` is a buffer, not a value", f"index it: {show(node)}[i]")
+        if not isinstance(found, Const | Typed | Group):
+            what = "a buffer" if isinstance(found, Buffer) else "an array"
+            raise self.fail(node, f"`{show(node)}` is {what}, not a value", f"index it: {show(node)}[i]")
         return found
 
-    def argument(self, node: ast.expr) -> Value | Buffer:
+    def argument(self, node: ast.expr) -> Value | Memory:
         """Values or a buffer: what a helper can be given."""
         found = self.value(node)
         match found:
-            case Const() | Typed() | Group() | Buffer():
-                return found
             case Nothing(call=call):
                 raise self.fail(node, f"{call} has no value", "call it as a statement of its own")
             case Outside(what=what, name=name):
@@ -140,6 +141,7 @@ class ExpressionCompiler(NumberCompiler, ABC):
                 if small is None:
                     raise self.fail(node, *misplaced(what, name))
                 return small
+        return found
 
     @abstractmethod
     def captured(self, what: object, node: Place) -> Group | None:
@@ -186,6 +188,7 @@ class ExpressionCompiler(NumberCompiler, ABC):
         if isinstance(value, Const):
             return value
         plain = isinstance(value.expr, Var | Lit | BufLen | InvocationId | LocalId | WorkgroupId)
+        plain = plain and not (isinstance(value.expr, Var) and value.expr.name in self.cells)
         return value if plain else self.keep(value)
 
     def _acts(self, node: ast.expr) -> bool:
@@ -202,7 +205,10 @@ class ExpressionCompiler(NumberCompiler, ABC):
     def _observes(self, expr: Expr) -> bool:
         """Whether it reads memory that the program may change."""
         writable = {d.name for d in self.b.buffers if d.writable}
-        return any(isinstance(e, Load) and e.buffer in writable for e in walk_exprs(expr))
+        return any(
+            (isinstance(e, Load) and e.buffer in writable) or (isinstance(e, Var) and e.name in self.cells)
+            for e in walk_exprs(expr)
+        )
 
     # -- names
 
@@ -242,7 +248,7 @@ class ExpressionCompiler(NumberCompiler, ABC):
         base = self.value(node.value)
         if isinstance(base, Group):
             return self.field(base, node)
-        if isinstance(base, Buffer):
+        if isinstance(base, Buffer | LocalArray | Columns | Rows):
             if node.attr == "size":
                 return self.length(base)
             fix = BUFFER_FIXES.get(node.attr, "use x[i], len(x) or x.size")
@@ -264,8 +270,9 @@ class ExpressionCompiler(NumberCompiler, ABC):
     def field(self, group: Group, node: ast.Attribute) -> Value:
         """`v.x`."""
 
-    def length(self, buffer: Buffer) -> Scalar:
-        return Const(buffer.decl.count) if buffer.decl.count else Typed(buffer.length, u32)
+    @abstractmethod
+    def length(self, memory: Memory) -> Scalar:
+        """`len(x)`."""
 
     def truth(self, node: ast.expr) -> Scalar:
         """A condition: bool, u32 (not zero), or a number known while compiling."""
@@ -476,10 +483,10 @@ class ExpressionCompiler(NumberCompiler, ABC):
 
     # -- buffers
 
-    def buffer(self, node: ast.expr, indexed: bool = False) -> Buffer:
-        """The buffer that an expression names."""
+    def buffer(self, node: ast.expr, indexed: bool = False) -> Memory:
+        """The buffer or array that an expression names."""
         found = self.value(node)
-        if isinstance(found, Buffer):
+        if isinstance(found, Buffer | LocalArray | Columns | Rows):
             return found
         name = show(node)
         fix = f"name a buffer: a parameter such as {name}: In[f32], or shared()"
@@ -495,7 +502,7 @@ class ExpressionCompiler(NumberCompiler, ABC):
             )
         raise self.fail(node, f"`{name}` is not a buffer", fix)
 
-    def indexed(self, node: ast.Subscript) -> Buffer:
+    def indexed(self, node: ast.Subscript) -> Memory:
         """The buffer of `x[...]`, with the forms of indexing that kernels lack refused."""
         if isinstance(node.slice, ast.Slice):
             raise self.fail(node, "slices are not part of kernels", "index one element, in a loop if need be")
@@ -504,10 +511,12 @@ class ExpressionCompiler(NumberCompiler, ABC):
         return self.buffer(node.value, indexed=True)
 
     def _load(self, node: ast.Subscript) -> Result:
-        buffer = self.indexed(node)
-        return self.load(buffer, self.index(self.scalar(node.slice), node.slice, buffer.decl.count), node)
+        memory = self.indexed(node)
+        return self.load(memory, self.index(self.scalar(node.slice), node.slice, count_of(memory)), node)
 
-    def load(self, buffer: Buffer, index: Expr, node: Place) -> Typed:
+    def load(self, memory: Memory, index: Expr, node: Place) -> Value:
+        buffer = memory
+        assert isinstance(buffer, Buffer)
         if buffer.decl.access is Access.WRITE_ONLY:
             raise self.fail(
                 node, f"`{buffer.name}` is an Out and cannot be read", f"declare it InOut[{buffer.element}]"

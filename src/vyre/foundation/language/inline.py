@@ -12,12 +12,14 @@ from collections.abc import Iterable
 from typing import NamedTuple, get_args, get_origin
 
 from ...errors import KernelError
-from ..ir.build import Buffer, Builder
+from ..ir.build import Builder
 from ..ir.dtypes import DataType, bool_, f32, i32, u32
-from ..ir.nodes import Expr, Let, Lit, Node, Var, lit
+from ..ir.nodes import Let, Lit, Node, Var
 from .calls import CallCompiler
 from .lang import Annotation, DeviceFunction, const, element_type
+from .small.arrays import zero
 from .small.groups import Form
+from .small.memory import Memory
 from .source import FunctionSource, Place, frozen
 from .values import (
     Binding,
@@ -148,11 +150,15 @@ class HelperCompiler(CallCompiler):
             if place in frame.guessed:
                 raise _Retyped(place, t.dtype)
             raise self.fail(
-                node, f"{frame.source.name}() returns {so_far} elsewhere and {t.dtype} here", f"write {so_far}({show(node)})"
+                node,
+                f"{frame.source.name}() returns {so_far} elsewhere and {t.dtype} here",
+                f"write {so_far}({show(node)})",
             )
         return t
 
-    def declared(self, name: str, group: Group, at: Place, line: int, mark: tuple[list[Node], int] | None = None) -> Members:
+    def declared(
+        self, name: str, group: Group, at: Place, line: int, mark: tuple[list[Node], int] | None = None
+    ) -> Members:
         """Locals for the numbers of a group under one name: here, or at a place where they are zero until then."""
 
         def local(stem: str, value: Value) -> Local | Members:
@@ -229,7 +235,7 @@ class HelperCompiler(CallCompiler):
             return found if len(found) == len(parts) else None
         return element_type(note) or self.small(note, node)
 
-    def _matched(self, source: FunctionSource, node: ast.Call) -> list[tuple[ast.arg, Value | Buffer, Place]]:
+    def _matched(self, source: FunctionSource, node: ast.Call) -> list[tuple[ast.arg, Value | Memory, Place]]:
         """Each parameter of a helper with its argument and where that stands."""
         spec = source.tree.args
         positional, named = [*spec.posonlyargs, *spec.args], [*spec.args, *spec.kwonlyargs]
@@ -248,15 +254,16 @@ class HelperCompiler(CallCompiler):
             if keyword.arg in goals or keyword.arg not in {a.arg for a in named}:
                 raise self.fail(keyword, f"{source.name}() has no place for `{keyword.arg or '**'}`", fix)
             goals[keyword.arg] = keyword.value
-        found: dict[str, Value | Buffer] = {}
+        found: dict[str, Value | Memory] = {}
         for k, (name, value) in enumerate(goals.items()):
             result = self.argument(value)
             later = list(goals.values())[k + 1 :]
-            found[name] = result if isinstance(result, Buffer) else self.settled(result, *later)
+            is_value = isinstance(result, Const | Typed | Group)
+            found[name] = self.settled(result, *later) if is_value else result
         given = source.fn.__defaults__ or ()
         last = positional[len(positional) - len(given) :]
         defaults = {arg.arg: value for arg, value in zip(last, given, strict=True)} | (source.fn.__kwdefaults__ or {})
-        matched: list[tuple[ast.arg, Value | Buffer, Place]] = []
+        matched: list[tuple[ast.arg, Value | Memory, Place]] = []
         for arg in [*positional, *spec.kwonlyargs]:
             if arg.arg in found:
                 matched.append((arg, found[arg.arg], goals[arg.arg]))
@@ -270,7 +277,7 @@ class HelperCompiler(CallCompiler):
         return matched
 
     def _parameter(
-        self, source: FunctionSource, arg: ast.arg, given: Value | Buffer, at: Place, changed: bool
+        self, source: FunctionSource, arg: ast.arg, given: Value | Memory, at: Place, changed: bool
     ) -> Binding:
         """What a helper's parameter means inside it. Without an annotation it takes whatever it is given."""
         name = arg.arg
@@ -283,15 +290,12 @@ class HelperCompiler(CallCompiler):
             raise source.error(
                 arg.annotation, f"`{show(arg.annotation)}` is not a type of kernels", "write In[f32], f32, u32, ..."
             )
-        if isinstance(given, Buffer):
+        if not isinstance(given, Const | Typed | Group):
             if t is not None or small is not None or note is const:
                 raise self.fail(at, f"`{name}` is a value, and this is a buffer", f"pass an element: {show(at)}[i]")
-            if isinstance(note, Annotation) and note.element != given.element:
-                raise self.fail(
-                    at,
-                    f"`{name}` is a buffer of {note.element}, and this one holds {given.element}",
-                    "pass another buffer",
-                )
+            if isinstance(note, Annotation) and (note.small or note.element) != given.element:
+                message = f"`{name}` is a buffer of {note.small or note.element}, and this one holds {given.element}"
+                raise self.fail(at, message, "pass another buffer")
             return given
         if isinstance(note, Annotation):
             raise self.fail(at, f"`{name}` is a buffer, and this is a value", "pass a buffer")
@@ -318,8 +322,3 @@ def variable(binding: Local | Members) -> list[Var]:
         return [var for item in binding.items for var in variable(item)]
     assert isinstance(binding.var, Var)
     return [binding.var]
-
-
-def zero(t: DataType) -> Expr:
-    """What a local holds until a branch gives it a value."""
-    return lit(False if t == bool_ else 0, t)

@@ -19,6 +19,8 @@ from ..ir.value import Value
 from . import lang
 from .lang import Annotation, const, element_type
 from .refused_syntax import FOREIGN_TYPES
+from .small.memory import NeedsMemory, Rows
+from .small.types import SmallType
 from .source import FunctionSource
 from .stmts import StatementCompiler
 from .values import Const, Frame, Local, adapts, outside_value
@@ -58,6 +60,12 @@ class Param(Value):
     default: object = NO_DEFAULT
     line: int = 0
     keyword: bool = False
+    small: SmallType | None = None
+
+    @property
+    def width(self) -> int:
+        """Numbers of one element."""
+        return 1 if self.small is None else len(list(self.small.leaves()))
 
     @property
     def is_optional(self) -> bool:
@@ -69,7 +77,8 @@ class Param(Value):
         """What its function says of it."""
         if self.element is None:
             return const
-        return self.element if self.role == "scalar" else Annotation(self.role, self.element, self.count)
+        count = self.count // self.width
+        return self.element if self.role == "scalar" else Annotation(self.role, self.element, count, self.small)
 
 
 class KernelSource(FunctionSource):
@@ -130,7 +139,8 @@ class KernelSource(FunctionSource):
             fix = f"drop it: {name}=... is made by the call where it is left out" if note.role == "out" else "drop it"
             raise self.error(arg, f"the buffer `{name}` has a default", fix)
         if isinstance(note, Annotation):
-            return Param(name, note.role, note.element, note.count, NO_DEFAULT, line)
+            found = Param(name, note.role, note.element, note.count, NO_DEFAULT, line, False, note.small)
+            return found.replace(count=note.count * found.width)
         raise self.error(
             arg.annotation, f"`{ast.unparse(arg.annotation)}` is not a type of kernels", _annotation_fix(note)
         )
@@ -166,6 +176,15 @@ def read_source(fn: Callable[..., Any], workgroup: int | Iterable[int]) -> Kerne
 
 def build_program(source: KernelSource, consts: Mapping[str, object]) -> Program:
     """The program of a kernel for these values of its compile-time parameters."""
+    in_memory: frozenset[ast.Call] = frozenset()
+    while True:
+        try:
+            return _built(source, consts, in_memory)
+        except NeedsMemory as e:  # its array was locals, and an index is known only when the kernel runs
+            in_memory |= {e.call}
+
+
+def _built(source: KernelSource, consts: Mapping[str, object], in_memory: frozenset[ast.Call]) -> Program:
     builder, frame = Builder(source.workgroup), Frame(source)
     scope = frame.scopes[0]
     for param in source.params:
@@ -174,13 +193,17 @@ def build_program(source: KernelSource, consts: Mapping[str, object]) -> Program
             continue
         assert param.element is not None
         buffer = builder.buffer(param.name, ACCESS[param.role], param.element, param.count)
-        if param.role == "scalar":
+        if param.small is not None:
+            scope[param.name] = Rows(buffer, param.small)
+        elif param.role == "scalar":
             load = Load(param.name, lit(0), dtype=param.element)
             scope[param.name] = Local(load, param.element, param.line, "a parameter")
         else:
             scope[param.name] = buffer
     try:
-        StatementCompiler(builder, frame).block(source.tree.body)
+        compiler = StatementCompiler(builder, frame)
+        compiler.in_memory = in_memory
+        compiler.block(source.tree.body)
     except RecursionError:
         raise source.error(source.tree, "the kernel is nested too deeply", "bind parts of it to names") from None
     program = builder.program()

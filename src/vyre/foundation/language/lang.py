@@ -39,6 +39,7 @@ from .refused_syntax import FOREIGN_TYPES
 from .small.vectors import c64, vec2, vec3, vec4
 
 if TYPE_CHECKING:
+    from .small.types import SmallType
     from .source import FunctionSource
 
 # ---- parameters -----------------------------------------------------------------------------------------------------
@@ -50,10 +51,12 @@ class Annotation(Value):
     role: str
     element: DataType
     count: int = 0
+    small: SmallType | None = None
 
     def __repr__(self) -> str:
         name = {"inout": "InOut"}.get(self.role, self.role.capitalize())
-        return f"{name}[{self.element}, {self.count}]" if self.count else f"{name}[{self.element}]"
+        what = self.small or self.element
+        return f"{name}[{what}, {self.count}]" if self.count else f"{name}[{what}]"
 
 
 class Role:
@@ -67,7 +70,10 @@ class Role:
 
     def __getitem__(self, item: object) -> Annotation:
         element, count = item if isinstance(item, tuple) and len(item) == 2 else (item, 0)
-        t = element_type(element)
+        from .small.types import element_of, small_type
+
+        small = small_type(element)
+        t = element_type(element) if small is None else element_of(small)
         if t is None:
             ours = FOREIGN_TYPES.get(getattr(element, "__name__", ""), "f32")
             raise ArgumentTypeError(
@@ -82,7 +88,7 @@ class Role:
             raise ArgumentValueError(
                 f"the count of {self.name}[...] is not positive", fix="leave it out to size the buffer at dispatch"
             )
-        return Annotation(self.name.lower(), t, n)
+        return Annotation(self.name.lower(), t, n, small)
 
     def __repr__(self) -> str:
         return self.name

@@ -334,7 +334,9 @@ def frozen(value: object, depth: int = 8) -> object:
     if found is None or not depth:
         return value
     items = tuple(frozen(item, depth - 1) for item in found[0])
-    return Table(type(value).__name__, items, found[1], type(value)) if sum(map(_count, items)) <= MAX_NUMBERS else value
+    return (
+        Table(type(value).__name__, items, found[1], type(value)) if sum(map(_count, items)) <= MAX_NUMBERS else value
+    )
 
 
 def _contents(value: object) -> tuple[Sequence[object], tuple[str, ...]] | None:

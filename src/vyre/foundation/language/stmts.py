@@ -17,10 +17,12 @@ from ..ir.build import Buffer
 from ..ir.dtypes import DataType, bool_, f32, i32, u32
 from ..ir.nodes import Expr, Let, Lit, Var, show_number
 from ..ir.visit import walk_exprs
-from .inline import Inlining, variable, zero
-from .lang import DeviceFunction, Intrinsic, shared
+from .inline import Inlining, variable
+from .lang import DeviceFunction, Intrinsic, local, shared
 from .loops import LoopCompiler
 from .refused_syntax import REFUSED_STATEMENTS
+from .small.arrays import zero
+from .small.memory import Memory, Rows, count_of
 from .small.types import SmallType
 from .source import (
     Names,
@@ -47,6 +49,7 @@ from .values import (
     Nothing,
     Outside,
     Result,
+    Scalar,
     Typed,
     Value,
     adapts,
@@ -55,7 +58,6 @@ from .values import (
     misplaced,
     rebuilt,
     same_form,
-    several,
     show,
     type_text,
 )
@@ -96,7 +98,7 @@ class StatementCompiler(LoopCompiler):
         return False
 
     def leaves_block(self, node: ast.stmt) -> bool:
-        """Whether what follows a statement in its block may have to be skipped: it may jump, or return from a helper."""
+        """Whether what follows a statement in its block may have to be skipped: it may jump, or return."""
         return (bool(self.loops) and jumps(node)) or (isinstance(self.frame, Inlining) and returns(node))
 
     def live(self, frame: Inlining) -> Var:
@@ -252,8 +254,8 @@ class StatementCompiler(LoopCompiler):
         match target:
             case ast.Name():
                 called = self.outside(dotted_name(value.func)) if isinstance(value, ast.Call) else None
-                if called is shared and isinstance(value, ast.Call):
-                    self._shared(target, value)
+                if called in (shared, local) and isinstance(value, ast.Call):
+                    self._array(target, value, called is shared)
                     return
                 binding = self.frame.known(target.id)
                 table = None if isinstance(value, ast.Tuple | ast.List) else self.table(value)
@@ -271,10 +273,10 @@ class StatementCompiler(LoopCompiler):
                 raise self.fail(target, f"the fields of `{name}` cannot be assigned", fix)
             case ast.Subscript():
                 buffer = self.indexed(target)
-                self.wanted = buffer.element
+                self.wanted = _number_type(buffer)
                 given, position = self.operands(value, target.slice)
                 assert not isinstance(position, Group)
-                self.store(buffer, self.index(position, target.slice, buffer.decl.count), given, target, value)
+                self.store(buffer, self.index(position, target.slice, count_of(buffer)), given, target, value)
             case ast.Tuple() | ast.List():
                 self._unpack(target, value)
             case _:
@@ -284,9 +286,7 @@ class StatementCompiler(LoopCompiler):
         """What `v` of `v.x = ...` is, where that is a name."""
         return self.value(target.value) if isinstance(target.value, ast.Name) else None
 
-    def bind(
-        self, target: ast.Name, value: Value, at: ast.expr, declared: DataType | SmallType | None = None
-    ) -> None:
+    def bind(self, target: ast.Name, value: Value, at: ast.expr, declared: DataType | SmallType | None = None) -> None:
         """Give a name a value: a new local the first time, an assignment later."""
         name, line = target.id, self.frame.source.line(target)
         binding = self.frame.known(name)
@@ -320,7 +320,7 @@ class StatementCompiler(LoopCompiler):
             self.b.assign(var, found.expr)
             self.frame.scopes[-1][name] = join.local = Local(var, found.dtype, line)
             return
-        elif isinstance(found.expr, Var) and found.expr.name in self.temporaries:
+        if isinstance(found.expr, Var) and found.expr.name in self.temporaries:
             self.temporaries.discard(found.expr.name)
             var = found.expr
         else:
@@ -352,7 +352,9 @@ class StatementCompiler(LoopCompiler):
                 t = was.dtype if isinstance(was, Typed) else None
                 item = self.typed(number, at, t)
                 if item.dtype != t:
-                    message = f"`{name}` is {type_text(before)} since line {binding.line}, and this is {type_text(value)}"
+                    message = (
+                        f"`{name}` is {type_text(before)} since line {binding.line}, and this is {type_text(value)}"
+                    )
                     raise self.fail(at, message, f"convert its numbers to {t}, or use another name")
                 reads = any(isinstance(e, Var) and e.name in own for e in walk_exprs(item.expr))
                 found.append(self.keep(item) if reads else item)
@@ -370,17 +372,15 @@ class StatementCompiler(LoopCompiler):
             join.local = members
         self.frame.scopes[-1][name] = members
 
-    def store(self, buffer: Buffer, index: Expr, value: Value, target: ast.Subscript, at: Place) -> None:
-        if not buffer.decl.writable:
+    def store(self, buffer: Memory, index: Expr, value: Value, target: ast.Subscript, at: Place) -> None:
+        decl = buffer.decl if isinstance(buffer, Buffer) else buffer.buffer.decl if isinstance(buffer, Rows) else None
+        if decl is not None and not decl.writable:
             raise self.fail(
                 target,
                 f"`{buffer.name}` cannot be written",
                 f"declare it Out[{buffer.element}] or InOut[{buffer.element}]",
             )
-        if isinstance(value, Group):
-            raise self.fail(at, *several(value, show(at)))
-        self.effects += 1
-        self.b.store(buffer, index, self.fit(value, buffer.element, at, f"`{show(target)}`"))
+        self.put(buffer, index, value, at, f"`{show(target)}`")
 
     def _assign_all(self, node: ast.Assign) -> None:
         """`a = b = value`."""
@@ -426,7 +426,7 @@ class StatementCompiler(LoopCompiler):
                     self.bind(left, found, right)
                 case ast.Subscript():
                     buffer = self.indexed(left)
-                    index = self.index(self.scalar(left.slice), left.slice, buffer.decl.count)
+                    index = self.index(self.scalar(left.slice), left.slice, count_of(buffer))
                     self.store(buffer, index, found, left, right)
                 case _:
                     raise self.fail(left, f"`{show(left)}` cannot be assigned", "assign to names and elements: x[i]")
@@ -453,7 +453,7 @@ class StatementCompiler(LoopCompiler):
             raise self.fail(node.target, f"`{show(node.target)}` cannot be assigned", "assign to a name or an element")
         buffer = self.indexed(node.target)
         at = node.target.slice
-        index = self.once(Typed(self.index(self.scalar(at), at, buffer.decl.count), u32)).expr
+        index = self.once(Typed(self.index(self.scalar(at), at, count_of(buffer)), u32)).expr
         before = self.settled(self.load(buffer, index, node.target), node.value)
         self.store(buffer, index, self._combined(node, before), node.target, node.value)
 
@@ -483,26 +483,33 @@ class StatementCompiler(LoopCompiler):
         self.wanted = t if isinstance(t, DataType) else None
         self.bind(node.target, self.operand(node.value), node.value, t)
 
-    def _shared(self, target: ast.Name, call: ast.Call) -> None:
-        dtype, count = self.arguments(call, "shared", shared.signature)
+    def _array(self, target: ast.Name, call: ast.Call, is_shared: bool) -> None:
+        """`tile = shared(f32, 256)`, `acc = local(f32, 8)`."""
+        word, what = ("shared", "shared memory") if is_shared else ("local", "a local array")
+        dtype, count = self.arguments(call, word, shared.signature)
         if isinstance(dtype, ast.Constant) or isinstance(count, ast.Tuple | ast.List):
             first, second = (count, dtype) if isinstance(dtype, ast.Constant) else (dtype, count)
             size_text = " * ".join(map(show, second.elts)) if isinstance(second, ast.Tuple | ast.List) else show(second)
-            fix = f"write shared({show(first)}, {size_text})"
-            raise self.fail(call, "shared() takes a type and then one number of elements", fix)
-        t, size = self.dtype(dtype), self.constant(count)
+            fix = f"write {word}({show(first)}, {size_text})"
+            raise self.fail(call, f"{word}() takes a type and then one number of elements", fix)
+        t, size = self.form(dtype), self.constant(count)
         if not isinstance(size, Const):
-            raise self.fail(
-                count, "the size of shared memory is not known while compiling", "use a number or a const parameter"
-            )
+            fix = "use a number or a const parameter"
+            raise self.fail(count, f"the size of {what} is not known while compiling", fix)
         if isinstance(size.value, bool | float):
             raise self.fail(count, f"{size.value!r} is not a whole number", "give the number of elements")
         if not 1 <= size.value <= u32.limits[1]:
-            fix = "make it at least 1" if size.value < 1 else "make it as small as the workgroup needs"
-            raise self.fail(count, f"shared memory of {show_number(size.value)} elements", fix)
-        if self.frame.depth or self.frame.conditional:
+            fix = "make it at least 1" if size.value < 1 else "make it as small as the work needs"
+            raise self.fail(count, f"{what} of {show_number(size.value)} elements", fix)
+        if is_shared and (self.frame.depth or self.frame.conditional):
             fix = "call the helper at the top" if self.frame.conditional else "declare it at the top"
             raise self.fail(call, "shared memory is declared inside a branch or loop", fix)
         if self.frame.find(target.id) is not None:
             raise self.fail(target, f"`{target.id}` has another meaning already", "use another name")
-        self.frame.scopes[-1][target.id] = self.b.shared(target.id, t, size.value)
+        self.frame.scopes[-1][target.id] = (
+            self.shared_array(target.id, t, size.value) if is_shared else self.own_array(target.id, t, size.value, call)
+        )
+
+
+def _number_type(memory: Memory) -> DataType | None:
+    return memory.element if isinstance(memory.element, DataType) else None

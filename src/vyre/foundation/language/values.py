@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import NamedTuple
 
-from ..ir.build import Buffer
 from ..ir.dtypes import DataType, bool_, f32, i32, u32
 from ..ir.nodes import Expr, Node, Span, plain_number
 from ..ir.rounding import round_bf16, round_f16, round_f32
 from . import lang
 from .lang import ANNOTATIONS, Ids, Intrinsic, element_type
 from .refused_syntax import REFUSED_EXPRESSIONS, foreign_fix
+from .small.memory import Memory
 from .small.types import SmallType
 from .source import FunctionSource, Place, Table
 
@@ -83,8 +83,8 @@ class Join:
 
 Scalar = Const | Typed
 Value = Const | Typed | Group
-Result = Const | Typed | Group | Buffer | Outside | Nothing
-Binding = Local | Members | Const | Buffer | Outside
+Result = Const | Typed | Group | Memory | Outside | Nothing
+Binding = Local | Members | Const | Memory | Outside
 
 ROUND: dict[str, Callable[[float], float]] = {"f16": round_f16, "bf16": round_bf16, "f32": round_f32, "f64": float}
 
@@ -146,7 +146,9 @@ def several(group: Group, name: str) -> tuple[str, str]:
     """Why a group cannot be used as one number, and what to write."""
     if group.of is not None:
         return f"`{name}` is a {group.of}, not a number", f"write {name}.{group.of.fields[0]}"
-    return f"`{name}` is {len(group.items)} values", "unpack them: " + ", ".join("abcdefgh"[: len(group.items)]) + " = ..."
+    return f"`{name}` is {len(group.items)} values", "unpack them: " + ", ".join(
+        "abcdefgh"[: len(group.items)]
+    ) + " = ..."
 
 
 def show(node: Place | Span) -> str:

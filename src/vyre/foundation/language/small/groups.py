@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from abc import abstractmethod
 from functools import reduce
-from typing import TypeAlias, Union
+from typing import TypeAlias
 
 from ....errors import VyreError
 from ...ir.dtypes import DataType, bool_, f32
@@ -22,6 +22,7 @@ from ..source import Place, Table
 from ..values import (
     Const,
     Group,
+    Number,
     Outside,
     Result,
     Scalar,
@@ -38,7 +39,7 @@ from ..values import (
 from .types import SmallType, small_type
 from .vectors import c64
 
-Form: TypeAlias = Union[DataType, SmallType, tuple["Form", ...]]
+Form: TypeAlias = DataType | SmallType | tuple["Form", ...]
 """What a value is declared to be; a tuple is several values without names."""
 ADD, SUB, MULT, DIV = ast.Add(), ast.Sub(), ast.Mult(), ast.Div()
 OF_SMALL = ("dot", "cross", "length", "normalize", "conj")
@@ -202,6 +203,10 @@ class GroupCompiler(ExpressionCompiler):
     def constant(self, node: ast.expr) -> Scalar:
         """The value where a number known while compiling is needed."""
 
+    @abstractmethod
+    def known_number(self, value: Scalar) -> Number | None:
+        """The number that a value will be, where that is known while compiling."""
+
     # -- operators
 
     def combined(self, op: ast.operator, a: Value, b: Value, node: Place, at_a: ast.expr, at_b: ast.expr) -> Value:
@@ -283,7 +288,11 @@ class GroupCompiler(ExpressionCompiler):
         if op not in (BinaryOp.EQ, BinaryOp.NE):
             raise self.fail(node, f"`{op.text}` of {type_text(a)} and {type_text(b)}", "compare their numbers")
         if not same_form(a, b):
-            fix = "compare the fields that both have" if isinstance(a, Group) and isinstance(b, Group) else "compare a field"
+            fix = (
+                "compare the fields that both have"
+                if isinstance(a, Group) and isinstance(b, Group)
+                else "compare a field"
+            )
             raise self.fail(node, f"`{op.text}` of {type_text(a)} and {type_text(b)}", fix)
         found: list[Expr] = []
         for x, y in zip(leaves(a), leaves(b), strict=True):
@@ -318,7 +327,9 @@ class GroupCompiler(ExpressionCompiler):
                 fix = "make one: c64(re, im)" if is_complex else "make one: vec3(x, y, z)"
                 raise self.fail(at, f"{fn.name}() takes {wanted}, and this is {type_text(value)}", fix)
             if of != groups[0].of:
-                raise self.fail(node, f"{fn.name}() of {groups[0].of} and {of}", f"convert one side: {groups[0].of}(...)")
+                raise self.fail(
+                    node, f"{fn.name}() of {groups[0].of} and {of}", f"convert one side: {groups[0].of}(...)"
+                )
         a, *rest = groups
         if fn.name == "conj":
             real, imag = leaves(a)

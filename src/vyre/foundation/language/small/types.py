@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, ForwardRef, NamedTuple
 
 from ....errors import ArgumentTypeError
-from ...ir.dtypes import DataType
+from ...ir.dtypes import DataType, f32, i32, u32
 from ..lang import ANNOTATIONS, element_type
 from ..refused_syntax import FOREIGN_TYPES
 from .vectors import VECTORS, c64
@@ -55,6 +55,19 @@ def _of_class(cls: Any) -> SmallType:
         raise ArgumentTypeError(f"{cls.__name__} has no fields", fix="give it some: x: f32")
     types = tuple(_field(cls, name, notes.get(name)) for name in cls._fields)
     return SmallType(cls.__name__, cls._fields, types, cls)
+
+
+def element_of(small: SmallType) -> DataType:
+    """What a buffer of small values holds: numbers of their one type, or words where they have several."""
+    types = set(small.leaves())
+    if len(types) == 1:
+        return types.pop()
+    if types <= {f32, i32, u32}:
+        return u32
+    raise ArgumentTypeError(
+        f"a buffer of {small}, whose numbers are {', '.join(sorted(t.name for t in types))}",
+        fix="give them one type, or f32, i32 and u32 only",
+    )
 
 
 def _field(cls: type, name: str, note: object) -> DataType | SmallType:

@@ -24,7 +24,7 @@ def _refuse(self: Any, *_: object) -> NoReturn:
 
 
 def _named(name: str, element: DataType, fields: str, more: dict[str, Any]) -> type:
-    base = namedtuple(name.partition("[")[0], fields)  # noqa: PYI024 - the types of its fields are values here
+    base = namedtuple(name.partition("[")[0], fields)
     body = {f"__{operator}__": _refuse for operator in _OPERATORS} | more
     notes = dict.fromkeys(fields.split(), element)
     return type(name, (base,), {"__slots__": (), "__annotations__": notes, "__module__": "vyre", **body})
