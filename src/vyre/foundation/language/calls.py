@@ -40,8 +40,9 @@ from . import lang
 from .exprs import LONG_CHAIN
 from .lang import DeviceFunction, Ids, Intrinsic, element_type
 from .refused_syntax import BUILTIN_FIXES, FOREIGN_FUNCTIONS, FOREIGN_TYPES, foreign_fix
-from .small.arrays import ArrayCompiler, LocalArray
+from .small.arrays import ArrayCompiler
 from .small.groups import OF_SMALL
+from .small.memory import LocalArray
 from .source import MISSING, FunctionSource, Place, Table, dotted_name
 from .values import (
     Const,

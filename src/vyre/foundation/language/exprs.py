@@ -350,10 +350,11 @@ class ExpressionCompiler(NumberCompiler, ABC):
             if isinstance(value, Const):
                 return Const(not value.value)
             return Typed(UnOp(UnaryOp.LOGICAL_NOT, value.expr), bool_)
-        value = self.operand(node.operand)
+        found = self.operand(node.operand)
         symbol = {ast.USub: "-", ast.UAdd: "+", ast.Invert: "~"}[type(node.op)]
-        if isinstance(value, Group):
-            return self.signed(symbol, value, node)
+        if isinstance(found, Group):
+            return self.signed(symbol, found, node)
+        value = found
         if isinstance(value, Const):
             return self.fold_unary(symbol, value.value, node)
         if symbol == "+":

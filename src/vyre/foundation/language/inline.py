@@ -110,9 +110,9 @@ class HelperCompiler(CallCompiler):
 
     def _give_back(self, frame: Inlining, node: ast.expr) -> None:
         """The result of a helper, at one of its returns."""
-        several = isinstance(node, ast.Tuple)
         self.wanted = frame.declared if isinstance(frame.declared, DataType) else None
-        value = Group(tuple(self.operands(*node.elts))) if several else self.operand(node)
+        parts = node.elts if isinstance(node, ast.Tuple) else None
+        value = self.operand(node) if parts is None else Group(tuple(self.operands(*parts)))
         what = f"the result of {frame.source.name}()"
         if frame.declared is not None:
             value = self.fitted(value, frame.declared, node, what)
@@ -258,8 +258,7 @@ class HelperCompiler(CallCompiler):
         for k, (name, value) in enumerate(goals.items()):
             result = self.argument(value)
             later = list(goals.values())[k + 1 :]
-            is_value = isinstance(result, Const | Typed | Group)
-            found[name] = self.settled(result, *later) if is_value else result
+            found[name] = self.settled(result, *later) if isinstance(result, Const | Typed | Group) else result
         given = source.fn.__defaults__ or ()
         last = positional[len(positional) - len(given) :]
         defaults = {arg.arg: value for arg, value in zip(last, given, strict=True)} | (source.fn.__kwdefaults__ or {})

@@ -7,23 +7,24 @@ values of its compile-time parameters and validates the result, so that a kernel
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from ...errors import VyreError
 from ..ir.build import Builder, workgroup_shape
 from ..ir.dtypes import DataType, bool_
-from ..ir.nodes import Load, lit
+from ..ir.nodes import Bitcast, Expr, Load, lit
 from ..ir.program import Access, Program
 from ..ir.value import Value
 from . import lang
 from .lang import Annotation, const, element_type
 from .refused_syntax import FOREIGN_TYPES
-from .small.memory import NeedsMemory, Rows
-from .small.types import SmallType
+from .small.arrays import with_arrays
+from .small.memory import Rows
+from .small.types import SmallType, element_of, small_type
 from .source import FunctionSource
 from .stmts import StatementCompiler
-from .values import Const, Frame, Local, adapts, outside_value
+from .values import Const, Frame, Local, Members, adapts, outside_value
 
 RESERVED = ("grid", "domain", "sizes", "config")
 """Keywords of a kernel's call."""
@@ -78,7 +79,9 @@ class Param(Value):
         if self.element is None:
             return const
         count = self.count // self.width
-        return self.element if self.role == "scalar" else Annotation(self.role, self.element, count, self.small)
+        if self.role == "scalar":
+            return self.element if self.small is None else self.small.cls
+        return Annotation(self.role, self.element, count, self.small)
 
 
 class KernelSource(FunctionSource):
@@ -129,6 +132,16 @@ class KernelSource(FunctionSource):
             )
         note = self.annotation(name, arg.annotation)
         t = element_type(note)
+        try:
+            small = small_type(note)
+            words = None if small is None else element_of(small)
+        except VyreError as e:
+            raise self.error(arg, e.message, e.fix) from e
+        if small is not None:
+            if default is not NO_DEFAULT and not (isinstance(default, tuple) and type(default) is small.cls):
+                raise self.error(arg, f"the default of `{name}` is not a {small}", f"give {small}(...)")
+            found = Param(name, "scalar", words, 0, default, line, False, small)
+            return found.replace(count=found.width)
         if note is const:
             if default is not NO_DEFAULT and not isinstance(outside_value(default, name), Const):
                 raise self.error(arg, f"the default of `{name}` is not a number", "give a number")
@@ -176,12 +189,7 @@ def read_source(fn: Callable[..., Any], workgroup: int | Iterable[int]) -> Kerne
 
 def build_program(source: KernelSource, consts: Mapping[str, object]) -> Program:
     """The program of a kernel for these values of its compile-time parameters."""
-    in_memory: frozenset[ast.Call] = frozenset()
-    while True:
-        try:
-            return _built(source, consts, in_memory)
-        except NeedsMemory as e:  # its array was locals, and an index is known only when the kernel runs
-            in_memory |= {e.call}
+    return with_arrays(lambda in_memory: _built(source, consts, in_memory))
 
 
 def _built(source: KernelSource, consts: Mapping[str, object], in_memory: frozenset[ast.Call]) -> Program:
@@ -193,7 +201,9 @@ def _built(source: KernelSource, consts: Mapping[str, object], in_memory: frozen
             continue
         assert param.element is not None
         buffer = builder.buffer(param.name, ACCESS[param.role], param.element, param.count)
-        if param.small is not None:
+        if param.small is not None and param.role == "scalar":
+            scope[param.name] = _members(param, param.small, iter(range(param.width)))
+        elif param.small is not None:
             scope[param.name] = Rows(buffer, param.small)
         elif param.role == "scalar":
             load = Load(param.name, lit(0), dtype=param.element)
@@ -209,6 +219,18 @@ def _built(source: KernelSource, consts: Mapping[str, object], in_memory: frozen
     program = builder.program()
     _refuse_invalid(source, program)
     return program.called(source.name)
+
+
+def _members(param: Param, small: SmallType, places: Iterator[int]) -> Members:
+    """A parameter that is one small value."""
+    items: list[Local | Members] = []
+    for t in small.types:
+        if isinstance(t, SmallType):
+            items.append(_members(param, t, places))
+            continue
+        load: Expr = Load(param.name, lit(next(places)), dtype=param.element)
+        items.append(Local(load if t == param.element else Bitcast(t, load), t, param.line, "a parameter"))
+    return Members(tuple(items), small, param.line, "a parameter")
 
 
 def _const_value(source: KernelSource, param: Param, consts: Mapping[str, object]) -> int | float | bool:

@@ -348,8 +348,8 @@ class StatementCompiler(LoopCompiler):
             variables = variable(binding)
             own = {var.name for var in variables}
             found: list[Typed] = []
-            for number, was in zip(leaves(value), leaves(before), strict=True):
-                t = was.dtype if isinstance(was, Typed) else None
+            for number, old in zip(leaves(value), leaves(before), strict=True):
+                t = old.dtype if isinstance(old, Typed) else None
                 item = self.typed(number, at, t)
                 if item.dtype != t:
                     message = (

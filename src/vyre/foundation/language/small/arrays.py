@@ -8,6 +8,8 @@ Small values lie in columns, one array for each of their numbers; in a parameter
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
+from typing import TypeVar
 
 from ...ir.build import Buffer
 from ...ir.dtypes import DataType, bool_, u32
@@ -16,13 +18,31 @@ from ...ir.program import MAX_OWN_BYTES, Access
 from ..source import Place
 from ..values import Const, Group, Scalar, Typed, Value, leaves, several, show
 from .groups import GroupCompiler
-from .memory import Columns, LocalArray, Memory, NeedsMemory, Rows, count_of
+from .memory import Columns, LocalArray, Memory, Rows, count_of
 from .types import SmallType
 
+T = TypeVar("T")
 MAX_CELLS = 64
 """Elements of an array that may be locals."""
 MAX_CHOSEN = 8
 """Elements that an index known only when the kernel runs chooses from by comparing."""
+
+
+class _NeedsMemory(Exception):
+    """This array cannot be locals after all."""
+
+    def __init__(self, call: ast.Call) -> None:
+        self.call = call
+
+
+def with_arrays(build: Callable[[frozenset[ast.Call]], T]) -> T:
+    """What `build` makes, once it knows which calls of `local` are arrays in memory."""
+    in_memory: frozenset[ast.Call] = frozenset()
+    while True:
+        try:
+            return build(in_memory)
+        except _NeedsMemory as e:
+            in_memory |= {e.call}
 
 
 def zero(t: DataType) -> Expr:
@@ -188,5 +208,5 @@ class ArrayCompiler(GroupCompiler):
 
     def _chosen_by(self, array: LocalArray, index: Expr) -> Expr:
         if array.count > MAX_CHOSEN:
-            raise NeedsMemory(array.call)
+            raise _NeedsMemory(array.call)
         return self.once(Typed(index, u32)).expr

@@ -71,7 +71,7 @@ class GroupCompiler(ExpressionCompiler):
                 return value
             call = f"{form}({', '.join(form.fields)})"
             raise self.fail(node, f"{what} is {form}, and this value is {type_text(value)}", f"write {call}")
-        if isinstance(form, tuple):
+        if not isinstance(form, DataType):
             if not (isinstance(value, Group) and value.of is None and len(value.items) == len(form)):
                 message = f"{what} is {len(form)} values, and this is {type_text(value)}"
                 raise self.fail(node, message, "give one value for each of them")
@@ -166,13 +166,13 @@ class GroupCompiler(ExpressionCompiler):
             raise self.fail(node, "_replace() takes fields by name", "write v._replace(x=...)")
         given: dict[str, ast.expr] = {}
         self._keywords(group.of, node, given, f"use one of: {', '.join(group.of.fields)}")
-        group = self.settled_group(group, *given.values())
+        small, before = group.of, self.settled_group(group, *given.values())
         found = dict(zip(given, self.operands(*given.values()), strict=True))
         items = [
-            self.fitted(found[field], t, given[field], f"`{field}` of {group.of}") if field in found else item
-            for field, t, item in zip(group.of.fields, group.of.types, group.items, strict=True)
+            self.fitted(found[field], t, given[field], f"`{field}` of {small}") if field in found else item
+            for field, t, item in zip(small.fields, small.types, before.items, strict=True)
         ]
-        return group._replace(items=tuple(items))
+        return Group(tuple(items), small)
 
     def settled_group(self, group: Group, *later: ast.expr) -> Group:
         found = self.settled(group, *later)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from ...ir.build import Buffer
 from ...ir.dtypes import DataType
@@ -11,7 +11,8 @@ from ...ir.nodes import Var
 from .types import SmallType
 
 
-class LocalArray(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class LocalArray:
     """An array of each invocation, as one local for each element."""
 
     name: str
@@ -24,7 +25,8 @@ class LocalArray(NamedTuple):
         return len(self.cells)
 
 
-class Columns(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Columns:
     """Small values in workgroup memory, or in an array of each invocation."""
 
     name: str
@@ -33,7 +35,8 @@ class Columns(NamedTuple):
     count: int
 
 
-class Rows(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Rows:
     """Small values in a parameter: the numbers of each lie next to each other."""
 
     buffer: Buffer
@@ -50,13 +53,6 @@ class Rows(NamedTuple):
     @property
     def count(self) -> int:
         return self.buffer.decl.count // self.width
-
-
-class NeedsMemory(Exception):
-    """This array cannot be locals after all."""
-
-    def __init__(self, call: ast.Call) -> None:
-        self.call = call
 
 
 Memory = Buffer | LocalArray | Columns | Rows

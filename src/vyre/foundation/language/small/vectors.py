@@ -6,7 +6,7 @@ Outside kernels they carry numbers to and from them, and compute nothing.
 from __future__ import annotations
 
 from collections import namedtuple
-from functools import cache
+from functools import lru_cache
 from typing import Any, NoReturn
 
 from ....errors import ArgumentTypeError
@@ -24,20 +24,21 @@ def _refuse(self: Any, *_: object) -> NoReturn:
 
 
 def _named(name: str, element: DataType, fields: str, more: dict[str, Any]) -> type:
-    base = namedtuple(name.partition("[")[0], fields)
+    make: Any = namedtuple  # the types of its fields are values here
+    base = make(name.partition("[")[0], fields)
     body = {f"__{operator}__": _refuse for operator in _OPERATORS} | more
     notes = dict.fromkeys(fields.split(), element)
     return type(name, (base,), {"__slots__": (), "__annotations__": notes, "__module__": "vyre", **body})
 
 
-@cache
+@lru_cache(maxsize=16)
 def _vector(count: int, element: DataType) -> type:
     name = f"vec{count}" if element == f32 else f"vec{count}[{element}]"
 
     def new(cls: type, *args: Any, **named: Any) -> Any:
         """From its components, or from one number for all of them."""
         spread = args * count if len(args) == 1 and not named else args
-        return super(found, cls).__new__(cls, *spread, **named)  # type: ignore[misc]
+        return make(cls, *spread, **named)
 
     def reduce(self: Any) -> tuple[Any, ...]:
         return _again, (count, element, tuple(self))
@@ -45,8 +46,9 @@ def _vector(count: int, element: DataType) -> type:
     more: dict[str, Any] = {"__new__": new, "__reduce__": reduce}
     if element == f32:
         more["__class_getitem__"] = classmethod(lambda cls, t: _of(count, t))
-    found = _named(name, element, " ".join("xyzw"[:count]), more)
-    return found
+    found: Any = _named(name, element, " ".join("xyzw"[:count]), more)
+    make = found.__mro__[1].__new__
+    return found  # type: ignore[no-any-return]
 
 
 def _again(count: int, element: DataType, items: tuple[Any, ...]) -> Any:
