@@ -6,9 +6,9 @@ written `Out[u32, Literal[4]]` where a checker reads them, `Out[u32, 4]` where n
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, TypeAlias, overload
+from typing import Any, Generic, Self, TypeAlias, overload
 
-from typing_extensions import Self, TypeVar
+from typing_extensions import TypeVar
 
 from .driver.contract import BackendCapability as BackendCapability
 from .driver.contract import BackendPrecedence as BackendPrecedence
@@ -148,7 +148,7 @@ class _Vector(Generic[_E]):
     def __getitem__(self, i: int, /) -> _E: ...
     def __len__(self) -> int: ...
 
-class vec2(_Vector[_E]):
+class vec2(_Vector[_E]):  # noqa: N801
     @overload
     def __init__(self, all: _Vector[Any] | float, /) -> None: ...
     @overload
@@ -159,7 +159,7 @@ class vec2(_Vector[_E]):
     def y(self) -> _E: ...
     def _replace(self, *, x: float = ..., y: float = ...) -> Self: ...
 
-class vec3(_Vector[_E]):
+class vec3(_Vector[_E]):  # noqa: N801
     @overload
     def __init__(self, all: _Vector[Any] | float, /) -> None: ...
     @overload
@@ -172,7 +172,7 @@ class vec3(_Vector[_E]):
     def z(self) -> _E: ...
     def _replace(self, *, x: float = ..., y: float = ..., z: float = ...) -> Self: ...
 
-class vec4(_Vector[_E]):
+class vec4(_Vector[_E]):  # noqa: N801
     @overload
     def __init__(self, all: _Vector[Any] | float, /) -> None: ...
     @overload
@@ -187,7 +187,7 @@ class vec4(_Vector[_E]):
     def w(self) -> _E: ...
     def _replace(self, *, x: float = ..., y: float = ..., z: float = ..., w: float = ...) -> Self: ...
 
-class c64:
+class c64:  # noqa: N801
     def __init__(self, real: float, imag: float) -> None: ...
     @property
     def real(self) -> f32: ...

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, overload
 
 from ..errors import ArgumentTypeError, ArgumentValueError, shown
+from ..foundation.memo import keep
 from .tracebacks import MISTAKES, end_at_the_caller
 
 if TYPE_CHECKING:
@@ -58,14 +59,43 @@ class Kernel:
         self.__module__ = function.__module__
         self.__wrapped__ = function
         if all(p.default is not NO_DEFAULT for p in self.params if p.role == "const"):
-            self._specialized({})  # errors of a kernel are raised where it is written
+            self._chosen({})._specialized({})  # errors of a kernel are raised where it is written
         self._only_program = None if self._consts else self._specialized({})
+
+    def _chosen(self, named: dict[str, Any]) -> Kernel:
+        """Of a kernel that is generic over types, the one for these; they are taken out of what is given by name."""
+        source = self._source
+        if isinstance(source, _ProgramSource) or not source.generics:
+            return self
+        types = tuple(self._type_of(name, named.pop(name, self._params[name].default)) for name in source.generics)
+        found = self._of_types.get(types)
+        if found is None:
+            found = Kernel.__new__(Kernel)
+            found._start(source.of_types(dict(zip(source.generics, types, strict=True))))
+            names = ("__qualname__", "__doc__", "__module__", "__wrapped__")
+            found.__dict__.update({name: self.__dict__[name] for name in names})
+            keep(self._of_types, types, found, MAX_PROGRAMS)
+        return found if self.backend is None else found.on(self.backend)
+
+    def _type_of(self, name: str, given: object) -> object:
+        from ..foundation.language.kernel import NO_DEFAULT
+        from ..foundation.language.lang import element_type
+        from ..foundation.language.small.types import small_type
+
+        t = element_type(given)
+        if t is None and small_type(given) is None:
+            what = "has no value" if given is NO_DEFAULT else f"is {shown(given)}, not a type"
+            raise ArgumentTypeError(
+                f"the parameter {name} of {self.__name__} {what}", fix=f"pass {name}=vyre.f32 or another type"
+            )
+        return given if t is None else t
 
     def _start(self, source: KernelSource | _ProgramSource) -> None:
         self._source = source
         self._consts = tuple(p.name for p in source.params if p.role == "const")
         self._params = {p.name: p for p in source.params}
         self._programs: dict[tuple[Any, ...], Program] = {}
+        self._of_types: dict[tuple[object, ...], Kernel] = {}
         self._named: dict[str, Kernel] = {}
         self._forms: dict[tuple[object, ...], ArgumentLayout] = {}
         self._plans: dict[tuple[object, ...], CallPlan] = {}
@@ -120,7 +150,7 @@ class Kernel:
     def specialize(self, **consts: Any) -> Program:
         """The program for these values of the compile-time parameters."""
         try:
-            return self._specialized(consts)
+            return self._chosen(consts)._specialized(consts)
         except MISTAKES as e:
             end_at_the_caller(e)
             raise
@@ -180,7 +210,7 @@ class Kernel:
         **named: Any,
     ) -> Any:
         try:
-            return _call_type()(self, args, named, grid, domain, sizes, config).run()
+            return _call_type()(self._chosen(named), args, named, grid, domain, sizes, config).run()
         except MISTAKES as e:
             end_at_the_caller(e)
             raise
@@ -213,7 +243,7 @@ class Kernel:
         Inputs may be changed as soon as this returns; outputs given by the caller are written when the result is taken.
         """
         try:
-            return _call_type()(self, args, named, grid, domain, sizes, config).start()
+            return _call_type()(self._chosen(named), args, named, grid, domain, sizes, config).start()
         except MISTAKES as e:
             end_at_the_caller(e)
             raise
@@ -229,7 +259,7 @@ class Kernel:
     ) -> Explanation:
         """What this call would do, and why. Nothing runs."""
         try:
-            return _call_type()(self, args, named, grid, domain, sizes, config).explain()
+            return _call_type()(self._chosen(named), args, named, grid, domain, sizes, config).explain()
         except MISTAKES as e:
             end_at_the_caller(e)
             raise
@@ -238,6 +268,11 @@ class Kernel:
         """A kernel that its module has under its name travels as that name; any other one as its programs."""
         if self._is_at_its_name():
             return _import_kernel, (self.__module__, self.__qualname__, self.backend)
+        if not isinstance(self._source, _ProgramSource) and self._source.generics:
+            raise ArgumentTypeError(
+                f"{self.__name__} is generic over types, and no module has it under its name",
+                fix="define it at the top of a module",
+            )
         source = _ProgramSource(self.__name__, self.params, self.workgroup)
         programs = {key: program.to_wire() for key, program in self._programs.items()}
         names = {"__qualname__": self.__qualname__, "__module__": self.__module__, "__doc__": self.__doc__}

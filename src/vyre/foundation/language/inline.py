@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from abc import abstractmethod
 from collections.abc import Iterable
-from typing import NamedTuple, get_args, get_origin
+from typing import NamedTuple, TypeVar, get_args, get_origin
 
 from ...errors import KernelError
 from ..ir.build import Builder
@@ -220,7 +220,7 @@ class HelperCompiler(CallCompiler):
     def _result_form(self, source: FunctionSource) -> Form | None:
         node = source.tree.returns
         note = None if node is None else source.annotation("return", node)
-        if node is None or note is None:
+        if node is None or note is None or isinstance(note, TypeVar):
             return None
         form = self._form_of(note, node)
         if form is None:
@@ -229,6 +229,8 @@ class HelperCompiler(CallCompiler):
         return form
 
     def _form_of(self, note: object, node: Place) -> Form | None:
+        if isinstance(note, TypeVar):
+            return None
         if get_origin(note) is tuple:
             parts = [self._form_of(part, node) for part in get_args(note)]
             found = tuple(part for part in parts if part is not None)
@@ -281,10 +283,18 @@ class HelperCompiler(CallCompiler):
         """What a helper's parameter means inside it. Without an annotation it takes whatever it is given."""
         name = arg.arg
         note = None if arg.annotation is None else source.annotation(name, arg.annotation)
+        if isinstance(note, TypeVar) or (isinstance(note, Annotation) and note.generic):
+            is_buffer = isinstance(note, Annotation)
+            if is_buffer == isinstance(given, Const | Typed | Group):
+                if is_buffer:
+                    raise self.fail(at, f"`{name}` is a buffer, and this is a value", "pass a buffer")
+                fix = f"pass an element: {show(at)}[i]"
+                raise self.fail(at, f"`{name}` is a value, and this is a buffer", fix)
+            note = None
         t = element_type(note)
         small = self.small(note, arg.annotation or arg)
         known = t is not None or small is not None or note is const or isinstance(note, Annotation)
-        if not (arg.annotation is None or known):
+        if not (note is None or known):
             assert arg.annotation is not None
             raise source.error(
                 arg.annotation, f"`{show(arg.annotation)}` is not a type of kernels", "write In[f32], f32, u32, ..."

@@ -10,10 +10,10 @@ Where kernels differ from Python: integers wrap at their width, `//` and `%` of 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ...errors import ArgumentTypeError, ArgumentValueError
-from ..ir.dtypes import SIMPLE, DataType, bool_, i32
+from ..ir.dtypes import SIMPLE, DataType, bool_, i32, u32
 from ..ir.nodes import (
     BinOp,
     Bitcast,
@@ -52,10 +52,12 @@ class Annotation(Value):
     element: DataType
     count: int = 0
     small: SmallType | None = None
+    generic: str = ""
+    """The compile-time parameter that says the element type, where the annotation leaves that open."""
 
     def __repr__(self) -> str:
         name = {"inout": "InOut"}.get(self.role, self.role.capitalize())
-        what = self.small or self.element
+        what = self.generic or self.small or self.element
         return f"{name}[{what}, {self.count}]" if self.count else f"{name}[{what}]"
 
 
@@ -72,6 +74,8 @@ class Role:
         element, count = item if isinstance(item, tuple) and len(item) == 2 else (item, 0)
         from .small.types import element_of, small_type
 
+        generic = element.__name__ if isinstance(element, TypeVar) else ""
+        element = u32 if generic else element
         small = small_type(element)
         t = element_type(element) if small is None else element_of(small)
         if t is None:
@@ -88,7 +92,7 @@ class Role:
             raise ArgumentValueError(
                 f"the count of {self.name}[...] is not positive", fix="leave it out to size the buffer at dispatch"
             )
-        return Annotation(self.name.lower(), t, n, small)
+        return Annotation(self.name.lower(), t, n, small, generic)
 
     def __repr__(self) -> str:
         return self.name

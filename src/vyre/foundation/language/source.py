@@ -22,7 +22,7 @@ from inspect import getblock
 from textwrap import dedent
 from tokenize import TokenError
 from types import CodeType, FrameType, FunctionType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ...errors import ArgumentTypeError, ArgumentValueError, KernelError, VyreError
 from ..ir.nodes import Span
@@ -172,7 +172,9 @@ class FunctionSource:
     def _evaluate(self, annotation: ast.expr) -> object:
         from .lang import ANNOTATIONS
 
-        scope = {**ANNOTATIONS, **self.fn.__globals__, **self._around}
+        open_types: dict[str, object] = {arg.arg: TypeVar(arg.arg) for arg in self.tree.args.kwonlyargs}  # type: ignore[misc]
+        open_types |= {t.__name__: t for t in getattr(self.fn, "__type_params__", ())}
+        scope = {**open_types, **ANNOTATIONS, **self.fn.__globals__, **self._around}
         for name, cell in self._cells.items():
             try:
                 scope[name] = cell.cell_contents
