@@ -43,6 +43,7 @@ from .refused_syntax import BUILTIN_FIXES, FOREIGN_FUNCTIONS, FOREIGN_TYPES, for
 from .small.arrays import ArrayCompiler
 from .small.groups import OF_SMALL
 from .small.memory import LocalArray
+from .small.vectors import ELEMENTS, vec2, vec3, vec4
 from .source import MISSING, FunctionSource, Place, Table, dotted_name
 from .values import (
     Const,
@@ -140,6 +141,11 @@ class CallCompiler(ArrayCompiler):
         if isinstance(called, Intrinsic):
             name = show(node.value)
             raise self.fail(node, f"`{name}` is a function, and takes no []", f"call it: {name}({called.signature})")
+        if table is None and isinstance(called, type) and issubclass(called, (vec2, vec3, vec4)):
+            t = self.dtype(node.slice)
+            if t not in ELEMENTS:
+                raise self.fail(node.slice, f"a vector of {t}", "make it of f32, i32, u32 or f64")
+            return Outside(called.__class_getitem__(t), show(node))  # type: ignore[attr-defined]
         if table is None:
             return super()._load(node)
         name = show(node.value)

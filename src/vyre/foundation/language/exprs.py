@@ -271,6 +271,10 @@ class ExpressionCompiler(NumberCompiler, ABC):
         """`v.x`."""
 
     @abstractmethod
+    def item(self, group: Group, at: ast.expr, name: str) -> Value:
+        """`v[0]`."""
+
+    @abstractmethod
     def length(self, memory: Memory) -> Scalar:
         """`len(x)`."""
 
@@ -486,7 +490,10 @@ class ExpressionCompiler(NumberCompiler, ABC):
 
     def buffer(self, node: ast.expr, indexed: bool = False) -> Memory:
         """The buffer or array that an expression names."""
-        found = self.value(node)
+        return self.memory(self.value(node), node, indexed)
+
+    def memory(self, found: Result, node: ast.expr, indexed: bool) -> Memory:
+        """What an expression names, as memory."""
         if isinstance(found, Buffer | LocalArray | Columns | Rows):
             return found
         name = show(node)
@@ -505,14 +512,21 @@ class ExpressionCompiler(NumberCompiler, ABC):
 
     def indexed(self, node: ast.Subscript) -> Memory:
         """The buffer of `x[...]`, with the forms of indexing that kernels lack refused."""
+        self._plain_index(node)
+        return self.buffer(node.value, indexed=True)
+
+    def _plain_index(self, node: ast.Subscript) -> None:
         if isinstance(node.slice, ast.Slice):
             raise self.fail(node, "slices are not part of kernels", "index one element, in a loop if need be")
         if isinstance(node.slice, ast.Tuple):
             raise self.fail(node, "buffers are flat", "compute one index: x[row * width + column]")
-        return self.buffer(node.value, indexed=True)
 
     def _load(self, node: ast.Subscript) -> Result:
-        memory = self.indexed(node)
+        self._plain_index(node)
+        found = self.value(node.value)
+        if isinstance(found, Group):
+            return self.item(found, node.slice, show(node.value))
+        memory = self.memory(found, node.value, indexed=True)
         return self.load(memory, self.index(self.scalar(node.slice), node.slice, count_of(memory)), node)
 
     def load(self, memory: Memory, index: Expr, node: Place) -> Value:

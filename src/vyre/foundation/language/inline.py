@@ -127,8 +127,9 @@ class HelperCompiler(CallCompiler):
             )
         first = not frame.vars
         numbers: list[Typed] = []
+        at = parts if parts is not None and len(parts) == len(leaves(value)) else []
         for place, number in enumerate(leaves(value)):
-            numbers.append(self._number_of_result(frame, place, number, node))
+            numbers.append(self._number_of_result(frame, place, number, at[place] if place < len(at) else node))
         if first:
             for place, number in enumerate(leaves(value)):
                 t = numbers[place].dtype

@@ -172,7 +172,7 @@ class FunctionSource:
     def _evaluate(self, annotation: ast.expr) -> object:
         from .lang import ANNOTATIONS
 
-        open_types: dict[str, object] = {arg.arg: TypeVar(arg.arg) for arg in self.tree.args.kwonlyargs}  # type: ignore[misc]
+        open_types: dict[str, object] = {arg.arg: TypeVar(arg.arg) for arg in self.tree.args.kwonlyargs}
         open_types |= {t.__name__: t for t in getattr(self.fn, "__type_params__", ())}
         scope = {**open_types, **ANNOTATIONS, **self.fn.__globals__, **self._around}
         for name, cell in self._cells.items():

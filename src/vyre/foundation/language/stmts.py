@@ -11,6 +11,7 @@ import ast
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import NoReturn
 
 from ...errors import KernelError
 from ..ir.build import Buffer
@@ -22,7 +23,7 @@ from .lang import DeviceFunction, Intrinsic, local, shared
 from .loops import LoopCompiler
 from .refused_syntax import REFUSED_STATEMENTS
 from .small.arrays import zero
-from .small.memory import Memory, Rows, count_of
+from .small.memory import Columns, LocalArray, Memory, Rows, count_of
 from .small.types import SmallType
 from .source import (
     Names,
@@ -48,7 +49,6 @@ from .values import (
     Members,
     Nothing,
     Outside,
-    Result,
     Scalar,
     Typed,
     Value,
@@ -267,10 +267,8 @@ class StatementCompiler(LoopCompiler):
                 found = self.operand(value)
                 self.hint = ""
                 self.bind(target, found, value)
-            case ast.Attribute() if isinstance(owner := self.field_of(target), Group):
-                name = show(target.value)
-                fix = f"make another one: {name} = {name}._replace({target.attr}=...)" if owner.of else "unpack it"
-                raise self.fail(target, f"the fields of `{name}` cannot be assigned", fix)
+            case ast.Attribute():
+                self._refuse_field(target)
             case ast.Subscript():
                 buffer = self.indexed(target)
                 self.wanted = _number_type(buffer)
@@ -282,9 +280,14 @@ class StatementCompiler(LoopCompiler):
             case _:
                 raise self.fail(target, f"`{show(target)}` cannot be assigned", "assign to a name or an element: x[i]")
 
-    def field_of(self, target: ast.Attribute) -> Result | None:
-        """What `v` of `v.x = ...` is, where that is a name."""
-        return self.value(target.value) if isinstance(target.value, ast.Name) else None
+    def _refuse_field(self, target: ast.Attribute) -> NoReturn:
+        """`v.x = ...`."""
+        name = show(target.value)
+        of = self.value(target.value)
+        if isinstance(of, Group) and of.of is not None and target.attr in of.of.fields:
+            fix = f"make another one: {name} = {name}._replace({target.attr}=...)"
+            raise self.fail(target, f"the fields of `{name}` cannot be assigned", fix)
+        raise self.fail(target, f"`{show(target)}` cannot be assigned", "assign to a name or an element: x[i]")
 
     def bind(self, target: ast.Name, value: Value, at: ast.expr, declared: DataType | SmallType | None = None) -> None:
         """Give a name a value: a new local the first time, an assignment later."""
@@ -332,6 +335,7 @@ class StatementCompiler(LoopCompiler):
 
     def _fixed(self, target: ast.Name, binding: Binding) -> KernelError:
         what = binding.fixed if isinstance(binding, Local | Members) else "a buffer"
+        what = "an array" if isinstance(binding, LocalArray | Columns) else what
         what = "known while compiling" if isinstance(binding, Const | Outside) else what
         return self.fail(target, f"`{target.id}` is {what} and cannot be assigned", "use another name")
 
@@ -449,6 +453,8 @@ class StatementCompiler(LoopCompiler):
             before = self.settled(self.operand(node.target), node.value)
             self.bind(node.target, self._combined(node, before), node.value)
             return
+        if isinstance(node.target, ast.Attribute):
+            self._refuse_field(node.target)
         if not isinstance(node.target, ast.Subscript):
             raise self.fail(node.target, f"`{show(node.target)}` cannot be assigned", "assign to a name or an element")
         buffer = self.indexed(node.target)

@@ -214,6 +214,8 @@ def misplaced(what: object, name: str) -> tuple[str, str]:
     """Why an outside object cannot be used as a value, and what to write."""
     if element_type(what) is not None:
         return f"`{name}` is a type, not a value", f"convert with {name}(x)"
+    if isinstance(what, type) and issubclass(what, tuple) and hasattr(what, "_fields"):
+        return f"`{name}` is a type, not a value", f"make one: {name}({', '.join(what._fields)})"
     if isinstance(what, Ids):
         return f"`{name}` has three axes", f"write {name}.x"
     if isinstance(what, Intrinsic):

@@ -85,6 +85,6 @@ def _field(cls: type, name: str, note: object) -> DataType | SmallType:
     if t is None:
         ours = FOREIGN_TYPES.get(getattr(given, "__name__", ""), "f32")
         raise ArgumentTypeError(
-            f"the field {name} of {cls.__name__} is no number of kernels", fix=f"write {name}: {ours}"
+            f"the field {name} of {cls.__name__} is not of a type of kernels", fix=f"write {name}: {ours}"
         )
     return t
