@@ -44,6 +44,7 @@ class _Maker(Statements):
         super().__init__(rng, types)
         self.outs, self.bins, self.left = [], [], rng.randint(4, 16)
         self.whiles = rng.random() < 0.15
+        self.several = rng.random() < 0.5
 
     def tree(self, seed: int) -> Tree:
         rng = self.rng
