@@ -203,7 +203,7 @@ class _Maker(Statements):
                 self.own.append((a.name, a.t, places))
         if self.meeting is not None:
             head += self.across(self.meeting.name, self.meeting.t, i)
-        for k in range(rng.choice((0, 0, 0, 1, 2))):
+        for k in range(rng.choice((0, 1, 2, 2) if self.several else (0, 0, 0, 1, 2))):
             left = self.left
             self.helpers.append(self.helper(f"h{k}"))
             self.left = left

@@ -89,9 +89,9 @@ class Statements(SmallExpressions):
             (1, self.chain),
         ]
         if self.several:
-            kinds += [(2, self.array), (3, self.small_let), (2, self.unpack)]
+            kinds += [(3, self.array), (3, self.small_let), (4, self.unpack)]
         if self.arrays():
-            kinds += [(4, self.put), (2, self.mixed)]
+            kinds += [(4, self.put), (4, self.mixed)]
         if not around.helper:
             kinds += [(8, self.store), (1, self.two_stores), (2, self.store_augment), (1, self.beyond)]
             kinds += [(3, self.change)] if self.bins else []
@@ -170,7 +170,9 @@ class Statements(SmallExpressions):
         return [S("let", self.local(t), (value,))]
 
     def array(self, around: Around) -> list[S]:
-        t = self.pick(self.computed(), *self.smalls())
+        return self.array_of(self.pick(self.computed(), *self.smalls()))
+
+    def array_of(self, t: str) -> list[S]:
         count = self.pick(1, 2, 3, 4, 8, 9, 13)
         values = [self.any(t, 2) for _ in range(self.rng.randint(0, 2))]
         name = self.local(f"[{count}]{t}", mutable=False, stem="own")
@@ -187,27 +189,39 @@ class Statements(SmallExpressions):
     def unpack(self, around: Around) -> list[S]:
         """`v1, v2 = h(x)`."""
         fitting = [h for h in self.helpers if h.more]
-        found = self.called(self.rng.choice(fitting), 3) if fitting else None
-        if found is None:
+        if not fitting:
             return self.let(around)
-        helper = next(h for h in self.helpers if h.name == found.data[0])
+        helper = self.rng.choice(fitting)
+        made = self.needed(helper)
+        found = self.called(helper, 3)
+        if found is None:
+            return made or self.let(around)
         names = tuple(self.local(t) for t in (helper.returns, *helper.more))
-        return [S("unpack", names, (found,))]
+        return [*made, S("unpack", names, (found,))]
+
+    def needed(self, helper: Helper) -> list[S]:
+        """The arrays that a call of it takes and that are not there yet."""
+        missing = [t[1:] for _, t in helper.params if t[0] == "&" and not self.arrays(t[1:])]
+        return [s for t in missing for s in self.array_of(t)]
 
     def mixed(self, around: Around) -> list[S]:
         """An element of an array, and a call that may change it."""
         fitting = [h for h in self.helpers if not h.is_plain and not h.more and h.returns not in (*NARROW, "bool")]
-        found = self.called(self.rng.choice(fitting), 3) if fitting else None
-        if found is None or found.t in FIELDS:
+        helper = self.rng.choice(fitting) if fitting else None
+        if helper is None or helper.returns in FIELDS:
             return self.put(around)
+        made = self.needed(helper)
+        found = self.called(helper, 3)
+        if found is None:
+            return made or self.put(around)
         arrays = self.arrays(found.t)
         left = self.element(*self.rng.choice(arrays)) if arrays else self.leaf(found.t)
         right = self.element(*self.rng.choice(arrays)) if arrays else self.expr(found.t, 1)
         sign = self.pick("+", "-")
         if left.op in ("num", "turn"):
-            return self.put(around)
+            left = found
         value = E(sign, found.t, (E(sign, found.t, (left, found)), right))
-        return [S("let", self.local(found.t), (value,))]
+        return [*made, S("let", self.local(found.t), (value,))]
 
     # -- memory
 
