@@ -63,7 +63,7 @@ DEFAULT_KIND = {
 
 
 MAX_OWN_BYTES = 8192
-"""Arrays that one invocation has for itself: what WGSL promises to have of them."""
+"""Arrays that one invocation has for itself: what every target has of them."""
 
 
 class Locality(Enum):

@@ -111,7 +111,7 @@ class GroupCompiler(ExpressionCompiler):
         return Group(tuple(items), small)
 
     def construct(self, small: SmallType, node: ast.Call) -> Group:
-        """`Ray(origin, direction)`; a vector also of one number, or of a vector of another type."""
+        """`Line(point, direction)`; a vector also of one number, or of a vector of another type."""
         given: dict[str, ast.expr] = {}
         fix = f"write {small}({', '.join(small.fields)})"
         if len(node.args) > len(small.fields):
