@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import ArgumentTypeError, ArgumentValueError, shown
-from .arrays import ARRAY_DTYPES, Array, number_bytes, view
+from .arrays import ARRAY_DTYPES, Array, check_dtype, number_bytes, view
 
 if TYPE_CHECKING:
     from ..foundation.language.kernel import Param
@@ -44,6 +44,8 @@ def rows_of(param: Param, value: Any) -> Array:
         array = array[..., np.newaxis].view(numbers)
     if array.dtype == numbers and array.ndim and array.shape[-1] == param.width:
         return array
+    if array.ndim and array.shape[-1] == param.width and array.dtype.names is None:
+        check_dtype(param.name, array.dtype, param.element)
     raise ArgumentTypeError(
         f"{param.name} holds {_dtype_text(array.dtype)} in shape {array.shape} and the kernel declares {param.small}",
         fix=f"pass an array of {_text(param.small)}",

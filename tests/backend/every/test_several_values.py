@@ -40,9 +40,12 @@ from vyre import (
     vec4,
 )
 from vyre.backends import reference
+from vyre.backends.cuda.emit.coarsen import cuda_code
 from vyre.foundation.ir.program import MemoryKind
+from vyre.lower import LowerOptions, lower
 
 from ...support.device_backends import open_or_skip
+from ..cuda.test_cuda_text import cubin, nvrtc_or_skip
 
 BACKENDS = ("reference", "cpu", "opencl", "wgpu", "cuda")
 T = TypeVar("T", f32, f64, i32)
@@ -300,6 +303,28 @@ def test_a_local_array_is_seen_by_its_invocation_alone():
     x = np.arange(64, dtype=np.uint32)
     got = reference.run(beyond.program, [x], grid=(1, 1, 1), output_elements={"out": 64 * 24}, detect_races=True)
     assert not got.races
+
+
+def test_cuda_text_has_arrays_of_each_thread_and_compiles():
+    nvrtc_or_skip()
+    kernel = lower(beyond.program, LowerOptions(firm=True, own_arrays=True))
+    text = cuda_code(kernel).text
+    assert "large[50] = {0}; // of each lane" in text
+    assert "__shared__" not in text
+    assert cubin(kernel, "sm_90", text)
+
+
+def test_a_grid_wide_barrier_loses_a_local_array():
+    with pytest.raises(vyre.KernelError, match="local array 'own' is written before a grid-wide barrier"):
+        vyre.kernel(
+            source="""
+            def k(x: InOut[u32]):
+                own = local(u32, 20)
+                own[x[gid.x] % 20] = 1
+                vyre.grid_sync()
+                x[gid.x] = own[x[gid.x + 1] % 20]
+            """
+        )
 
 
 @vyre.kernel(workgroup=8)
