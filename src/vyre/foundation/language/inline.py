@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Iterable
 from typing import NamedTuple, TypeVar, get_args, get_origin
 
-from ...errors import KernelError
+from ...errors import KernelError, VyreError
 from ..ir.build import Builder
 from ..ir.dtypes import DataType, bool_, f32, i32, u32
 from ..ir.nodes import Let, Lit, Node, Var
@@ -20,6 +20,7 @@ from .lang import Annotation, DeviceFunction, const, element_type
 from .small.arrays import zero
 from .small.groups import Form
 from .small.memory import Memory
+from .small.types import small_type
 from .source import FunctionSource, Place, frozen
 from .values import (
     Binding,
@@ -221,22 +222,22 @@ class HelperCompiler(CallCompiler):
     def _result_form(self, source: FunctionSource) -> Form | None:
         node = source.tree.returns
         note = None if node is None else source.annotation("return", node)
-        if node is None or note is None or isinstance(note, TypeVar):
+        return None if node is None or note is None else self._form_of(source, note, node)
+
+    def _form_of(self, source: FunctionSource, note: object, node: Place) -> Form | None:
+        """What an annotation declares a value to be; None where it leaves that open."""
+        if isinstance(note, TypeVar):
             return None
-        form = self._form_of(note, node)
+        if get_origin(note) is tuple and Ellipsis not in get_args(note):
+            return tuple(self._form_of(source, part, node) for part in get_args(note))
+        try:
+            form = element_type(note) or small_type(note)
+        except VyreError as e:
+            raise source.error(node, e.message, e.fix) from e
         if form is None:
             fix = "write f32, u32, tuple[f32, u32], ... or None"
             raise source.error(node, f"`{show(node)}` is not a type of kernels", fix)
         return form
-
-    def _form_of(self, note: object, node: Place) -> Form | None:
-        if isinstance(note, TypeVar):
-            return None
-        if get_origin(note) is tuple:
-            parts = [self._form_of(part, node) for part in get_args(note)]
-            found = tuple(part for part in parts if part is not None)
-            return found if len(found) == len(parts) else None
-        return element_type(note) or self.small(note, node)
 
     def _matched(self, source: FunctionSource, node: ast.Call) -> list[tuple[ast.arg, Value | Memory, Place]]:
         """Each parameter of a helper with its argument and where that stands."""

@@ -39,8 +39,8 @@ from ..values import (
 from .types import SmallType, small_type
 from .vectors import c64
 
-Form: TypeAlias = DataType | SmallType | tuple["Form", ...]
-"""What a value is declared to be; a tuple is several values without names."""
+Form: TypeAlias = "DataType | SmallType | tuple[Form | None, ...]"
+"""What a value is declared to be; a tuple is several values without names, of which None are left open."""
 ADD, SUB, MULT, DIV = ast.Add(), ast.Sub(), ast.Mult(), ast.Div()
 OF_SMALL = ("dot", "cross", "length", "normalize", "conj")
 """Functions of vectors and complex numbers."""
@@ -76,7 +76,7 @@ class GroupCompiler(ExpressionCompiler):
                 message = f"{what} is {len(form)} values, and this is {type_text(value)}"
                 raise self.fail(node, message, "give one value for each of them")
             items = zip(value.items, form, _parts(node, len(form)), strict=True)
-            return Group(tuple(self.fitted(v, f, at, what) for v, f, at in items))
+            return Group(tuple(v if f is None else self.fitted(v, f, at, what) for v, f, at in items))
         if isinstance(value, Group):
             raise self.fail(node, *several(value, show(node)))
         return Typed(self.fit(value, form, node, what), form)
