@@ -305,6 +305,31 @@ def test_a_local_array_is_seen_by_its_invocation_alone():
     assert not got.races
 
 
+@vyre.device
+def digits(n):
+    seen = local(u32, 10)
+    for _ in range(4):
+        raise_one(seen, n % 10)
+        n //= 10
+    return seen[0] * 1000 + seen[7] + 1.5 if seen[3] > 9 else f32(seen[7])
+
+
+@vyre.device
+def raise_one(values, at):
+    values[at] += 1
+
+
+@vyre.kernel
+def chosen(x: In[u32], out: Out[f32]) -> None:
+    if gid.x < len(x):
+        out[gid.x] = digits(x[gid.x]) if x[gid.x] > 100 and digits(x[gid.x] + 1) >= 0.0 else -1.0
+
+
+def test_a_helper_that_stores_to_arrays_of_its_own_has_no_effect(on):
+    x = np.array([7, 1777, 7707, 70, 1234], np.uint32)
+    assert on(chosen)(x).tolist() == [-1.0, 3.0, 3.0, -1.0, 0.0]
+
+
 def test_cuda_text_has_arrays_of_each_thread_and_compiles():
     nvrtc_or_skip()
     kernel = lower(beyond.program, LowerOptions(firm=True, own_arrays=True))

@@ -192,8 +192,9 @@ class HelperCompiler(CallCompiler):
             arg.arg: self._parameter(source, arg, found, at, arg.arg in changed)
             for arg, found, at in self._matched(source, node)
         }
-        mark, buffers, effects = self.b.mark(), len(self.b.buffers), self.effects
+        mark, buffers, effects, arrays = self.b.mark(), len(self.b.buffers), self.effects, len(self.arrays)
         caller, loops, span = self.frame, self.loops, self.b.span
+        writes = self.writes.copy()
         preferred: dict[int, DataType] = {}
         while True:
             frame = Inlining(device, outer, mark)
@@ -205,8 +206,8 @@ class HelperCompiler(CallCompiler):
                 ended = self.block(source.tree.body)
             except _Retyped as e:  # a number was returned first, and a value of another type later: start again
                 preferred[e.place] = e.dtype
-                del mark[0][mark[1] :], self.b.buffers[buffers:]
-                self.effects = effects
+                del mark[0][mark[1] :], self.b.buffers[buffers:], self.arrays[arrays:]
+                self.effects, self.writes = effects, writes.copy()
             except KernelError as e:
                 e.add_note(f"in {source.name}(), called at {caller.source.filename}:{caller.source.line(node)}")
                 raise
@@ -217,6 +218,7 @@ class HelperCompiler(CallCompiler):
                 frame.bare or source.tree, f"{source.name}() may end without a value", "end every path with return"
             )
         self.frame, self.loops, self.b.span = caller, loops, span
+        self.forget_arrays(arrays)
         return Nothing(f"{source.name}()") if frame.result is None else frame.result
 
     def _result_form(self, source: FunctionSource) -> Form | None:

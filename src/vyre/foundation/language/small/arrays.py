@@ -8,15 +8,16 @@ Small values lie in columns, one array for each of their numbers; in a parameter
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Callable
 from typing import TypeVar
 
-from ...ir.build import Buffer
+from ...ir.build import Buffer, Builder
 from ...ir.dtypes import DataType, bool_, u32
 from ...ir.nodes import Bitcast, Expr, Lit, Load, Select, lit
 from ...ir.program import MAX_OWN_BYTES, Access
 from ..source import Place
-from ..values import Const, Group, Scalar, Typed, Value, leaves, several, show
+from ..values import Const, Frame, Group, Scalar, Typed, Value, leaves, several, show
 from .groups import GroupCompiler
 from .memory import Columns, LocalArray, Memory, Rows, count_of
 from .types import SmallType
@@ -50,11 +51,25 @@ def zero(t: DataType) -> Expr:
     return lit(False if t == bool_ else 0, t)
 
 
+def _key(memory: Memory) -> str:
+    return memory.cells[0].name if isinstance(memory, LocalArray) else memory.name
+
+
 class ArrayCompiler(GroupCompiler):
     """Compiles loads and stores."""
 
     in_memory: frozenset[ast.Call] = frozenset()
     """Calls of `local` whose arrays cannot be locals."""
+
+    def __init__(self, builder: Builder, frame: Frame) -> None:
+        super().__init__(builder, frame)
+        self.arrays: list[str] = []  # of invocations, in the order in which they were made
+        self.writes: Counter[str] = Counter()  # effects that are stores, by what they store to
+
+    def forget_arrays(self, count: int) -> None:
+        """Arrays made after the first `count` are gone: what was stored to them has no effect any more."""
+        self.effects -= sum(self.writes.pop(name, 0) for name in self.arrays[count:])
+        del self.arrays[count:]
 
     def length(self, memory: Memory) -> Scalar:
         count = count_of(memory)
@@ -81,8 +96,10 @@ class ArrayCompiler(GroupCompiler):
         if count <= MAX_CELLS and call not in self.in_memory:
             cells = tuple(self.b.let(f"{name}_{k}", zero(element)) for k in range(count))
             self.cells.update(cell.name for cell in cells)
+            self.arrays.append(cells[0].name)
             return LocalArray(name, element, cells, call)
         buffer = self.b.own(name, element, count)
+        self.arrays.append(buffer.name)
         taken = sum(b.nbytes or 0 for b in self.b.buffers if b.is_own)
         if taken > MAX_OWN_BYTES:
             message = f"the local arrays of an invocation take {taken} bytes, and there are {MAX_OWN_BYTES}"
@@ -126,7 +143,9 @@ class ArrayCompiler(GroupCompiler):
         if not isinstance(memory, Columns | Rows) and isinstance(value, Group):
             raise self.fail(node, *several(value, show(node)))
         fitted = self.fitted(value, memory.element, node, what)
-        self.effects += 1
+        if not isinstance(memory, Columns):
+            self.effects += 1
+            self.writes[_key(memory)] += 1
         match memory:
             case LocalArray():
                 self._write_cell(memory, index, leaves(fitted)[0])
