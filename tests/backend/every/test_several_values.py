@@ -306,17 +306,17 @@ def test_a_local_array_is_seen_by_its_invocation_alone():
 
 
 @vyre.device
+def raise_one(values, at):
+    values[at] += 1
+
+
+@vyre.device
 def digits(n):
     seen = local(u32, 10)
     for _ in range(4):
         raise_one(seen, n % 10)
         n //= 10
-    return seen[0] * 1000 + seen[7] + 1.5 if seen[3] > 9 else f32(seen[7])
-
-
-@vyre.device
-def raise_one(values, at):
-    values[at] += 1
+    return f32(seen[7])
 
 
 @vyre.kernel
