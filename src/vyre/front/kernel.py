@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, overload
 
 from ..errors import ArgumentTypeError, ArgumentValueError, shown
 from ..foundation.memo import keep
+from .sequence.now import RECORDERS, recorder, refuse_to_read
 from .tracebacks import MISTAKES, end_at_the_caller
 
 if TYPE_CHECKING:
@@ -210,7 +211,10 @@ class Kernel:
         **named: Any,
     ) -> Any:
         try:
-            return _call_type()(self._chosen(named), args, named, grid, domain, sizes, config).run()
+            chosen = self._chosen(named)
+            if RECORDERS and (made := recorder()) is not None:
+                return made.call(chosen, args, named, grid, domain, sizes, config)
+            return _call_type()(chosen, args, named, grid, domain, sizes, config).run()
         except MISTAKES as e:
             end_at_the_caller(e)
             raise
@@ -243,6 +247,7 @@ class Kernel:
         Inputs may be changed as soon as this returns; outputs given by the caller are written when the result is taken.
         """
         try:
+            refuse_to_read("a kernel was started")
             return _call_type()(self._chosen(named), args, named, grid, domain, sizes, config).start()
         except MISTAKES as e:
             end_at_the_caller(e)
