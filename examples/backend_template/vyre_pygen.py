@@ -10,7 +10,7 @@ from typing import Any
 import vyre
 from vyre.driver import LaunchGeometryLimits, replace_output_buffers_preserving_slots, validate_program_for_backend
 from vyre.driver.plan import plan_dispatch
-from vyre.foundation import arith, ir, mathlib, typing, visit
+from vyre.foundation import arith, ir, mathlib, own_arrays, typing, visit
 
 
 class PygenBackend(vyre.VyreBackend, contract=1):
@@ -39,8 +39,9 @@ class PygenPipeline(vyre.CompiledPipeline):
 
     def __init__(self, backend: PygenBackend, program: vyre.Program, config: vyre.DispatchConfig) -> None:
         self.id = f"pygen:{program.fingerprint[:16]}"
-        self.program, self.config, self.limits = program, config, LaunchGeometryLimits.of(backend)
-        self.source, names = emit(mathlib.expand(program), polls=config.timeout is not None)
+        self.program, self.config = own_arrays.in_workgroup_memory(program), config
+        self.limits = LaunchGeometryLimits.of(backend)
+        self.source, names = emit(mathlib.expand(self.program), polls=config.timeout is not None)
         try:
             exec(self.source, names)
         except (SyntaxError, RecursionError, MemoryError) as e:

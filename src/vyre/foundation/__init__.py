@@ -17,7 +17,13 @@ above.where |= {
     }.items()
     for name in names.split()
 }
-_MODULES = {"arith": ".meaning.arith", "mathlib": ".meaning.mathlib", "typing": ".check.typing", "visit": ".ir.visit"}
+_MODULES = {
+    "arith": ".meaning.arith",
+    "mathlib": ".meaning.mathlib",
+    "own_arrays": ".meaning.own_arrays",
+    "typing": ".check.typing",
+    "visit": ".ir.visit",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from sys import byteorder
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from ..foundation.ir.prints import is_log, prints_of
 from ..foundation.language.kernel import Param
 from .arrays import ARRAY_DTYPES, WORD, Array, as_array, check_writable, is_plain, number_writer, to_input
 from .domain import choose_grid
+from .rows import row_bytes, rows_of
 
 if TYPE_CHECKING:
     from ..foundation.ir.program import Program
@@ -79,14 +81,17 @@ class ArgumentLayout:
 def check_array(param: Param, value: Any) -> Array:
     """The argument of a buffer parameter, as an array over the caller's memory."""
     assert param.element is not None
+    if param.small is not None:
+        value = rows_of(param, value)
     if param.role in ("out", "inout"):
         array = check_writable(param.name, value, param.element)
     else:
         array = as_array(param.name, value, param.element)
     if param.count and array.size != param.count:
+        wanted = param.count // param.width
         raise ArgumentValueError(
-            f"{param.name} has {array.size} elements and the kernel declares {param.count}",
-            fix=f"pass {param.count} elements, or declare it without a count",
+            f"{param.name} has {array.size // param.width} elements and the kernel declares {wanted}",
+            fix=f"pass {wanted} elements, or declare it without a count",
         )
     return array
 
@@ -148,12 +153,13 @@ class OutputPlan:
     `at` is where the caller's array for it is among the values of the call.
     """
 
-    __slots__ = ("at", "dtype", "element", "is_bool", "name", "nbytes", "role", "shape")
+    __slots__ = ("at", "dtype", "element", "is_bool", "name", "nbytes", "role", "shape", "small")
 
     def __init__(self, param: Param, at: int | None, array: Array | None, shape: Shape) -> None:
         assert param.element is not None
         self.at = None if array is None else at
         self.name, self.role, self.element, self.shape = param.name, param.role, param.element, shape
+        self.small = param.small
         self.dtype = ARRAY_DTYPES[param.element.name] if array is None else array.dtype
         self.is_bool = self.dtype == np.bool_
         self.nbytes = math.prod(shape) * (WORD if self.is_bool else self.dtype).itemsize
@@ -241,7 +247,7 @@ def _maker(param: Param, array: Array | None) -> Callable[[Any], Any] | None:
     """What makes an input of the argument; None where it is one."""
     if array is None:
         assert param.element is not None
-        return number_writer(param.name, param.element)
+        return number_writer(param.name, param.element) if param.small is None else partial(row_bytes, param)
     return None if is_plain(array) else to_input
 
 
@@ -255,15 +261,18 @@ def output_shapes(kernel: Kernel, arrays: Mapping[str, Array], options: Options)
             )
     found: dict[str, Shape] = {}
     for name, p in outs.items():
+        row = () if p.small is None else (p.width,)
         asked = options.sizes.get(name)
+        asked = None if asked is None else (*asked, *row)
         if asked is not None and name in arrays and math.prod(asked) != arrays[name].size:
             raise ArgumentValueError(
-                f"{name} has {arrays[name].size} elements and sizes asks for {math.prod(asked)}",
+                f"{name} has {arrays[name].size // p.width} elements and sizes asks for {math.prod(asked) // p.width}",
                 fix=f'drop sizes={{"{name}": ...}}, or pass an array of that length',
             )
         if asked is not None and p.count and math.prod(asked) != p.count:
             raise ArgumentValueError(
-                f"{name} is declared with {p.count} elements and sizes asks for {math.prod(asked)}",
+                f"{name} is declared with {p.count // p.width} elements and sizes asks for "
+                f"{math.prod(asked) // p.width}",
                 fix=f'drop sizes={{"{name}": ...}}',
             )
         if name in arrays:
@@ -271,15 +280,17 @@ def output_shapes(kernel: Kernel, arrays: Mapping[str, Array], options: Options)
         elif asked is not None:
             found[name] = asked
         elif p.count:
-            found[name] = (p.count,)
+            found[name] = (p.count // p.width, *row)
         else:
-            found[name] = _common_shape(name, kernel.params, arrays, options.extent)
+            found[name] = (*_common_shape(name, kernel.params, arrays, options.extent), *row)
     return found
 
 
 def _common_shape(name: str, params: tuple[Param, ...], arrays: Mapping[str, Array], domain: Shape | None) -> Shape:
     sized: dict[str, Shape] = {
-        p.name: arrays[p.name].shape for p in params if p.role in ("in", "inout") and not p.count
+        p.name: arrays[p.name].shape[: None if p.small is None else -1]
+        for p in params
+        if p.role in ("in", "inout") and not p.count
     }
     shapes = set(sized.values())
     if len(shapes) == 1:

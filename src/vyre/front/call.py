@@ -27,6 +27,7 @@ from .bind import ArgumentLayout, CallPlan, Extent, Options, OutputPlan, check_a
 from .compile import backend_for, choice_for
 from .debug import require_no_race, show_prints, steps_of, with_place
 from .device.array import is_on_device
+from .rows import shown_rows
 
 if TYPE_CHECKING:
     from ..driver.contract.backend import VyreBackend
@@ -82,7 +83,7 @@ class Call:
         signature: list[object] = [form, id(program)]  # 0.05 us; a hash is 0.4. The plan keeps the program, so its id
         for at, p in form.buffers:
             value = values[at]
-            if type(value) is not ndarray:
+            if type(value) is not ndarray or p.small is not None:
                 if value is None and p.role == "out":
                     signature.append(None)  # out=None asks for a new array, as in NumPy
                     continue
@@ -231,7 +232,7 @@ class Call:
                 if target is not None:
                     target[...] = data
                     data = target
-            handed.append(data)
+            handed.append(data if o.small is None else shown_rows(o.small, data))
         return handed[0] if len(handed) == 1 else tuple(handed) or None
 
 

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, overload
 
 from ..errors import ArgumentTypeError, ArgumentValueError, shown
+from ..foundation.memo import keep
 from .sequence.now import RECORDERS, recorder, refuse_to_look, refuse_to_read
 from .tracebacks import MISTAKES, end_at_the_caller
 
@@ -62,20 +63,50 @@ class Kernel:
         self.__module__ = function.__module__
         self.__wrapped__ = function
         if all(p.default is not NO_DEFAULT for p in self.params if p.role == "const"):
-            self._specialized({})  # errors of a kernel are raised where it is written
+            self._chosen({})._specialized({})  # errors of a kernel are raised where it is written
         self._only_program = None if self._consts else self._specialized({})
+
+    def _chosen(self, named: dict[str, Any]) -> Kernel:
+        """Of a kernel that is generic over types, the one for these; they are taken out of what is given by name."""
+        source = self._source
+        if isinstance(source, _ProgramSource) or not self._is_generic:
+            return self
+        types = tuple(self._type_of(name, named.pop(name, self._params[name].default)) for name in source.generics)
+        found = self._of_types.get(types)
+        if found is None:
+            found = Kernel.__new__(Kernel)
+            found._start(source.of_types(dict(zip(source.generics, types, strict=True))))
+            names = ("__qualname__", "__doc__", "__module__", "__wrapped__")
+            found.__dict__.update({name: self.__dict__[name] for name in names})
+            keep(self._of_types, types, found, MAX_PROGRAMS)
+        return found if self.backend is None else found.on(self.backend)
+
+    def _type_of(self, name: str, given: object) -> object:
+        from ..foundation.language.kernel import NO_DEFAULT
+        from ..foundation.language.lang import element_type
+        from ..foundation.language.small.types import small_type
+
+        t = element_type(given)
+        if t is None and small_type(given) is None:
+            what = "has no value" if given is NO_DEFAULT else f"is {shown(given)}, not a type"
+            raise ArgumentTypeError(
+                f"the parameter {name} of {self.__name__} {what}", fix=f"pass {name}=vyre.f32 or another type"
+            )
+        return given if t is None else t
 
     def _start(self, source: KernelSource | _ProgramSource) -> None:
         self._source = source
         self._consts = tuple(p.name for p in source.params if p.role == "const")
         self._params = {p.name: p for p in source.params}
         self._programs: dict[tuple[Any, ...], Program] = {}
+        self._of_types: dict[tuple[object, ...], Kernel] = {}
         self._named: dict[str, Kernel] = {}
         self._forms: dict[tuple[object, ...], ArgumentLayout] = {}
         self._plans: dict[tuple[object, ...], CallPlan] = {}
         self._pipelines: dict[tuple[object, ...], tuple[DriverPipeline, PipelineCache, int]] = {}
         self._ready: dict[tuple[object, ...], Any] = {}
         self._only_program = None
+        self._is_generic = not isinstance(source, _ProgramSource) and bool(source.generics)
         self.__name__ = source.name
         self.__annotations__ = {p.name: p.annotation for p in source.params}  # evaluated, for typing.get_type_hints
 
@@ -129,10 +160,11 @@ class Kernel:
         A number that is given here is compiled in, and is no input of the program any more.
         """
         try:
-            numbers = [name for name in consts if name not in self._consts and self._is_number(name)]
+            kernel = self._chosen(consts)
+            numbers = [name for name in consts if name not in kernel._consts and kernel._is_number(name)]
             found = {name: consts.pop(name) for name in numbers}
-            program = self._specialized(consts)
-            return self._with_numbers(program, found) if found else program
+            program = kernel._specialized(consts)
+            return kernel._with_numbers(program, found) if found else program
         except MISTAKES as e:
             end_at_the_caller(e)
             raise
@@ -209,11 +241,12 @@ class Kernel:
         **named: Any,
     ) -> Any:
         try:
+            chosen = self._chosen(named) if self._is_generic else self  # not asked by warm calls: a call costs 0.05 us
             if RECORDERS and (made := recorder()) is not None:
                 if check_races is not False:
                     refuse_to_look("check_races=True")
-                return made.call(self, args, named, grid, domain, sizes, config)
-            call = _call_type()(self, args, named, grid, domain, sizes, config)
+                return made.call(chosen, args, named, grid, domain, sizes, config)
+            call = _call_type()(chosen, args, named, grid, domain, sizes, config)
             if check_races is not False:
                 call.require_no_race(check_races)
             return call.run()
@@ -250,7 +283,7 @@ class Kernel:
         """
         try:
             refuse_to_read("a kernel was started")
-            return _call_type()(self, args, named, grid, domain, sizes, config).start()
+            return _call_type()(self._chosen(named), args, named, grid, domain, sizes, config).start()
         except MISTAKES as e:
             end_at_the_caller(e)
             raise
@@ -266,7 +299,7 @@ class Kernel:
     ) -> Explanation:
         """What this call would do, and why. Nothing runs."""
         try:
-            return _call_type()(self, args, named, grid, domain, sizes, config).explain()
+            return _call_type()(self._chosen(named), args, named, grid, domain, sizes, config).explain()
         except MISTAKES as e:
             end_at_the_caller(e)
             raise
@@ -289,7 +322,7 @@ class Kernel:
         """
         try:
             refuse_to_look("step()")
-            return _call_type()(self, args, named, grid, domain, sizes, config).step(invocation)
+            return _call_type()(self._chosen(named), args, named, grid, domain, sizes, config).step(invocation)
         except MISTAKES as e:
             end_at_the_caller(e)
             raise
@@ -298,6 +331,11 @@ class Kernel:
         """A kernel that its module has under its name travels as that name; any other one as its programs."""
         if self._is_at_its_name():
             return _import_kernel, (self.__module__, self.__qualname__, self.backend)
+        if not isinstance(self._source, _ProgramSource) and self._source.generics:
+            raise ArgumentTypeError(
+                f"{self.__name__} is generic over types, and no module has it under its name",
+                fix="define it at the top of a module",
+            )
         source = _ProgramSource(self.__name__, self.params, self.workgroup)
         programs = {key: program.to_wire() for key, program in self._programs.items()}
         names = {"__qualname__": self.__qualname__, "__module__": self.__module__, "__doc__": self.__doc__}

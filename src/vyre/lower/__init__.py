@@ -19,10 +19,11 @@ __getattr__ = lazily(__name__, {".kernel_ir": "Kernel"})
 def lower(program: Program, options: LowerOptions = DEFAULT_OPTIONS) -> Kernel:
     """The kernel of a program that was admitted. Grid-wide barriers were split off before, or the emitter has some."""
     from ..foundation.meaning import mathlib  # 10 ms that a process pays which compiles
+    from ..foundation.meaning.own_arrays import in_workgroup_memory
     from .from_program import build
 
     kept = frozenset(op for op in mathlib.functions() if op.text in options.native)
-    expanded = mathlib.expand(program, kept)
+    expanded = mathlib.expand(program if options.own_arrays else in_workgroup_memory(program), kept)
     kernel = build(expanded, soft_flush=options.soft_flush, native=options.native, grid_sync=options.grid_sync)
     kernel.poll, kernel.firm = options.poll, options.firm
     improve(kernel, options.off)

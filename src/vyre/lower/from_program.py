@@ -82,7 +82,7 @@ class _Builder:
         bound = [Buffer(b.name, k, b.element, writable=b.writable) for k, b in enumerate(program.bound_buffers)]
         shared = [b for b in program.buffers if b.is_workgroup]
         bound += [
-            Buffer(b.name, len(bound) + k, b.element, shared=True, writable=True, count=b.count)
+            Buffer(b.name, len(bound) + k, b.element, shared=True, writable=True, count=b.count, own=b.is_own)
             for k, b in enumerate(shared)
         ]
         self.buffers = {b.name: b for b in bound}

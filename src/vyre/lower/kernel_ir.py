@@ -46,7 +46,7 @@ class Buffer:
     """A buffer as kernels see it: `slot` indexes pointers and lengths, shared ones come after the bound ones.
 
     `count` is the static length of a shared buffer. `private` asks the emitter for a copy per worker, to which its
-    order-free atomics go without contention (see `privatize`).
+    order-free atomics go without contention (see `privatize`). Of a shared one that is `own`, each lane has its own.
     """
 
     name: str
@@ -56,6 +56,7 @@ class Buffer:
     writable: bool = False
     count: int = 0
     private: bool = False
+    own: bool = False
 
     @property
     def register(self) -> str:

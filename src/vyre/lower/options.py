@@ -18,7 +18,7 @@ class LowerOptions:
     operations that the machine's own approximation computes, as a budget allows it: functions by their text,
     and `div`, `reciprocal`, `sqrt` and `inverse_sqrt` of f32. Without it every result is canonical. `firm`: no tool
     behind the emitter takes + - * /, fma or sqrt of f32 away, such as a product with 1. `grid_sync`: the emitter has a
-    barrier of the whole grid, so that a program need not be split there.
+    barrier of the whole grid, so that a program need not be split there. `own_arrays`: it has arrays of each lane.
     """
 
     soft_flush: bool = False
@@ -27,6 +27,7 @@ class LowerOptions:
     native: frozenset[str] = frozenset()
     firm: bool = False
     grid_sync: bool = False
+    own_arrays: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "off", frozenset(self.off))

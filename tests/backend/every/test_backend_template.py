@@ -18,8 +18,23 @@ import pytest
 from vyre.driver.contract.values import DispatchConfig
 from vyre.driver.settings import knobs as settings
 from vyre.errors import KernelCompileFailed, UnsupportedFeature
+from vyre.foundation.ir.build import Builder
 from vyre.foundation.ir.dtypes import f64, u32
-from vyre.foundation.ir.nodes import Assign, Atomic, Cast, If, InvocationId, Let, Load, Loop, Select, Store, Var, lit
+from vyre.foundation.ir.nodes import (
+    Assign,
+    Atomic,
+    Cast,
+    If,
+    InvocationId,
+    Let,
+    Load,
+    LocalId,
+    Loop,
+    Select,
+    Store,
+    Var,
+    lit,
+)
 from vyre.foundation.ir.ops import AtomicOp
 from vyre.foundation.ir.program import Program, read, read_write, write_only
 
@@ -305,6 +320,17 @@ def test_a_while_loop_is_left(pygen):
     body = [Let("n", lit(0)), Let("go", lit(True)), Loop("k", lit(0), lit(0xFFFFFFFF), (turn,))]
     program = Program([write_only("out", 0, u32, 1)], (1, 1, 1), [*body, Store("out", lit(0), Var("n"))])
     assert pygen.PygenBackend().dispatch(program, []) == [b"\5\0\0\0"]
+
+
+def test_each_invocation_has_its_own_array(pygen):
+    b = Builder(workgroup=4)
+    out, own = b.write_only("out", u32, 4), b.own("own", u32, 3)
+    b.store(own, LocalId(0), LocalId(0) + 5)
+    b.barrier()
+    b.store(out, LocalId(0), own[LocalId(0)] * 10 + own[0])
+    words = [55, 60, 70, 0]  # the last one's store is beyond its array
+    found = pygen.PygenBackend().dispatch(b.program(), [], DispatchConfig(grid_override=(1, 1, 1)))
+    assert found == [b"".join(word.to_bytes(4, "little") for word in words)]
 
 
 # ---- the page about it ----------------------------------------------------------------------------------------------

@@ -50,5 +50,8 @@ def kernel_code(
     soft = soft or program.requirements.float64
     native = within(program, 0 if soft else ulp_budget)
     # the steps of f32 are assembler, which the compiler leaves alone
-    kernel = lower(program, LowerOptions(soft_flush=soft, poll=poll, off=OFF, native=native, firm=True, grid_sync=True))
+    kernel = lower(
+        program,
+        LowerOptions(soft_flush=soft, poll=poll, off=OFF, native=native, firm=True, grid_sync=True, own_arrays=True),
+    )
     return kernel, cuda_code(kernel), build_options(soft)

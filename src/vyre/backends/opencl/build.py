@@ -39,6 +39,6 @@ def kernel_text(
     """The kernel form, its text, and what the driver's compiler is told."""
     float64 = soft or program.requirements.float64
     soft_flush, firm = keeps_subnormals(mode, float64), mode is Mode.PTX
-    options = LowerOptions(soft_flush=soft_flush, poll=poll, off=OFF, firm=firm)
+    options = LowerOptions(soft_flush=soft_flush, poll=poll, off=OFF, firm=firm, own_arrays=True)
     kernel = lower(program, options)
     return kernel, opencl_text(kernel, mode), build_options(mode, float64, kernel.lanes)

@@ -24,7 +24,7 @@ def build(program: Program, traits: Traits, limits: Mapping[str, int], *, immedi
 
     `limits` are those of the adapter, `immediate_bytes` what parameters may take without a buffer of their own.
     """
-    kernel = lower(program, LowerOptions(soft_flush=traits.soft_flush, off=OFF))
+    kernel = lower(program, LowerOptions(soft_flush=traits.soft_flush, off=OFF, own_arrays=True))
     _require_fit(kernel, limits)
     parameters = choose_parameters(4 * param_words(kernel), immediate_bytes)
     text = wgsl_text(kernel, traits, parameters.choice == INLINE)
@@ -33,7 +33,7 @@ def build(program: Program, traits: Traits, limits: Mapping[str, int], *, immedi
 
 def emitted_text(program: Program) -> str:
     """WGSL that asks nothing of the device beyond the standard, with parameters in a buffer."""
-    kernel = lower(program, LowerOptions(soft_flush=SAFEST.soft_flush, off=OFF))
+    kernel = lower(program, LowerOptions(soft_flush=SAFEST.soft_flush, off=OFF, own_arrays=True))
     return wgsl_text(kernel, SAFEST, immediates=False)
 
 

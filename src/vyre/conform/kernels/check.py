@@ -15,7 +15,7 @@ from ...front.kernel import Kernel, kernel
 from .model import expected
 from .numbers import from_bits
 from .tree import BITS, Array, Tree
-from .write import shown, source
+from .write import PAIR, shown, source
 
 NAMES: dict[str, Any] = {
     **ANNOTATIONS,
@@ -23,6 +23,7 @@ NAMES: dict[str, Any] = {
     "static_range": lang.static_range,
     "kernel": kernel,
     "device": device,
+    "NamedTuple": NamedTuple,
 }
 POISON = 0xA5
 
@@ -45,6 +46,7 @@ def built(tree: Tree) -> Kernel:
     filename = f"<kernel {tree.seed}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
     scope = {**NAMES, **dict(tree.captured)}
+    exec(PAIR, scope)
     exec(compile(text, filename, "exec"), scope)
     found: Kernel = scope["k"]
     return found
@@ -109,7 +111,11 @@ def script(tree: Tree, backend: str, found: Difference | str, answer: list[bytes
     """A program of its own that makes the call and shows both answers."""
     lines = [f'"""Kernel {tree.seed} on {backend}: {found}."""', "", "import numpy as np", "", "from vyre import *", ""]
     lines += [f"{name} = {shown(value)}" for name, value in tree.captured]
-    lines += ["", "", source(tree), ""]
+    text = source(tree)
+    if "Pair(" in text or "Pair," in text or "Pair]" in text:
+        lines[2:2] = ["from typing import NamedTuple", ""]
+        lines += ["", "", PAIR]
+    lines += ["", "", text, ""]
     named = [f"{name}={shown(value)}" for name, _, value in tree.scalars]
     named += [f"{name}={shown(value)}" for name, value in tree.consts]
     for a in tree.arrays:

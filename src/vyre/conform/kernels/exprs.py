@@ -217,10 +217,14 @@ class Expressions:
         return bool(self.variables(t) or [a for a in self.readable if a.t == t] or (t == "u32" and self.ids))
 
     def call(self, t: str, depth: int) -> E | None:
-        fitting = [h for h in self.helpers if h.returns == t]
-        if not fitting:
-            return None
-        helper = self.rng.choice(fitting)
+        fitting = [h for h in self.helpers if h.returns == t and h.is_plain]
+        return self.called(self.rng.choice(fitting), depth) if fitting else None
+
+    def arrays(self, t: str = "") -> list[tuple[str, int, str]]:
+        """Arrays of the lane in scope: name, elements, type."""
+        return []
+
+    def called(self, helper: Helper, depth: int) -> E | None:
         buffers, args = [], []
         for _, kind in helper.params:
             if kind[0] == "*":
@@ -228,9 +232,18 @@ class Expressions:
                 if not arrays or self.pure:
                     return None
                 buffers.append(self.rng.choice(arrays))
+            elif kind[0] == "&":
+                own = [name for name, _, _ in self.arrays(kind[1:])]
+                if not own:
+                    return None
+                buffers.append(self.rng.choice(own))
             else:
-                args.append(self.expr(kind, depth - 2))
-        return E("call", t, tuple(args), (helper.name, tuple(buffers)))
+                args.append(self.any(kind, depth - 2))
+        return E("call", helper.returns, tuple(args), (helper.name, tuple(buffers)))
+
+    def any(self, t: str, depth: int) -> E:
+        """An expression of any type, small values too."""
+        return self.expr(t, depth)
 
     def floating(self, t: str, depth: int) -> E:
         if t == "f32" and self.functions and self.chance(0.15):

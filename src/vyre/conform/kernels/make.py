@@ -45,6 +45,7 @@ class _Maker(Statements):
         self.outs, self.bins, self.left = [], [], rng.randint(4, 16)
         self.functions = rng.choice((0, 0, 1, 2, 4))
         self.whiles = rng.random() < 0.15
+        self.several = rng.random() < 0.5
 
     def tree(self, seed: int) -> Tree:
         rng = self.rng
@@ -203,7 +204,7 @@ class _Maker(Statements):
                 self.own.append((a.name, a.t, places))
         if self.meeting is not None:
             head += self.across(self.meeting.name, self.meeting.t, i)
-        for k in range(rng.choice((0, 0, 0, 1, 2))):
+        for k in range(rng.choice((0, 1, 2, 2) if self.several else (0, 0, 0, 1, 2))):
             left = self.left
             self.helpers.append(self.helper(f"h{k}"))
             self.left = left

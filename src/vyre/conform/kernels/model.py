@@ -13,7 +13,8 @@ from itertools import product
 from typing import Any
 
 from .numbers import COMPARE, OPERATORS, Function, bitcast, cast, from_bits, number, to_bits
-from .tree import BITS, Array, E, Helper, S, Tree
+from .small import OPS, meaning, zero_of
+from .tree import BITS, FIELDS, Array, E, Helper, S, Tree
 
 Value = Callable[["Lane"], Any]
 Action = Callable[["Lane"], "str | None"]
@@ -52,6 +53,11 @@ class Lane:
     memory: dict[str, Memory]
     locals: dict[str, Any] = field(default_factory=dict)
     returned: bool = False
+    own: dict[str, Memory] = field(default_factory=dict)
+
+    def of(self, name: str) -> Memory:
+        """The memory of this name: the lane's own, or what others see too."""
+        return self.own[name] if name in self.own else self.memory[name]
 
 
 class Model:
@@ -109,7 +115,7 @@ class Model:
             match s.op:
                 case "shared":
                     name, t, count = s.data
-                    lanes[0].memory[name] = Memory([ZERO.get(t, 0)] * count)
+                    lanes[0].memory[name] = Memory([zero_of(t)] * count)
                 case "subgroup":
                     self._subgroup(s, lanes)
                 case "together":
@@ -164,6 +170,10 @@ class Model:
         """What a statement does to a lane; the result says how it leaves its block, if it does."""
         args = [self.value(e) for e in s.args]
         match s.op:
+            case "local":
+                return self._own(*s.data)
+            case "unpack":
+                return self._unpack(s.data, args[0])
             case "let" | "assign":
                 return self._assign((s.data,), args)
             case "augment":
@@ -200,11 +210,24 @@ class Model:
 
         return run
 
+    def _own(self, name: str, t: str, count: int) -> Action:
+        def run(lane: Lane) -> None:
+            lane.own[name] = Memory([zero_of(t)] * count)
+
+        return run
+
+    def _unpack(self, names: Sequence[str], value: Value) -> Action:
+        def run(lane: Lane) -> None:
+            lane.locals.update(zip(names, value(lane), strict=True))
+
+        return run
+
     def _store(self, buffer: str, args: list[Value]) -> Action:
         index, value = args
 
         def run(lane: Lane) -> None:
-            lane.memory[buffer].store(index(lane), value(lane))
+            found = value(lane)
+            lane.of(buffer).store(index(lane), found)
 
         return run
 
@@ -214,7 +237,7 @@ class Model:
         def run(lane: Lane) -> None:
             found = [value(lane) for value in values]
             for buffer, index, value in zip(buffers, places, found, strict=True):
-                lane.memory[buffer].store(index(lane), value)
+                lane.of(buffer).store(index(lane), value)
 
         return run
 
@@ -223,7 +246,7 @@ class Model:
         step = OPERATORS[s.args[1].t][sign]
 
         def run(lane: Lane) -> None:
-            at, memory = index(lane), lane.memory[buffer]
+            at, memory = index(lane), lane.of(buffer)
             memory.store(at, step(memory.read(at, 0), value(lane)))
 
         return run
@@ -289,7 +312,8 @@ class Model:
     def _return(self, args: list[Value]) -> Action:
         def run(lane: Lane) -> str:
             if args:
-                lane.locals["return"] = args[0](lane)
+                found = [arg(lane) for arg in args]
+                lane.locals["return"] = found[0] if len(found) == 1 else found
             return "return"
 
         return run
@@ -313,7 +337,7 @@ class Model:
             case "len" | "size":
                 return lambda lane: len(lane.memory[e.data])
             case "load":
-                return self._load(e.data, args[0], ZERO.get(e.t, 0))
+                return self._load(e.data, args[0], zero_of(e.t))
             case "compare":
                 return self._compare([COMPARE[sign] for sign in e.data], args)
             case "and":
@@ -331,6 +355,8 @@ class Model:
             case "call":
                 helper, body = self.helpers[e.data[0]]
                 return self._call(helper, body, e.data[1], args)
+        if e.op in OPS or (e.args and e.args[0].t in FIELDS):
+            return self._applied(meaning(e), args)
         return self._applied(self._operator(e), args)
 
     def _operator(self, e: E) -> Function:
@@ -355,7 +381,7 @@ class Model:
         return lambda lane: f(*[arg(lane) for arg in args])
 
     def _load(self, buffer: str, index: Value, zero: Any) -> Value:
-        return lambda lane: lane.memory[buffer].read(index(lane), zero)
+        return lambda lane: lane.of(buffer).read(index(lane), zero)
 
     def _compare(self, signs: list[Function], args: list[Value]) -> Value:
         def test(lane: Lane) -> bool:
@@ -365,13 +391,13 @@ class Model:
         return test
 
     def _call(self, helper: Helper, body: Action, buffers: tuple[str, ...], args: list[Value]) -> Value:
-        given = [name for name, t in helper.params if t[0] != "*"]
-        seen = [name for name, t in helper.params if t[0] == "*"]
+        given = [name for name, t in helper.params if t[0] not in "*&"]
+        seen = [name for name, t in helper.params if t[0] in "*&"]
 
         def call(lane: Lane) -> Any:
             inner = Lane(lane.ids, lane.memory, dict(zip(given, (arg(lane) for arg in args), strict=True)))
             if seen:
-                inner.memory = lane.memory | {name: lane.memory[b] for name, b in zip(seen, buffers, strict=True)}
+                inner.memory = lane.memory | {name: lane.of(b) for name, b in zip(seen, buffers, strict=True)}
             body(inner)
             return inner.locals["return"]
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from .exprs import Expressions
-from .tree import FLOATS, NARROW, WIDE, WORDS, Array, E, Helper, S
+from .small import SmallExpressions
+from .tree import FIELDS, FLOATS, NARROW, WIDE, WORDS, Array, E, Helper, S
 
 DEPTH = 3
 """How deep blocks nest."""
@@ -48,16 +48,18 @@ class Around:
     loop: bool = False
     leaves: bool = False  # whether it may return
     turns: int = 1
-    helper: str = ""  # the type that the helper returns
+    helper: tuple[str, ...] = ()  # the types that the helper returns
 
 
-class Statements(Expressions):
+class Statements(SmallExpressions):
     """Makes blocks of statements over the buffers that were declared."""
 
     outs: list[Owned]
     bins: list[Bins]
     left: int
     whiles: bool
+    several: bool
+    """Whether it has arrays of each lane, small values, and helpers with several results."""
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -86,6 +88,10 @@ class Statements(Expressions):
             (2, self.swap),
             (1, self.chain),
         ]
+        if self.several:
+            kinds += [(3, self.array), (3, self.small_let), (4, self.unpack)]
+        if self.arrays():
+            kinds += [(4, self.put), (4, self.mixed)]
         if not around.helper:
             kinds += [(8, self.store), (1, self.two_stores), (2, self.store_augment), (1, self.beyond)]
             kinds += [(3, self.change)] if self.bins else []
@@ -127,8 +133,8 @@ class Statements(Expressions):
         if not names:
             return self.let(around)
         name, t = self.rng.choice(names[-6:])
-        if t in NARROW or t == "bool" or self.chance(0.5):
-            return [S("assign", name, (self.expr(t, 3),))]
+        if t in FIELDS or t in NARROW or t == "bool" or self.chance(0.5):
+            return [S("assign", name, (self.any(t, 3),))]
         if t in FLOATS:
             sign = self.pick("+", "-", "*", "/")
             if t == "f32" and self.functions and self.chance(0.1):
@@ -153,6 +159,73 @@ class Statements(Expressions):
         if value.op in ("num", "turn"):  # it would have a type of its own
             return self.let(around)
         return [S("chain", (self.local(t), self.local(t)), (value,))]
+
+    # -- several values
+
+    def small_let(self, around: Around) -> list[S]:
+        smalls = self.smalls()
+        if not smalls:
+            return self.let(around)
+        t = self.rng.choice(smalls)
+        names = self.variables(t, mutable=True)
+        value = self.small_value(t, 2)
+        if names and self.chance(0.5):
+            return [S("assign", self.rng.choice(names), (value,))]
+        return [S("let", self.local(t), (value,))]
+
+    def array(self, around: Around) -> list[S]:
+        return self.array_of(self.pick(self.computed(), *self.smalls()))
+
+    def array_of(self, t: str) -> list[S]:
+        count = self.pick(1, 2, 3, 4, 8, 9, 13)
+        values = [self.any(t, 2) for _ in range(self.rng.randint(0, 2))]
+        name = self.local(f"[{count}]{t}", mutable=False, stem="own")
+        stores = [S("store", name, (self.place(count), value)) for value in values]
+        return [S("local", (name, t, count)), *stores]
+
+    def put(self, around: Around) -> list[S]:
+        name, count, t = self.rng.choice(self.arrays())
+        if t in FIELDS or t in NARROW or t == "bool" or self.chance(0.6):
+            return [S("store", name, (self.place(count), self.any(t, 2)))]
+        sign = self.pick("+", "-", "*") if t in FLOATS else self.pick("+", "-", "*", "^", "|", "&")
+        return [S("store_augment", (name, sign), (self.place(count), self.expr(t, 2)))]
+
+    def unpack(self, around: Around) -> list[S]:
+        """`v1, v2 = h(x)`."""
+        fitting = [h for h in self.helpers if h.more]
+        if not fitting:
+            return self.let(around)
+        helper = self.rng.choice(fitting)
+        made = self.needed(helper)
+        found = self.called(helper, 3)
+        if found is None:
+            return made or self.let(around)
+        names = tuple(self.local(t) for t in (helper.returns, *helper.more))
+        return [*made, S("unpack", names, (found,))]
+
+    def needed(self, helper: Helper) -> list[S]:
+        """The arrays that a call of it takes and that are not there yet."""
+        missing = [t[1:] for _, t in helper.params if t[0] == "&" and not self.arrays(t[1:])]
+        return [s for t in missing for s in self.array_of(t)]
+
+    def mixed(self, around: Around) -> list[S]:
+        """An element of an array, and a call that may change it."""
+        fitting = [h for h in self.helpers if not h.is_plain and not h.more and h.returns not in (*NARROW, "bool")]
+        helper = self.rng.choice(fitting) if fitting else None
+        if helper is None or helper.returns in FIELDS:
+            return self.put(around)
+        made = self.needed(helper)
+        found = self.called(helper, 3)
+        if found is None:
+            return made or self.put(around)
+        arrays = self.arrays(found.t)
+        left = self.element(*self.rng.choice(arrays)) if arrays else self.leaf(found.t)
+        right = self.element(*self.rng.choice(arrays)) if arrays else self.expr(found.t, 1)
+        sign = self.pick("+", "-")
+        if left.op in ("num", "turn"):
+            left = found
+        value = E(sign, found.t, (E(sign, found.t, (left, found)), right))
+        return [*made, S("let", self.local(found.t), (value,))]
 
     # -- memory
 
@@ -301,13 +374,18 @@ class Statements(Expressions):
         return [S("let", name, (self.num_at(0),)), S("while", None, (condition,), ((step, *body),))]
 
     def jump(self, around: Around) -> list[S]:
-        way = S(self.pick("break", "continue", *(() if around.helper else ("return",))))
+        way = S(self.pick("break", "continue", "return"))
+        if way.op == "return" and around.helper:
+            if not self.several:
+                way = S("break")
+            else:
+                way = S("return", None, tuple(self.any(t, 2) for t in around.helper))
         return [way] if self.chance(0.1) else [S("if", None, (self.truth(2),), ((way,),))]
 
     def leave(self, around: Around) -> list[S]:
         if not around.helper:
             return [S("return")]
-        return [S("return", None, (self.expr(around.helper, 2),))]
+        return [S("return", None, tuple(self.any(t, 2) for t in around.helper))]
 
     # -- helpers
 
@@ -315,6 +393,20 @@ class Statements(Expressions):
         """A function of its own: locals, branches that return, loops; sometimes a buffer to read."""
         returns = str(self.pick(*[t for t in self.types if t not in NARROW]))
         params = [(f"p{k}", self.computed()) for k in range(self.rng.randint(1, 3))]
+        more: tuple[str, ...] = ()
+        written: list[tuple[str, str, bool]] = []
+        if self.several:
+            smalls = self.smalls()
+            if smalls and self.chance(0.3):
+                params.append((f"p{len(params)}", self.rng.choice(smalls)))
+            if self.chance(0.5):
+                more = tuple(self.pick(self.computed(), *smalls) for _ in range(self.rng.randint(1, 2)))
+            elif smalls and self.chance(0.2):
+                returns = self.rng.choice(smalls)
+            if self.chance(0.5):
+                t = self.pick(*[t for t in self.types if t not in NARROW], *smalls)
+                params.insert(0, ("arr", f"&{t}"))
+                written.append(("arr", f"[0]{t}", False))
         arrays = self.readable
         self.pure, self.readable = True, []
         if arrays and self.chance(0.25):
@@ -323,15 +415,16 @@ class Statements(Expressions):
             self.readable = [Array("buf", "in", t, (1,))]
         ids, self.ids, scopes, self.scopes = self.ids, [], self.scopes, [[]]
         noted = self.chance(0.5)
-        self.scopes[0] += [(n, t, True) for n, t in params if t[0] != "*"]
+        self.scopes[0] += [(n, t, True) for n, t in params if t[0] not in "*&"] + written
         outs, self.outs, bins, self.bins, own, self.own = self.outs, [], self.bins, [], self.own, []
         self.left, whiles, self.whiles = 4, self.whiles, False  # a choice refuses helpers that may not end
-        body = self.sequence(self.rng.randint(0, 3), Around(1, False, False, 8, returns))
+        results = (returns, *more)
+        body = self.sequence(self.rng.randint(0, 3), Around(1, False, False, 8, results))
         if not body or body[-1].op != "return":
-            body = (*body, S("return", None, (self.expr(returns, 3),)))
+            body = (*body, S("return", None, tuple(self.any(t, 3) for t in results)))
         self.pure, self.readable, self.ids, self.scopes = False, arrays, ids, scopes
         self.outs, self.bins, self.own, self.whiles = outs, bins, own, whiles
-        return Helper(name, tuple(params), returns, body, noted)
+        return Helper(name, tuple(params), returns, body, noted, more)
 
     # -- workgroups
 
@@ -379,8 +472,9 @@ class Statements(Expressions):
                 changed = S("if", None, (self.truth(1),), ((changed,),))
             read = E("load", t, (E("&", "u32", (local, self.num_at(7))),), name)
             return [S("shared", (name, t, count)), changed, S("barrier"), S("let", self.local(t), (read,))]
-        t, count = self.computed(), self.pick(lanes, lanes, lanes + 3, max(1, lanes - 1))
-        write = S("store", name, (local, self.expr(t, 2)))
+        kinds = [self.computed(), *(self.smalls() if self.several else [])]
+        t, count = str(self.pick(*kinds)), self.pick(lanes, lanes, lanes + 3, max(1, lanes - 1))
+        write = S("store", name, (local, self.any(t, 2)))
         if self.chance(0.3):
             write = S("if", None, (self.truth(1),), ((write,),))
         at = rng.choice((

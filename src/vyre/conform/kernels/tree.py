@@ -22,6 +22,16 @@ NO_WAY = frozenset(
     + [("f64", "f16"), ("f64", "bf16"), ("u32", "bf16"), ("i32", "bf16")]
 )
 """Conversions that the language refuses, because each way would lose bits that the caller did not give up."""
+FIELDS: dict[str, tuple[tuple[str, str], ...]] = {
+    "vec2": (("x", "f32"), ("y", "f32")),
+    "vec3": (("x", "f32"), ("y", "f32"), ("z", "f32")),
+    "vec4": (("x", "f32"), ("y", "f32"), ("z", "f32"), ("w", "f32")),
+    "vec3[i32]": (("x", "i32"), ("y", "i32"), ("z", "i32")),
+    "vec2[u32]": (("x", "u32"), ("y", "u32")),
+    "c64": (("real", "f32"), ("imag", "f32")),
+    "Pair": (("k", "u32"), ("v", "f32")),
+}
+"""Small values and their fields; `Pair` is a NamedTuple of the kernel's module."""
 FUNCTIONS = (
     "exp", "exp2", "exp10", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan",
     "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "sinpi", "cospi", "tanpi", "cbrt", "erf", "erfc",
@@ -60,13 +70,20 @@ class S:
 
 @dataclass(frozen=True)
 class Helper:
-    """A device function. A parameter of which the type begins with `*` is a buffer; `noted` ones are annotated."""
+    """A device function. A parameter of which the type begins with `*` is a buffer, with `&` an array that it may
+    write; `noted` ones are annotated. It gives back `more` values behind the first."""
 
     name: str
     params: tuple[tuple[str, str], ...]
     returns: str
     body: tuple[S, ...]
     noted: bool
+    more: tuple[str, ...] = ()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a call is an expression without effects."""
+        return not self.more and not any(t[0] == "&" for _, t in self.params)
 
 
 @dataclass(frozen=True)

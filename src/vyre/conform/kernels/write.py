@@ -10,6 +10,7 @@ from .tree import Array, E, Helper, S, Tree
 
 BINARY = ("+", "-", "*", "/", "//", "%", "&", "|", "^", "<<", ">>")
 FLOAT_FUNCTIONS = ("sqrt", "floor", "ceil", "round", "trunc", "sign", "reciprocal", "inverse_sqrt", "is_nan", "is_inf")
+PAIR = "class Pair(NamedTuple):\n    k: u32\n    v: f32\n"
 PLAIN = ("num", "turn")
 """Numbers without a type of their own."""
 
@@ -44,6 +45,18 @@ def text(e: E, typed: bool = False) -> str:
             return f"{_type(e.t)}({text(e.args[0], True)})"
         case "bitcast":
             return f"bitcast({e.t}, {text(e.args[0], True)})"
+        case "make":
+            return f"{e.t}({', '.join(map(text, e.args))})"
+        case "field":
+            return f"{text(e.args[0])}.{e.data}"
+        case "replace":
+            return f"{text(e.args[0])}._replace({e.data}={text(e.args[1])})"
+        case "same" | "differ":
+            return f"({text(e.args[0])} {'==' if e.op == 'same' else '!='} {text(e.args[1])})"
+        case "dot" | "cross" | "length" | "normalize" | "conj":
+            return f"{e.op}({', '.join(map(text, e.args))})"
+        case "small":
+            return f"({text(e.args[0])} {e.data} {text(e.args[1])})"
         case "neg" | "~":
             return f"({'-' if e.op == 'neg' else '~'}{text(e.args[0], True)})"
         case "call":
@@ -124,10 +137,12 @@ def statement(s: S, depth: int) -> Iterator[str]:
             yield f"while {text(s.args[0], typed=True)}:"
             yield from block(s.bodies[0], 1)
         case "return":
-            yield f"return {text(s.args[0], typed=True)}" if s.args else "return"
-        case "shared":
+            yield f"return {', '.join(text(a, typed=True) for a in s.args)}" if s.args else "return"
+        case "unpack":
+            yield f"{', '.join(s.data)} = {text(s.args[0])}"
+        case "shared" | "local":
             name, t, count = s.data
-            yield f"{name} = shared({_type(t)}, {count})"
+            yield f"{name} = {s.op}({_type(t)}, {count})"
         case "barrier" | "grid_sync":
             yield f"{s.op}()"
         case "subgroup":
@@ -169,11 +184,14 @@ def source(tree: Tree) -> str:
 
 def _parameters(helper: Helper) -> Iterator[str]:
     for name, t in helper.params:
-        yield name if not helper.noted or t[0] == "*" else f"{name}: {_type(t)}"
+        yield name if not helper.noted or t[0] in "*&" else f"{name}: {_type(t)}"
 
 
 def _returns(helper: Helper) -> str:
-    return f" -> {_type(helper.returns)}" if helper.noted else ""
+    if not helper.noted:
+        return ""
+    types = [_type(t) for t in (helper.returns, *helper.more)]
+    return f" -> tuple[{', '.join(types)}]" if helper.more else f" -> {types[0]}"
 
 
 def _annotation(a: Array) -> str:

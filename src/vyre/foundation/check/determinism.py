@@ -204,7 +204,9 @@ class _Places:
         self.constant = frozenset(n for n in fixed if self.elements[n].name in ("u32", "i32"))
         self.changed = {n.name for n in everything if isinstance(n, Assign)}
         self.read = {e.name for e in everything if isinstance(e, Var)}
-        self.by_buffer: dict[str, _Sources] = {b.name: {} for b in program.buffers if b.name not in fixed}
+        self.by_buffer: dict[str, _Sources] = {
+            b.name: {} for b in program.buffers if b.name not in fixed and not b.is_own
+        }
         self.forms: Scopes[LinearForm | None] = Scopes()
         self.types: Scopes[Type] = Scopes()
         self.facts: Scopes[_AccessFacts] = Scopes()

@@ -183,12 +183,13 @@ def _lost_memory(program: Program, uses: Sequence[Touched]) -> list[Conflict]:
             continue
         first = next((i for i, use in enumerate(uses) if buffer.name in use.writes), len(uses))
         if any(buffer.name in use.reads for use in uses[first + 1 :]):
+            what = "local array" if buffer.is_own else "workgroup buffer"
             found.append(
                 Conflict(
                     DiagCode.V202,
                     None,
-                    f"workgroup buffer {buffer.name!r} is written before a grid-wide barrier and read after it",
-                    "keep the values in a storage buffer, or use another workgroup buffer after the barrier",
+                    f"{what} {buffer.name!r} is written before a grid-wide barrier and read after it",
+                    f"keep the values in a storage buffer, or use another {what} after the barrier",
                 )
             )
     return found

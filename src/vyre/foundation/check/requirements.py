@@ -159,7 +159,7 @@ def requirements(program: Program) -> Requirements:
         async_copy=has(AsyncLoad, AsyncStore, AsyncWait),
         grid_sync=any(isinstance(i, Barrier) and i.ordering is Ordering.GRID_SYNC for i in items),
         invocations=x * y * z,
-        workgroup_bytes=sum(b.nbytes or 0 for b in program.buffers if b.is_workgroup),
+        workgroup_bytes=sum(b.nbytes or 0 for b in program.buffers if b.is_workgroup and not b.is_own),
         static_bytes=sum(b.nbytes or 0 for b in program.buffers if not b.is_workgroup),
     )
 

@@ -41,7 +41,7 @@ from ..ir.nodes import (
     Trap,
 )
 from ..ir.ops import Ordering
-from ..ir.program import Access, BufferDecl, LinearType, Predicate, Program
+from ..ir.program import MAX_OWN_BYTES, Access, BufferDecl, LinearType, Predicate, Program
 from ..ir.report import Capabilities, Issue, Limits, Path, Report
 from ..ir.visit import Scopes, Steps, children, distinct, run_nested, walk
 from . import gridsync
@@ -207,10 +207,14 @@ class _Checker:
 
     def _workgroup_memory(self) -> None:
         most = self.capabilities.max_workgroup_bytes if self.capabilities is not None else None
-        total = sum(b.nbytes or 0 for b in self.program.buffers if b.is_workgroup)
+        total = sum(b.nbytes or 0 for b in self.program.buffers if b.is_workgroup and not b.is_own)
         if most is not None and total > most:
             message = f"{total} bytes of workgroup memory, of which the target has {most}"
             self.say(DiagCode.V208, "limits", ("buffers",), message)
+        total = sum(b.nbytes or 0 for b in self.program.buffers if b.is_own)
+        if total > MAX_OWN_BYTES:
+            message = f"{total} bytes of arrays of each invocation, which has at most {MAX_OWN_BYTES}"
+            self.say(DiagCode.V208, "limits", ("buffers",), message, "keep a large array in a buffer")
 
     # -- statements
 

@@ -165,7 +165,9 @@ class ExprRules:
             say(DiagCode.V061, f"atomic on {e.buffer!r}, which is not declared")
             return
         self.bytes_access(decl, path, span)
-        if decl.access is Access.WORKGROUP:
+        if decl.is_own:
+            say(DiagCode.V009, f"atomic on {e.buffer!r}, which each invocation has for itself")
+        elif decl.access is Access.WORKGROUP:
             if self.capabilities is not None and not self.capabilities.workgroup_atomics:
                 say(DiagCode.V025, f"atomic on workgroup buffer {e.buffer!r}")
         elif decl.access is not Access.READ_WRITE:

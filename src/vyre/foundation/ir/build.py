@@ -40,7 +40,7 @@ from .nodes import (
 )
 from .ops import AtomicOp, Ordering
 from .prints import FLOAT_LOG, LOG, LOG_WORDS, LOGS
-from .program import Access, BufferDecl, Program, output
+from .program import Access, BufferDecl, MemoryKind, Program, output
 from .value import Value
 
 FOREVER = U32_MAX
@@ -132,6 +132,11 @@ class Builder:
             return Buffer(known)
         access = Access.WRITE_ONLY if element == f64 else Access.READ_WRITE
         return self.declare(BufferDecl(name, self._slot(), access, element, LOG_WORDS, live_out=True))
+
+    def own(self, name: str, element: DataType, count: int) -> Buffer:
+        """An array that each invocation has for itself, zero at its start; it takes a fresh name and no slot."""
+        decl = BufferDecl(self.fresh(name), 0, Access.WORKGROUP, element, count, MemoryKind.LOCAL)
+        return self.declare(decl)
 
     def _slot(self) -> int:
         return 1 + max((d.binding for d in self.buffers if not d.is_workgroup), default=-1)

@@ -62,6 +62,10 @@ DEFAULT_KIND = {
 }
 
 
+MAX_OWN_BYTES = 8192
+"""Arrays that one invocation has for itself: what every target has of them."""
+
+
 class Locality(Enum):
     STREAMING = 0
     TEMPORAL = 1
@@ -127,6 +131,11 @@ class BufferDecl(Value):
     def is_workgroup(self) -> bool:
         """Memory of a workgroup: bound to no slot."""
         return self.access is Access.WORKGROUP
+
+    @property
+    def is_own(self) -> bool:
+        """Whether each invocation has one for itself: no other sees what it stores there."""
+        return self.access is Access.WORKGROUP and self.kind is MemoryKind.LOCAL
 
     @property
     def nbytes(self) -> int | None:

@@ -12,7 +12,7 @@ from functools import reduce
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
-from ..ir.build import Builder
+from ..ir.build import Buffer, Builder
 from ..ir.dtypes import DataType, bool_, can_cast, f32, f64, i32, u32
 from ..ir.nodes import (
     BinOp,
@@ -37,14 +37,31 @@ from ..ir.program import Access
 from ..ir.visit import fold
 from ..meaning.arith import binary, unary
 from . import lang
-from .exprs import LONG_CHAIN, ExpressionCompiler
+from .exprs import LONG_CHAIN
 from .lang import DeviceFunction, Ids, Intrinsic, element_type
 from .refused_syntax import BUILTIN_FIXES, FOREIGN_FUNCTIONS, FOREIGN_TYPES, foreign_fix
+from .small.arrays import ArrayCompiler
+from .small.groups import OF_SMALL
+from .small.memory import LocalArray
+from .small.vectors import ELEMENTS, vec2, vec3, vec4
 from .source import MISSING, FunctionSource, Place, Table, dotted_name
-from .values import Const, Frame, Nothing, Number, Outside, Result, Scalar, Typed, outside_value, show
+from .values import (
+    Const,
+    Frame,
+    Group,
+    Nothing,
+    Number,
+    Outside,
+    Result,
+    Scalar,
+    Typed,
+    outside_value,
+    several,
+    show,
+)
 
 
-class CallCompiler(ExpressionCompiler):
+class CallCompiler(ArrayCompiler):
     """Compiles calls and tables; the compiler of statements compiles a helper's."""
 
     def __init__(self, builder: Builder, frame: Frame) -> None:
@@ -124,6 +141,11 @@ class CallCompiler(ExpressionCompiler):
         if isinstance(called, Intrinsic):
             name = show(node.value)
             raise self.fail(node, f"`{name}` is a function, and takes no []", f"call it: {name}({called.signature})")
+        if table is None and isinstance(called, type) and issubclass(called, (vec2, vec3, vec4)):
+            t = self.dtype(node.slice)
+            if t not in ELEMENTS:
+                raise self.fail(node.slice, f"a vector of {t}", "make it of f32, i32, u32 or f64")
+            return Outside(called.__class_getitem__(t), show(node))  # type: ignore[attr-defined]
         if table is None:
             return super()._load(node)
         name = show(node.value)
@@ -153,6 +175,10 @@ class CallCompiler(ExpressionCompiler):
     # -- calls
 
     def _call(self, node: ast.Call) -> Result:
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "_replace":
+            base = self.operand(node.func.value)
+            if isinstance(base, Group):
+                return self.replaced(base, node)
         target = self.value(node.func)
         if not isinstance(target, Outside):
             value = isinstance(target, Typed | Const)
@@ -163,13 +189,19 @@ class CallCompiler(ExpressionCompiler):
             return self.inline(what, node)
         if isinstance(what, Intrinsic):
             return self._intrinsic(what, node)
+        small = self.small(what, node.func)
+        if small is not None:
+            return self.construct(small, node)
         t = element_type(what)
         if t is not None:
             return self.cast(t, self.arguments(node, t.name, "x")[0], node)
         if what is len:
             (arg,) = self.arguments(node, "len", "x")
             table = self.table(arg)
-            return self.length(self.buffer(arg)) if table is None else Const(len(table.items))
+            if table is not None:
+                return Const(len(table.items))
+            found = self.value(arg)
+            return Const(len(found.items)) if isinstance(found, Group) else self.length(self.buffer(arg))
         if what is abs:
             return self._abs(self.arguments(node, "abs", "x")[0], node)
         if what is min or what is max:
@@ -197,7 +229,9 @@ class CallCompiler(ExpressionCompiler):
         return node.args
 
     def cast(self, t: DataType, arg: ast.expr, node: Place) -> Typed:
-        value = self.scalar(arg)
+        return self.converted(self.scalar(arg), t, arg, node)
+
+    def converted(self, value: Scalar, t: DataType, arg: ast.expr, node: Place) -> Typed:
         if isinstance(value, Const):
             return Typed(self.literal(self._converted(value.value, t, node), t, node), t)
         steps = cast_steps(value.dtype, t)
@@ -229,7 +263,13 @@ class CallCompiler(ExpressionCompiler):
         return int(number)
 
     def _abs(self, arg: ast.expr, node: ast.Call) -> Scalar:
-        value = self.scalar(arg)
+        whole = self.operand(arg)
+        if isinstance(whole, Group) and whole.of is not None and whole.of.is_complex:
+            real, imag = self.numbers_of(whole)
+            return self.checked(BinOp(BinaryOp.HYPOT, real.expr, imag.expr), (f32, f32), node)
+        if isinstance(whole, Group):
+            raise self.fail(arg, *several(whole, show(arg)))
+        value: Scalar = whole
         if isinstance(value, Const):
             return Const(abs(value.value))
         self.refuse_narrow(value.dtype, node, arg, "abs()")
@@ -271,6 +311,8 @@ class CallCompiler(ExpressionCompiler):
 
     def _intrinsic(self, fn: Intrinsic, node: ast.Call) -> Result:
         args = self.arguments(node, fn.name, fn.signature, optional=fn.name == "trap")
+        if fn.name in OF_SMALL:
+            return self.of_small(fn, args, node)
         match fn.op:
             case UnaryOp() as op:
                 float_rule = op.is_function or op.rule in ("float", "float_test")
@@ -298,6 +340,10 @@ class CallCompiler(ExpressionCompiler):
     def _atomic(self, fn: Intrinsic, op: AtomicOp, args: list[ast.expr], node: ast.Call) -> Typed:
         hint, self.hint = self.hint, ""  # the atomic's local becomes the name it is assigned to
         buffer = self.buffer(args[0])
+        if not isinstance(buffer, Buffer) or buffer.decl.is_own:
+            what = buffer.element if not isinstance(buffer, Buffer | LocalArray) else ""
+            fix = "use buffers of numbers" if what else "write x[i] += value: no other invocation sees it"
+            raise self.fail(args[0], f"{fn.name}() on {f'an array of {what}' if what else 'a local array'}", fix)
         t = buffer.element
         if t.is_float and op is AtomicOp.ADD:
             raise self.fail(
@@ -332,12 +378,17 @@ class CallCompiler(ExpressionCompiler):
             case "trap":
                 return self._trap(args)
             case "select":
-                chosen, *arms = self.scalars(*args)
+                chosen, *arms = self.operands(*args)
+                if isinstance(chosen, Group):
+                    raise self.fail(args[0], *several(chosen, show(args[0])))
                 if isinstance(chosen, Const):
                     chosen = Typed(lit(bool(chosen.value)), bool_)
                 if chosen.dtype not in (bool_, u32):
                     raise self.fail(args[0], f"the condition is {chosen.dtype}", f"write {show(args[0])} != 0")
-                return self.choice([chosen.expr], arms, args[1:], node)
+                if any(isinstance(arm, Group) for arm in arms):
+                    return self.group_choice([chosen.expr], arms, args[1:], node)
+                scalars = [arm for arm in arms if not isinstance(arm, Group)]
+                return self.choice([chosen.expr], scalars, args[1:], node)
             case "fma":
                 values = [self.typed(v, n, f32) for v, n in zip(self.scalars(*args), args, strict=True)]
                 a, b, c = values
@@ -359,8 +410,9 @@ class CallCompiler(ExpressionCompiler):
                 return Typed(SubgroupLocalId(), u32)
             case "subgroup_size":
                 return Typed(SubgroupSize(), u32)
-            case "shared":
-                raise self.fail(node, "shared() does not stand alone", "assign it to a name: tile = shared(f32, 256)")
+            case "shared" | "local":
+                fix = f"assign it to a name: tile = {fn.name}(f32, 256)"
+                raise self.fail(node, f"{fn.name}() does not stand alone", fix)
         raise self.fail(node, f"{fn.name}() belongs in a for statement", f"write for i in {fn.name}(n):")
 
     def _trap(self, args: list[ast.expr]) -> Nothing:

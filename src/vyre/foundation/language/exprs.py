@@ -12,7 +12,7 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, overload
 
 from ..ir.build import Buffer, Builder
 from ..ir.dtypes import DataType, bool_, u32
@@ -36,21 +36,27 @@ from ..ir.visit import walk_exprs
 from .lang import DeviceFunction, Ids, Intrinsic, element_type
 from .numbers import BINARY, NumberCompiler
 from .refused_syntax import BUFFER_FIXES, FOREIGN_TYPES, foreign_fix
+from .small.memory import Columns, LocalArray, Memory, Rows, count_of
 from .source import MISSING, Place, dotted_name
 from .values import (
     Const,
     Frame,
+    Group,
     Local,
+    Members,
     Nothing,
     Outside,
     Result,
     Scalar,
     Typed,
+    Value,
     adapts,
+    held,
     kind_of,
     misplaced,
     outside_value,
     refusal,
+    several,
     show,
     undefined,
 )
@@ -77,6 +83,7 @@ class ExpressionCompiler(NumberCompiler, ABC):
         self.effects = 0  # statements so far that must not run when Python would not run them
         self.hint = ""  # the name that the value being compiled is assigned to
         self.wanted: DataType | None = None  # the type that `1 if c else 0` takes where it stands
+        self.cells: set[str] = set()  # locals that are elements of arrays: a helper may change them
         self.temporaries: set[str] = set()  # locals that hold one value and have no name in the source
         self._acting: dict[ast.expr, bool] = {}
 
@@ -110,21 +117,35 @@ class ExpressionCompiler(NumberCompiler, ABC):
 
     def scalar(self, node: ast.expr) -> Scalar:
         """The value of an expression that must have one."""
-        found = self.argument(node)
-        if isinstance(found, Buffer):
-            raise self.fail(node, f"`{show(node)}` is a buffer, not a value", f"index it: {show(node)}[i]")
+        found = self.operand(node)
+        if isinstance(found, Group):
+            raise self.fail(node, *several(found, show(node)))
         return found
 
-    def argument(self, node: ast.expr) -> Scalar | Buffer:
-        """A value or a buffer: what a helper can be given."""
+    def operand(self, node: ast.expr) -> Value:
+        """The value of an expression that must have one, or several in one."""
+        found = self.argument(node)
+        if not isinstance(found, Const | Typed | Group):
+            what = "a buffer" if isinstance(found, Buffer) else "an array"
+            raise self.fail(node, f"`{show(node)}` is {what}, not a value", f"index it: {show(node)}[i]")
+        return found
+
+    def argument(self, node: ast.expr) -> Value | Memory:
+        """Values or a buffer: what a helper can be given."""
         found = self.value(node)
         match found:
-            case Const() | Typed() | Buffer():
-                return found
             case Nothing(call=call):
                 raise self.fail(node, f"{call} has no value", "call it as a statement of its own")
             case Outside(what=what, name=name):
-                raise self.fail(node, *misplaced(what, name))
+                small = self.captured(what, node)
+                if small is None:
+                    raise self.fail(node, *misplaced(what, name))
+                return small
+        return found
+
+    @abstractmethod
+    def captured(self, what: object, node: Place) -> Group | None:
+        """A NamedTuple of the surrounding program as a small value."""
 
     def scalars(self, *nodes: ast.expr) -> list[Scalar]:
         """Several values from left to right, each as it was when its turn came."""
@@ -134,8 +155,18 @@ class ExpressionCompiler(NumberCompiler, ABC):
             found.append(self.settled(value, *nodes[k + 1 :]))
         return found
 
-    def settled(self, value: Scalar, *later: ast.expr) -> Scalar:
+    def operands(self, *nodes: ast.expr) -> list[Value]:
+        """The same, where each may be several in one."""
+        return [self.settled(self.operand(node), *nodes[k + 1 :]) for k, node in enumerate(nodes)]
+
+    @overload
+    def settled(self, value: Scalar, *later: ast.expr) -> Scalar: ...
+    @overload
+    def settled(self, value: Value, *later: ast.expr) -> Value: ...
+    def settled(self, value: Value, *later: ast.expr) -> Value:
         """`value` in a form that compiling `later` cannot change."""
+        if isinstance(value, Group):
+            return value._replace(items=tuple(self.settled(item, *later) for item in value.items))
         if isinstance(value, Typed) and any(map(self._acts, later)) and self._observes(value.expr):
             return self.keep(value)
         return value
@@ -146,9 +177,18 @@ class ExpressionCompiler(NumberCompiler, ABC):
         self.temporaries.add(var.name)
         return Typed(var, value.dtype)
 
-    def once(self, value: Typed) -> Typed:
+    @overload
+    def once(self, value: Typed) -> Typed: ...
+    @overload
+    def once(self, value: Value) -> Value: ...
+    def once(self, value: Value) -> Value:
         """The value in a form that may be written twice without being computed twice."""
+        if isinstance(value, Group):
+            return value._replace(items=tuple(map(self.once, value.items)))
+        if isinstance(value, Const):
+            return value
         plain = isinstance(value.expr, Var | Lit | BufLen | InvocationId | LocalId | WorkgroupId)
+        plain = plain and not (isinstance(value.expr, Var) and value.expr.name in self.cells)
         return value if plain else self.keep(value)
 
     def _acts(self, node: ast.expr) -> bool:
@@ -165,7 +205,10 @@ class ExpressionCompiler(NumberCompiler, ABC):
     def _observes(self, expr: Expr) -> bool:
         """Whether it reads memory that the program may change."""
         writable = {d.name for d in self.b.buffers if d.writable}
-        return any(isinstance(e, Load) and e.buffer in writable for e in walk_exprs(expr))
+        return any(
+            (isinstance(e, Load) and e.buffer in writable) or (isinstance(e, Var) and e.name in self.cells)
+            for e in walk_exprs(expr)
+        )
 
     # -- names
 
@@ -177,14 +220,14 @@ class ExpressionCompiler(NumberCompiler, ABC):
     def _name(self, node: ast.Name) -> Result:
         name = node.id
         binding = self.frame.find(name)
-        if isinstance(binding, Local):
-            return Typed(binding.var, binding.dtype)
+        if isinstance(binding, Local | Members):
+            return held(binding)
         if binding is not None:
             return binding
         if name in self.frame.ended:
             line, was = self.frame.ended[name]
             fix = f"write `{name} = ...` above line {line}, so that it has a value on every path"
-            if isinstance(was, Const) or (isinstance(was, Local) and was.fixed):
+            if isinstance(was, Const) or (isinstance(was, Local | Members) and was.fixed):
                 fix = f"copy it in the loop to a name that is assigned above line {line}"
             raise self.fail(node, f"`{name}` is assigned only inside the block that starts at line {line}", fix)
         if name in self.frame.source.locals:
@@ -203,7 +246,9 @@ class ExpressionCompiler(NumberCompiler, ABC):
         if fix is not None:
             raise self.fail(node, f"`{dotted}` is not part of kernels", fix)
         base = self.value(node.value)
-        if isinstance(base, Buffer):
+        if isinstance(base, Group):
+            return self.field(base, node)
+        if isinstance(base, Buffer | LocalArray | Columns | Rows):
             if node.attr == "size":
                 return self.length(base)
             fix = BUFFER_FIXES.get(node.attr, "use x[i], len(x) or x.size")
@@ -221,8 +266,17 @@ class ExpressionCompiler(NumberCompiler, ABC):
             fix = f"`{show(node.value)}` is one number: use it as it is, or convert it with f32(...)"
         raise self.fail(node, f"`.{node.attr}` is an attribute that kernels cannot read", fix)
 
-    def length(self, buffer: Buffer) -> Scalar:
-        return Const(buffer.decl.count) if buffer.decl.count else Typed(buffer.length, u32)
+    @abstractmethod
+    def field(self, group: Group, node: ast.Attribute) -> Value:
+        """`v.x`."""
+
+    @abstractmethod
+    def item(self, group: Group, at: ast.expr, name: str) -> Value:
+        """`v[0]`."""
+
+    @abstractmethod
+    def length(self, memory: Memory) -> Scalar:
+        """`len(x)`."""
 
     def truth(self, node: ast.expr) -> Scalar:
         """A condition: bool, u32 (not zero), or a number known while compiling."""
@@ -233,20 +287,24 @@ class ExpressionCompiler(NumberCompiler, ABC):
 
     # -- operators
 
-    def _operator(self, node: ast.BinOp) -> Scalar:
+    def _operator(self, node: ast.BinOp) -> Value:
         chain: list[ast.BinOp] = []  # a + b + c + ... leans to the left, as long as the source line
         first: ast.expr = node
         while isinstance(first, ast.BinOp):
             chain.append(first)
             first = first.left
-        left = self.scalar(first)
+        left = self.operand(first)
         for k, step in enumerate(reversed(chain)):
             left = self.settled(left, step.right)
             self.wanted = left.dtype if isinstance(left, Typed) else None
-            left = self.binary(step.op, left, self.scalar(step.right), step, step.left, step.right)
+            left = self.combined(step.op, left, self.operand(step.right), step, step.left, step.right)
             if isinstance(left, Typed) and k % LONG_CHAIN == LONG_CHAIN - 1 and k + 1 < len(chain):
                 left = self.keep(left)
         return left
+
+    @abstractmethod
+    def combined(self, op: ast.operator, a: Value, b: Value, node: Place, at_a: ast.expr, at_b: ast.expr) -> Value:
+        """`binary`, also of small values."""
 
     def binary(self, op: ast.operator, a: Scalar, b: Scalar, node: Place, at_a: ast.expr, at_b: ast.expr) -> Scalar:
         if isinstance(a, Const) and isinstance(b, Const):
@@ -286,14 +344,21 @@ class ExpressionCompiler(NumberCompiler, ABC):
             raise self.fail(at_b, f"the shift count is {right.dtype}", f"write u32({show(at_b)})")
         return self.checked(BinOp(op, left.expr, right.expr), (left.dtype, u32), node, left=at_a, right=at_b)
 
-    def _unary(self, node: ast.UnaryOp) -> Scalar:
+    @abstractmethod
+    def signed(self, symbol: str, group: Group, node: ast.UnaryOp) -> Group:
+        """`-v`, `+v` and `~v`."""
+
+    def _unary(self, node: ast.UnaryOp) -> Value:
         if isinstance(node.op, ast.Not):
             value = self.truth(node.operand)
             if isinstance(value, Const):
                 return Const(not value.value)
             return Typed(UnOp(UnaryOp.LOGICAL_NOT, value.expr), bool_)
-        value = self.scalar(node.operand)
+        found = self.operand(node.operand)
         symbol = {ast.USub: "-", ast.UAdd: "+", ast.Invert: "~"}[type(node.op)]
+        if isinstance(found, Group):
+            return self.signed(symbol, found, node)
+        value = found
         if isinstance(value, Const):
             return self.fold_unary(symbol, value.value, node)
         if symbol == "+":
@@ -329,7 +394,7 @@ class ExpressionCompiler(NumberCompiler, ABC):
             return Const(conjunction)
         if len(found) == 1 and found[0].type_hint != bool_:
             return Typed(found[0].ne(0), bool_)
-        return Typed(_balanced(BinaryOp.AND if conjunction else BinaryOp.OR, found), bool_)
+        return Typed(balanced(BinaryOp.AND if conjunction else BinaryOp.OR, found), bool_)
 
     def _compare(self, node: ast.Compare) -> Scalar:
         for op in node.ops:
@@ -338,17 +403,17 @@ class ExpressionCompiler(NumberCompiler, ABC):
                 fix = "compare with == or !=" if word.startswith("is") else "compare with each value: x == 1 or x == 2"
                 raise self.fail(node, f"`{word}` is not an operator of kernels", fix)
         nodes = [node.left, *node.comparators]
-        values: list[Scalar] = []
+        values: list[Value] = []
         for k, part in enumerate(nodes):
             effects = self.effects
-            value = self.settled(self.scalar(part), *nodes[k + 1 :])
+            value = self.settled(self.operand(part), *nodes[k + 1 :])
             if k > 1 and self.effects != effects:
                 raise self.fail(
                     part,
                     "a later part of a chained comparison has an effect, and runs always",
                     "use a nested if instead",
                 )
-            values.append(self.once(value) if isinstance(value, Typed) and 0 < k < len(node.ops) else value)
+            values.append(self.once(value) if 0 < k < len(node.ops) else value)
         found: list[Expr] = []
         for k, op in enumerate(node.ops):
             ir_op, fold = COMPARE[type(op)]
@@ -357,14 +422,21 @@ class ExpressionCompiler(NumberCompiler, ABC):
                 if not fold(a.value, b.value):
                     return Const(False)
                 continue
+            if isinstance(a, Group) or isinstance(b, Group):
+                found.append(self.same(ir_op, a, b, node, *nodes[k : k + 2]))
+                continue
             (left, right), t = self.alike([a, b], nodes[k : k + 2], node, f"`{ir_op.text}`")
             found.append(self.checked(BinOp(ir_op, left, right), (t, t), node).expr)
-        return Typed(_balanced(BinaryOp.AND, found), bool_) if found else Const(True)
+        return Typed(balanced(BinaryOp.AND, found), bool_) if found else Const(True)
 
-    def _ternary(self, node: ast.IfExp, wanted: DataType | None) -> Scalar:
+    @abstractmethod
+    def same(self, op: BinaryOp, a: Value, b: Value, node: Place, at_a: ast.expr, at_b: ast.expr) -> Expr:
+        """Whether groups are equal, or differ."""
+
+    def _ternary(self, node: ast.IfExp, wanted: DataType | None) -> Value:
         """`a if c else b if d else ...`, eager like `and` and `or`."""
         conditions: list[Expr] = []
-        arms: list[Scalar] = []
+        arms: list[Value] = []
         nodes: list[ast.expr] = []
         rest: ast.expr = node
         effects = 0
@@ -384,19 +456,26 @@ class ExpressionCompiler(NumberCompiler, ABC):
             assert isinstance(chosen, Typed)
             conditions.append(chosen.expr)
             self.wanted = wanted
-            arms.append(self.settled(self.scalar(rest.body), rest.orelse))
+            arms.append(self.settled(self.operand(rest.body), rest.orelse))
             nodes.append(rest.body)
             refuse_effects(rest.body)
             rest = rest.orelse
         self.wanted = wanted
-        arms.append(self.scalar(rest))
+        arms.append(self.operand(rest))
         nodes.append(rest)
         refuse_effects(rest)
         if not conditions:
             return arms[0]
-        if wanted is not None and all(isinstance(arm, Const) and adapts(arm, wanted) for arm in arms):
-            arms[0] = self.typed(arms[0], nodes[0], wanted)
-        return self.choice(conditions, arms, nodes, node)
+        if any(isinstance(arm, Group) for arm in arms):
+            return self.group_choice(conditions, arms, nodes, node)
+        scalars = [arm for arm in arms if not isinstance(arm, Group)]
+        if wanted is not None and all(isinstance(arm, Const) and adapts(arm, wanted) for arm in scalars):
+            scalars[0] = self.typed(scalars[0], nodes[0], wanted)
+        return self.choice(conditions, scalars, nodes, node)
+
+    @abstractmethod
+    def group_choice(self, conditions: list[Expr], arms: list[Value], nodes: list[ast.expr], node: Place) -> Group:
+        """`choice`, of groups."""
 
     def choice(self, conditions: list[Expr], arms: list[Scalar], nodes: list[ast.expr], node: Place) -> Typed:
         """The arm of the first condition that holds, or the last arm."""
@@ -409,10 +488,13 @@ class ExpressionCompiler(NumberCompiler, ABC):
 
     # -- buffers
 
-    def buffer(self, node: ast.expr, indexed: bool = False) -> Buffer:
-        """The buffer that an expression names."""
-        found = self.value(node)
-        if isinstance(found, Buffer):
+    def buffer(self, node: ast.expr, indexed: bool = False) -> Memory:
+        """The buffer or array that an expression names."""
+        return self.memory(self.value(node), node, indexed)
+
+    def memory(self, found: Result, node: ast.expr, indexed: bool) -> Memory:
+        """What an expression names, as memory."""
+        if isinstance(found, Buffer | LocalArray | Columns | Rows):
             return found
         name = show(node)
         fix = f"name a buffer: a parameter such as {name}: In[f32], or shared()"
@@ -428,19 +510,28 @@ class ExpressionCompiler(NumberCompiler, ABC):
             )
         raise self.fail(node, f"`{name}` is not a buffer", fix)
 
-    def indexed(self, node: ast.Subscript) -> Buffer:
+    def indexed(self, node: ast.Subscript) -> Memory:
         """The buffer of `x[...]`, with the forms of indexing that kernels lack refused."""
+        self._plain_index(node)
+        return self.buffer(node.value, indexed=True)
+
+    def _plain_index(self, node: ast.Subscript) -> None:
         if isinstance(node.slice, ast.Slice):
             raise self.fail(node, "slices are not part of kernels", "index one element, in a loop if need be")
         if isinstance(node.slice, ast.Tuple):
             raise self.fail(node, "buffers are flat", "compute one index: x[row * width + column]")
-        return self.buffer(node.value, indexed=True)
 
     def _load(self, node: ast.Subscript) -> Result:
-        buffer = self.indexed(node)
-        return self.load(buffer, self.index(self.scalar(node.slice), node.slice, buffer.decl.count), node)
+        self._plain_index(node)
+        found = self.value(node.value)
+        if isinstance(found, Group):
+            return self.item(found, node.slice, show(node.value))
+        memory = self.memory(found, node.value, indexed=True)
+        return self.load(memory, self.index(self.scalar(node.slice), node.slice, count_of(memory)), node)
 
-    def load(self, buffer: Buffer, index: Expr, node: Place) -> Typed:
+    def load(self, memory: Memory, index: Expr, node: Place) -> Value:
+        buffer = memory
+        assert isinstance(buffer, Buffer)
         if buffer.decl.access is Access.WRITE_ONLY:
             raise self.fail(
                 node, f"`{buffer.name}` is an Out and cannot be read", f"declare it InOut[{buffer.element}]"
@@ -468,7 +559,7 @@ def _is_plain_number(value: Scalar) -> bool:
     return isinstance(value, Const) and not isinstance(value.value, bool)
 
 
-def _balanced(op: BinaryOp, parts: list[Expr]) -> Expr:
+def balanced(op: BinaryOp, parts: list[Expr]) -> Expr:
     """`parts` under an operator that is the same however they are grouped: in their order, and no deeper than need
     be."""
     while len(parts) > 1:

@@ -7,22 +7,26 @@ values of its compile-time parameters and validates the result, so that a kernel
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
+from typing import Any, TypeVar
 
 from ...errors import VyreError
 from ..ir.build import Builder, workgroup_shape
-from ..ir.dtypes import DataType, bool_
-from ..ir.nodes import Load, lit
+from ..ir.dtypes import DataType, bool_, u32
+from ..ir.nodes import Bitcast, Expr, Load, lit
 from ..ir.prints import LOGS
 from ..ir.program import Access, Program
 from ..ir.value import Value
 from . import lang
 from .lang import Annotation, const, element_type
 from .refused_syntax import FOREIGN_TYPES
+from .small.arrays import with_arrays
+from .small.memory import Rows
+from .small.types import SmallType, element_of, small_type
 from .source import FunctionSource
 from .stmts import StatementCompiler
-from .values import Const, Frame, Local, adapts, outside_value
+from .values import Const, Frame, Local, Members, Outside, adapts, outside_value
 
 RESERVED = ("grid", "domain", "sizes", "config", "check_races", "invocation")
 """Keywords of a kernel's call."""
@@ -59,6 +63,13 @@ class Param(Value):
     default: object = NO_DEFAULT
     line: int = 0
     keyword: bool = False
+    small: SmallType | None = None
+    generic: str = ""
+
+    @property
+    def width(self) -> int:
+        """Numbers of one element."""
+        return 1 if self.small is None else len(list(self.small.leaves()))
 
     @property
     def is_optional(self) -> bool:
@@ -68,9 +79,15 @@ class Param(Value):
     @property
     def annotation(self) -> object:
         """What its function says of it."""
+        if self.generic:
+            variable = TypeVar(self.generic)  # type: ignore[misc]
+            return variable if self.role == "scalar" else Annotation(self.role, u32, self.count, None, self.generic)
         if self.element is None:
             return const
-        return self.element if self.role == "scalar" else Annotation(self.role, self.element, self.count)
+        count = self.count // self.width
+        if self.role == "scalar":
+            return self.element if self.small is None else self.small.cls
+        return Annotation(self.role, self.element, count, self.small)
 
 
 class KernelSource(FunctionSource):
@@ -79,7 +96,39 @@ class KernelSource(FunctionSource):
     def __init__(self, fn: Callable[..., Any], workgroup: int | Iterable[int]) -> None:
         self.workgroup = workgroup_shape(workgroup)
         super().__init__(fn)
+        self.types: Mapping[str, object] = {}
         self.params = self._read_params()
+        self.generics = self._read_generics()
+        """The compile-time parameters that are types, of which some annotation speaks."""
+
+    def of_types(self, types: Mapping[str, object]) -> KernelSource:
+        """The same function, where these parameters are these types."""
+        found = copy(self)
+        found.types, found.generics = dict(types), ()
+        found.params = found._read_params()
+        return found
+
+    def _read_generics(self) -> tuple[str, ...]:
+        named = {p.name for p in self.params if p.role == "const"}
+        found: dict[str, None] = {}
+        for param, arg in zip(self.params, self._args(), strict=True):
+            if param.generic and param.generic not in named:
+                raise self.error(
+                    arg,
+                    f"`{param.generic}` stands for a type, and no parameter says which",
+                    f"add *, {param.generic}: const",
+                )
+            found |= {param.generic: None} if param.generic else {}
+        for param, arg in zip(self.params, self._args(), strict=True):
+            is_type = element_type(param.default) is not None or isinstance(param.default, type)
+            if param.role == "const" and param.default is not NO_DEFAULT and is_type != (param.name in found):
+                kind = "a type" if param.name in found else "a number"
+                raise self.error(arg, f"the default of `{param.name}` is not {kind}", f"give {kind}")
+        return tuple(found)
+
+    def _args(self) -> list[ast.arg]:
+        args = self.tree.args
+        return [*args.posonlyargs, *args.args, *args.kwonlyargs]
 
     def _read_params(self) -> tuple[Param, ...]:
         args = self.tree.args
@@ -121,10 +170,29 @@ class KernelSource(FunctionSource):
             raise self.error(
                 arg, f"the parameter `{name}` has no annotation", f"write {name}: In[f32], or {name}: f32 for a number"
             )
-        note = self.annotation(name, arg.annotation)
+        note = self._resolved(self.annotation(name, arg.annotation), arg)
         t = element_type(note)
+        if isinstance(note, TypeVar):
+            if default is not NO_DEFAULT:
+                raise self.error(arg, f"`{name}` has a default, and no type yet", "leave the default out")
+            return Param(name, "scalar", None, 1, default, line, generic=note.__name__)
+        if isinstance(note, Annotation) and note.generic:
+            return Param(name, note.role, None, note.count, NO_DEFAULT, line, generic=note.generic)
+        try:
+            small = small_type(note)
+            words = None if small is None else element_of(small)
+        except VyreError as e:
+            raise self.error(arg, e.message, e.fix) from e
+        if small is not None:
+            if default is not NO_DEFAULT and not (isinstance(default, tuple) and type(default) is small.cls):
+                raise self.error(arg, f"the default of `{name}` is not a {small}", f"give {small}(...)")
+            found = Param(name, "scalar", words, 0, default, line, False, small)
+            return found.replace(count=found.width)
         if note is const:
-            if default is not NO_DEFAULT and not isinstance(outside_value(default, name), Const):
+            if name in self.types:
+                return Param(name, "const", None, 0, self.types[name], line)
+            is_type = element_type(default) is not None or isinstance(default, type)
+            if default is not NO_DEFAULT and not is_type and not isinstance(outside_value(default, name), Const):
                 raise self.error(arg, f"the default of `{name}` is not a number", "give a number")
             return Param(name, "const", None, 0, default, line)
         if t is not None:
@@ -133,10 +201,24 @@ class KernelSource(FunctionSource):
             fix = f"drop it: {name}=... is made by the call where it is left out" if note.role == "out" else "drop it"
             raise self.error(arg, f"the buffer `{name}` has a default", fix)
         if isinstance(note, Annotation):
-            return Param(name, note.role, note.element, note.count, NO_DEFAULT, line)
+            found = Param(name, note.role, note.element, note.count, NO_DEFAULT, line, False, note.small)
+            return found.replace(count=note.count * found.width)
         raise self.error(
             arg.annotation, f"`{ast.unparse(arg.annotation)}` is not a type of kernels", _annotation_fix(note)
         )
+
+    def _resolved(self, note: object, arg: ast.arg) -> object:
+        """What an annotation says, where types are given for what it leaves open."""
+        try:
+            if isinstance(note, TypeVar):
+                return self.types.get(note.__name__, note)
+            if isinstance(note, Annotation) and note.generic in self.types:
+                role: Any = getattr(lang, {"inout": "InOut"}.get(note.role, note.role.capitalize()))
+                given = self.types[note.generic]
+                return role[given, note.count] if note.count else role[given]
+        except VyreError as e:
+            raise self.error(arg, e.message, e.fix) from e
+        return note
 
     def _number(self, arg: ast.arg, default: object, t: DataType) -> object:
         """The default of a parameter that is a number: one that its type holds."""
@@ -169,20 +251,31 @@ def read_source(fn: Callable[..., Any], workgroup: int | Iterable[int]) -> Kerne
 
 def build_program(source: KernelSource, consts: Mapping[str, object]) -> Program:
     """The program of a kernel for these values of its compile-time parameters."""
+    return with_arrays(lambda in_memory: _built(source, consts, in_memory))
+
+
+def _built(source: KernelSource, consts: Mapping[str, object], in_memory: frozenset[ast.Call]) -> Program:
     builder, frame = Builder(source.workgroup), Frame(source)
     scope = frame.scopes[0]
     for param in source.params:
         if param.role == "const":
-            scope[param.name] = Const(_const_value(source, param, consts))
+            given = source.types.get(param.name)
+            known = Const(_const_value(source, param, consts)) if given is None else Outside(given, param.name)
+            scope[param.name] = known
             continue
         assert param.element is not None
         buffer = builder.buffer(param.name, ACCESS[param.role], param.element, param.count)
-        if param.role == "scalar":
+        if param.small is not None and param.role == "scalar":
+            scope[param.name] = _members(param, param.small, iter(range(param.width)))
+        elif param.small is not None:
+            scope[param.name] = Rows(buffer, param.small)
+        elif param.role == "scalar":
             load = Load(param.name, lit(0), dtype=param.element)
             scope[param.name] = Local(load, param.element, param.line, "a parameter")
         else:
             scope[param.name] = buffer
     compiler = StatementCompiler(builder, frame)
+    compiler.in_memory = in_memory
     try:
         compiler.block(source.tree.body)
     except RecursionError:
@@ -191,6 +284,18 @@ def build_program(source: KernelSource, consts: Mapping[str, object]) -> Program
     _refuse_invalid(source, program)
     program.unnamed(compiler.temporaries)
     return program.called(source.name)
+
+
+def _members(param: Param, small: SmallType, places: Iterator[int]) -> Members:
+    """A parameter that is one small value."""
+    items: list[Local | Members] = []
+    for t in small.types:
+        if isinstance(t, SmallType):
+            items.append(_members(param, t, places))
+            continue
+        load: Expr = Load(param.name, lit(next(places)), dtype=param.element)
+        items.append(Local(load if t == param.element else Bitcast(t, load), t, param.line, "a parameter"))
+    return Members(tuple(items), small, param.line, "a parameter")
 
 
 def _const_value(source: KernelSource, param: Param, consts: Mapping[str, object]) -> int | float | bool:

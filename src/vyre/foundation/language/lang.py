@@ -10,10 +10,10 @@ Where kernels differ from Python: integers wrap at their width, `//` and `%` of 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ...errors import ArgumentTypeError, ArgumentValueError
-from ..ir.dtypes import SIMPLE, DataType, bool_, i32
+from ..ir.dtypes import SIMPLE, DataType, bool_, i32, u32
 from ..ir.nodes import (
     BinOp,
     Bitcast,
@@ -36,8 +36,10 @@ from ..ir.nodes import (
 from ..ir.ops import AtomicOp, BinaryOp, ReduceOp, UnaryOp
 from ..ir.value import Value
 from .refused_syntax import FOREIGN_TYPES
+from .small.vectors import c64, vec2, vec3, vec4
 
 if TYPE_CHECKING:
+    from .small.types import SmallType
     from .source import FunctionSource
 
 # ---- parameters -----------------------------------------------------------------------------------------------------
@@ -49,10 +51,14 @@ class Annotation(Value):
     role: str
     element: DataType
     count: int = 0
+    small: SmallType | None = None
+    generic: str = ""
+    """The compile-time parameter that says the element type, where the annotation leaves that open."""
 
     def __repr__(self) -> str:
         name = {"inout": "InOut"}.get(self.role, self.role.capitalize())
-        return f"{name}[{self.element}, {self.count}]" if self.count else f"{name}[{self.element}]"
+        what = self.generic or self.small or self.element
+        return f"{name}[{what}, {self.count}]" if self.count else f"{name}[{what}]"
 
 
 class Role:
@@ -66,7 +72,12 @@ class Role:
 
     def __getitem__(self, item: object) -> Annotation:
         element, count = item if isinstance(item, tuple) and len(item) == 2 else (item, 0)
-        t = element_type(element)
+        from .small.types import element_of, small_type
+
+        generic = element.__name__ if isinstance(element, TypeVar) else ""
+        element = u32 if generic else element
+        small = small_type(element)
+        t = element_type(element) if small is None else element_of(small)
         if t is None:
             ours = FOREIGN_TYPES.get(getattr(element, "__name__", ""), "f32")
             raise ArgumentTypeError(
@@ -81,7 +92,7 @@ class Role:
             raise ArgumentValueError(
                 f"the count of {self.name}[...] is not positive", fix="leave it out to size the buffer at dispatch"
             )
-        return Annotation(self.name.lower(), t, n)
+        return Annotation(self.name.lower(), t, n, small, generic)
 
     def __repr__(self) -> str:
         return self.name
@@ -109,6 +120,7 @@ const = Marker("const")
 """`*, N: const = 1024`: a compile-time parameter, one compiled program per value."""
 ANNOTATIONS: dict[str, object] = {
     "In": In, "Out": Out, "InOut": InOut, "Uniform": Uniform, "const": const, "bool_": bool_,
+    "vec2": vec2, "vec3": vec3, "vec4": vec4, "c64": c64,
     **{t.name: t for t in SIMPLE.values() if t.live and t != bool_},
 }  # fmt: skip
 """Names for annotations whose text is evaluated after the names of their surroundings are gone."""
@@ -221,7 +233,9 @@ bitcast = Intrinsic("bitcast", "dtype, x", build=lambda dtype, x: Bitcast(dtype,
 select = Intrinsic("select", "condition, if_true, if_false", build=lambda c, a, b: Select(lift(c), *_alike(a, b)))
 fma = Intrinsic("fma", "a, b, c", build=lambda a, b, c: Fma(*_alike(a, b, c)))
 
-shared = Intrinsic("shared", "dtype, count")
+dot, cross = Intrinsic("dot", "a, b"), Intrinsic("cross", "a, b")
+length, normalize, conj = Intrinsic("length", "v"), Intrinsic("normalize", "v"), Intrinsic("conj", "z")
+shared, local = Intrinsic("shared", "dtype, count"), Intrinsic("local", "dtype, count")
 barrier = Intrinsic("barrier", "")
 grid_sync = Intrinsic("grid_sync", "")
 trap = Intrinsic("trap", "tag, address")

@@ -19,9 +19,9 @@ from typing import NamedTuple
 from ..ir.dtypes import DataType, bool_, i32, u32
 from ..ir.nodes import BinOp, Cast, Expr, Lit, Select, Var, lit, show_number
 from ..ir.ops import BinaryOp
-from .inline import Flags, HelperCompiler
+from .inline import Flags, HelperCompiler, Inlining
 from .lang import static_range
-from .source import Table, dotted_name, jumps
+from .source import Table, dotted_name, jumps, returns
 from .values import Binding, Const, Local, Outside, Result, Scalar, Typed, outside_value, show
 
 MAX_UNROLLED = 16_384
@@ -89,7 +89,7 @@ class LoopCompiler(HelperCompiler):
                 raise self.fail(name, "a loop has a name for its variable", "write for i in range(n)")
             if self.frame.find(name.id) is not None:
                 raise self.fail(name, f"`{name.id}` has another meaning already", "use another name")
-        breaks = any(jumps(n, ast.Break) for n in node.body)
+        breaks = any(jumps(n, ast.Break) for n in node.body) or (isinstance(self.frame, Inlining) and returns(node))
         called = self.outside(dotted_name(node.iter.func)) if isinstance(node.iter, ast.Call) else None
         items = self._items(node.iter, called)
         if items is not None:

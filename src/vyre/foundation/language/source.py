@@ -22,7 +22,7 @@ from inspect import getblock
 from textwrap import dedent
 from tokenize import TokenError
 from types import CodeType, FrameType, FunctionType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ...errors import ArgumentTypeError, ArgumentValueError, KernelError, VyreError
 from ..ir.nodes import Span
@@ -44,6 +44,7 @@ class Table(NamedTuple):
     kind: str
     items: tuple[object, ...]
     fields: tuple[str, ...] = ()
+    cls: type | None = None
 
 
 Place = ast.expr | ast.stmt | ast.arg | ast.keyword | ast.excepthandler
@@ -171,7 +172,9 @@ class FunctionSource:
     def _evaluate(self, annotation: ast.expr) -> object:
         from .lang import ANNOTATIONS
 
-        scope = {**ANNOTATIONS, **self.fn.__globals__, **self._around}
+        open_types: dict[str, object] = {arg.arg: TypeVar(arg.arg) for arg in self.tree.args.kwonlyargs}
+        open_types |= {t.__name__: t for t in getattr(self.fn, "__type_params__", ())}
+        scope = {**open_types, **ANNOTATIONS, **self.fn.__globals__, **self._around}
         for name, cell in self._cells.items():
             try:
                 scope[name] = cell.cell_contents
@@ -338,7 +341,9 @@ def frozen(value: object, depth: int = 8) -> object:
     if found is None or not depth:
         return value
     items = tuple(frozen(item, depth - 1) for item in found[0])
-    return Table(type(value).__name__, items, found[1]) if sum(map(_count, items)) <= MAX_NUMBERS else value
+    return (
+        Table(type(value).__name__, items, found[1], type(value)) if sum(map(_count, items)) <= MAX_NUMBERS else value
+    )
 
 
 def _contents(value: object) -> tuple[Sequence[object], tuple[str, ...]] | None:
@@ -403,6 +408,16 @@ def jumps(node: ast.stmt, *kinds: type[ast.stmt]) -> bool:
 
 def returns(node: ast.stmt) -> bool:
     return any(isinstance(n, ast.Return) for n in ast.walk(node))
+
+
+def never_ends(node: ast.stmt) -> bool:
+    """Whether control never comes out behind a statement: `while True:` without a break."""
+    return (
+        isinstance(node, ast.While)
+        and isinstance(node.test, ast.Constant)
+        and bool(node.test.value)
+        and not any(jumps(n, ast.Break) for n in node.body)
+    )
 
 
 def always_returns(body: Sequence[ast.stmt]) -> bool:

@@ -9,17 +9,23 @@ from __future__ import annotations
 
 import ast
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import NoReturn
 
+from ...errors import KernelError
 from ..ir.build import Buffer
 from ..ir.dtypes import DataType, bool_, f32, i32, u32
 from ..ir.nodes import Expr, Let, Lit, Var, show_number
+from ..ir.visit import walk_exprs
 from .debug.statements import DebugCompiler
-from .inline import Inlining, zero
-from .lang import DeviceFunction, Intrinsic, shared
+from .inline import Inlining, variable
+from .lang import DeviceFunction, Intrinsic, local, shared
 from .loops import MAX_STATEMENTS
 from .refused_syntax import REFUSED_STATEMENTS
+from .small.arrays import zero
+from .small.memory import Columns, LocalArray, Memory, Rows, count_of
+from .small.types import SmallType
 from .source import (
     Names,
     Place,
@@ -31,10 +37,31 @@ from .source import (
     dotted_name,
     is_elif,
     jumps,
+    never_ends,
     read_first,
     returns,
 )
-from .values import Const, Join, Local, Nothing, Outside, Scalar, Typed, adapts, misplaced, show
+from .values import (
+    Binding,
+    Const,
+    Group,
+    Join,
+    Local,
+    Members,
+    Nothing,
+    Outside,
+    Scalar,
+    Typed,
+    Value,
+    adapts,
+    held,
+    leaves,
+    misplaced,
+    rebuilt,
+    same_form,
+    show,
+    type_text,
+)
 
 MANY_ARMS, MANY_GUARDS = 16, 8
 """Arms of one `if`, and guards in one block, that may nest."""
@@ -64,17 +91,30 @@ class StatementCompiler(DebugCompiler):
                 if isinstance(condition, Const):  # decided while compiling: the other side is never looked at
                     unvisited.extendleft(reversed(node.body if condition.value else node.orelse))
                     continue
-                if isinstance(self.frame, Inlining) and returns(node):
+                if isinstance(self.frame, Inlining) and returns(node) and not self.loops:
                     return self._returning_if(self.frame, node, condition, list(unvisited))
                 self._if(node, condition, unvisited)
             else:
+                if isinstance(self.frame, Inlining) and returns(node) and not isinstance(node, ast.Return):
+                    self.live(self.frame)
                 self.statement(node)
-            if isinstance(node, ast.Return | ast.Break | ast.Continue) or self.b.returned:
+            if isinstance(node, ast.Return | ast.Break | ast.Continue) or self.b.returned or never_ends(node):
                 return True  # Python accepts dead code; the IR does not
-            flags = self.loops[-1] if self.loops else None
-            if unvisited and flags and flags.guard is not None and jumps(node):
-                return self._guarded(flags.guard, list(unvisited), jumps)
+            flag = self.loops[-1].guard if self.loops else self.frame.live if isinstance(self.frame, Inlining) else None
+            if unvisited and flag is not None and self.leaves_block(node):
+                return self._guarded(flag, list(unvisited), self.leaves_block)
         return False
+
+    def leaves_block(self, node: ast.stmt) -> bool:
+        """Whether what follows a statement in its block may have to be skipped: it may jump, or return."""
+        return (bool(self.loops) and jumps(node)) or (isinstance(self.frame, Inlining) and returns(node))
+
+    def live(self, frame: Inlining) -> Var:
+        """The flag of a helper that a return clears."""
+        if frame.live is None:
+            frame.live = Var(self.b.fresh("live"), dtype=bool_)
+            self.b.insert(frame.mark, Let(frame.live.name, Lit(bool_, 1)))
+        return frame.live
 
     def _guarded(self, flag: Var, rest: list[ast.stmt], leaves: Callable[[ast.stmt], bool]) -> bool:
         """What follows a statement that may jump: it runs while the flag that the jump clears is set."""
@@ -166,11 +206,9 @@ class StatementCompiler(DebugCompiler):
                 return False
             with self.b.else_(), self.scope(line):
                 return self.block(orelse) and ends
-        if frame.live is None:
-            frame.live = Var(self.b.fresh("live"), dtype=bool_)
-            self.b.insert(frame.mark, Let(frame.live.name, Lit(bool_, 1)))
+        live = self.live(frame)
         ends = self._if(node, condition, rest)
-        return self._guarded(frame.live, rest, returns) if rest and not ends else ends
+        return self._guarded(live, rest, returns) if rest and not ends else ends
 
     def statement(self, node: ast.stmt) -> None:
         match node:
@@ -229,8 +267,8 @@ class StatementCompiler(DebugCompiler):
         match target:
             case ast.Name():
                 called = self.outside(dotted_name(value.func)) if isinstance(value, ast.Call) else None
-                if called is shared and isinstance(value, ast.Call):
-                    self._shared(target, value)
+                if called in (shared, local) and isinstance(value, ast.Call):
+                    self._array(target, value, called is shared)
                     return
                 binding = self.frame.known(target.id)
                 table = None if isinstance(value, ast.Tuple | ast.List) else self.table(value)
@@ -239,23 +277,38 @@ class StatementCompiler(DebugCompiler):
                     return
                 self.hint = target.id if isinstance(called, Intrinsic) else ""
                 self.wanted = binding.dtype if isinstance(binding, Local) else None
-                found = self.scalar(value)
+                found = self.operand(value)
                 self.hint = ""
                 self.bind(target, found, value)
+            case ast.Attribute():
+                self._refuse_field(target)
             case ast.Subscript():
                 buffer = self.indexed(target)
-                self.wanted = buffer.element
-                given, position = self.scalars(value, target.slice)
-                self.store(buffer, self.index(position, target.slice, buffer.decl.count), given, target, value)
+                self.wanted = _number_type(buffer)
+                given, position = self.operands(value, target.slice)
+                assert not isinstance(position, Group)
+                self.store(buffer, self.index(position, target.slice, count_of(buffer)), given, target, value)
             case ast.Tuple() | ast.List():
                 self._unpack(target, value)
             case _:
                 raise self.fail(target, f"`{show(target)}` cannot be assigned", "assign to a name or an element: x[i]")
 
-    def bind(self, target: ast.Name, value: Scalar, at: ast.expr, declared: DataType | None = None) -> None:
+    def _refuse_field(self, target: ast.Attribute) -> NoReturn:
+        """`v.x = ...`."""
+        name = show(target.value)
+        of = self.value(target.value)
+        if isinstance(of, Group) and of.of is not None and target.attr in of.of.fields:
+            fix = f"make another one: {name} = {name}._replace({target.attr}=...)"
+            raise self.fail(target, f"the fields of `{name}` cannot be assigned", fix)
+        raise self.fail(target, f"`{show(target)}` cannot be assigned", "assign to a name or an element: x[i]")
+
+    def bind(self, target: ast.Name, value: Value, at: ast.expr, declared: DataType | SmallType | None = None) -> None:
         """Give a name a value: a new local the first time, an assignment later."""
         name, line = target.id, self.frame.source.line(target)
         binding = self.frame.known(name)
+        if isinstance(value, Group) or isinstance(binding, Members) or isinstance(declared, SmallType):
+            self._bind_group(target, value if declared is None else self.fitted(value, declared, at, f"`{name}`"), at)
+            return
         if isinstance(binding, Local) and not binding.fixed:
             assert isinstance(binding.var, Var)
             found = self.typed(value, at, binding.dtype) if adapts(value, binding.dtype) else self.typed(value, at)
@@ -271,9 +324,7 @@ class StatementCompiler(DebugCompiler):
                 self.frame.scopes[-1][name] = binding
             return
         if binding is not None:
-            what = binding.fixed if isinstance(binding, Local) else "a buffer"
-            what = "known while compiling" if isinstance(binding, Const | Outside) else what
-            raise self.fail(target, f"`{name}` is {what} and cannot be assigned", "use another name")
+            raise self._fixed(target, binding)
         if declared is not None:
             found = Typed(self.fit(value, declared, at, f"`{name}`"), declared)
         else:
@@ -283,8 +334,9 @@ class StatementCompiler(DebugCompiler):
             var = Var(self.b.fresh(name), dtype=found.dtype)
             self.b.insert(join.mark, Let(var.name, zero(found.dtype)))
             self.b.assign(var, found.expr)
-            join.local = Local(var, found.dtype, line)
-        elif isinstance(found.expr, Var) and found.expr.name in self.temporaries:
+            self.frame.scopes[-1][name] = join.local = Local(var, found.dtype, line)
+            return
+        if isinstance(found.expr, Var) and found.expr.name in self.temporaries:
             self.temporaries.discard(found.expr.name)
             var = found.expr
         else:
@@ -294,26 +346,72 @@ class StatementCompiler(DebugCompiler):
             self.numbers[var.name] = number
         self.frame.scopes[-1][name] = Local(var, found.dtype, line)
 
-    def store(self, buffer: Buffer, index: Expr, value: Scalar, target: ast.Subscript, at: Place) -> None:
-        if not buffer.decl.writable:
+    def _fixed(self, target: ast.Name, binding: Binding) -> KernelError:
+        what = binding.fixed if isinstance(binding, Local | Members) else "a buffer"
+        what = "an array" if isinstance(binding, LocalArray | Columns) else what
+        what = "known while compiling" if isinstance(binding, Const | Outside) else what
+        return self.fail(target, f"`{target.id}` is {what} and cannot be assigned", "use another name")
+
+    def _bind_group(self, target: ast.Name, value: Value, at: ast.expr) -> None:
+        """`bind`, of several values: all of them are computed before the first changes."""
+        name, line = target.id, self.frame.source.line(target)
+        binding = self.frame.known(name)
+        if isinstance(binding, Local | Members) and not binding.fixed:
+            before = held(binding)
+            if not same_form(before, value):
+                was, now = type_text(before), type_text(value)
+                message = f"`{name}` is {was} since line {binding.line} and cannot become {now}"
+                raise self.fail(at, message, "use another name")
+            variables = variable(binding)
+            own = {var.name for var in variables}
+            found: list[Typed] = []
+            for number, old in zip(leaves(value), leaves(before), strict=True):
+                t = old.dtype if isinstance(old, Typed) else None
+                item = self.typed(number, at, t)
+                if item.dtype != t:
+                    message = (
+                        f"`{name}` is {type_text(before)} since line {binding.line}, and this is {type_text(value)}"
+                    )
+                    raise self.fail(at, message, f"convert its numbers to {t}, or use another name")
+                reads = any(isinstance(e, Var) and e.name in own for e in walk_exprs(item.expr))
+                found.append(self.keep(item) if reads else item)
+            for var, item in zip(variables, found, strict=True):
+                self.b.assign(var, item.expr)
+            if self.frame.find(name) is None:
+                self.frame.scopes[-1][name] = binding
+            return
+        if binding is not None:
+            raise self._fixed(target, binding)
+        assert isinstance(value, Group)
+        join = self.frame.joins.get(name)
+        members = self.declared(name, value, at, line, None if join is None else join.mark)
+        if join is not None:
+            join.local = members
+        self.frame.scopes[-1][name] = members
+
+    def store(self, buffer: Memory, index: Expr, value: Value, target: ast.Subscript, at: Place) -> None:
+        decl = buffer.decl if isinstance(buffer, Buffer) else buffer.buffer.decl if isinstance(buffer, Rows) else None
+        if decl is not None and not decl.writable:
             raise self.fail(
                 target,
                 f"`{buffer.name}` cannot be written",
                 f"declare it Out[{buffer.element}] or InOut[{buffer.element}]",
             )
-        self.effects += 1
-        self.b.store(buffer, index, self.fit(value, buffer.element, at, f"`{show(target)}`"))
+        self.put(buffer, index, value, at, f"`{show(target)}`")
 
     def _assign_all(self, node: ast.Assign) -> None:
         """`a = b = value`."""
         for target in node.targets:
             if not isinstance(target, ast.Name):
                 raise self.fail(target, "only names are assigned in a chain", "assign each on a line of its own")
-        value = self.scalar(node.value)
-        if isinstance(value, Typed):
+        value = self.operand(node.value)
+        if isinstance(value, Group):
+            value = rebuilt(value, iter([self.keep(self.typed(n, node.value)) for n in leaves(value)]))
+        elif isinstance(value, Typed):
             value = self.keep(value)
-            assert isinstance(value.expr, Var)
-            self.temporaries.discard(value.expr.name)  # several names copy it
+        for number in leaves(value):  # several names copy it
+            if isinstance(number, Typed) and isinstance(number.expr, Var):
+                self.temporaries.discard(number.expr.name)
         for target in node.targets:
             assert isinstance(target, ast.Name)
             self.bind(target, value, node.value)
@@ -324,29 +422,37 @@ class StatementCompiler(DebugCompiler):
         if table is not None:
             self._unpack_table(target, table, value)
             return
-        if not isinstance(value, ast.Tuple | ast.List):
-            raise self.fail(value, "only a list of values can be unpacked", "write a, b = x, y")
-        for item in (*target.elts, *value.elts):
+        parts = value.elts if isinstance(value, ast.Tuple | ast.List) else []
+        for item in (*target.elts, *parts):
             if isinstance(item, ast.Starred):
                 raise self.fail(item, "`*` is not part of kernels", "write the values one by one")
-        if len(target.elts) != len(value.elts):
-            raise self.fail(
-                target, f"{len(value.elts)} values for {len(target.elts)} targets", "write as many values as targets"
-            )
-        held = [
-            v if isinstance(v, Const) else self.keep(v, at.id if isinstance(at, ast.Name) else "t")
-            for v, at in zip(self.scalars(*value.elts), target.elts, strict=True)
-        ]
-        for left, right, found in zip(target.elts, value.elts, held, strict=True):
+        if isinstance(value, ast.Tuple | ast.List):
+            given: Sequence[Value] = self.operands(*parts)
+        else:
+            whole = self.operand(value)
+            if not isinstance(whole, Group):
+                raise self.fail(value, "this is one value, and cannot be unpacked", "write a, b = x, y")
+            given, parts = whole.items, [value] * len(whole.items)
+        if len(target.elts) != len(given):
+            message = f"{len(given)} values for {len(target.elts)} targets"
+            raise self.fail(target, message, "write as many values as targets")
+        held = [self._held_apart(v, at) for v, at in zip(given, target.elts, strict=True)]
+        for left, right, found in zip(target.elts, parts, held, strict=True):
             match left:
                 case ast.Name():
                     self.bind(left, found, right)
                 case ast.Subscript():
                     buffer = self.indexed(left)
-                    index = self.index(self.scalar(left.slice), left.slice, buffer.decl.count)
+                    index = self.index(self.scalar(left.slice), left.slice, count_of(buffer))
                     self.store(buffer, index, found, left, right)
                 case _:
                     raise self.fail(left, f"`{show(left)}` cannot be assigned", "assign to names and elements: x[i]")
+
+    def _held_apart(self, value: Value, at: ast.expr) -> Value:
+        """A value that no assignment to another target can change."""
+        if isinstance(value, Group):
+            return value._replace(items=tuple(self._held_apart(item, at) for item in value.items))
+        return value if isinstance(value, Const) else self.keep(value, at.id if isinstance(at, ast.Name) else "t")
 
     def _unpack_table(self, target: ast.Tuple | ast.List, table: Table, value: ast.expr) -> None:
         """`width, height = SIZE`."""
@@ -357,20 +463,22 @@ class StatementCompiler(DebugCompiler):
 
     def _augmented(self, node: ast.AugAssign) -> None:
         if isinstance(node.target, ast.Name):
-            before = self.settled(self.scalar(node.target), node.value)
+            before = self.settled(self.operand(node.target), node.value)
             self.bind(node.target, self._combined(node, before), node.value)
             return
+        if isinstance(node.target, ast.Attribute):
+            self._refuse_field(node.target)
         if not isinstance(node.target, ast.Subscript):
             raise self.fail(node.target, f"`{show(node.target)}` cannot be assigned", "assign to a name or an element")
         buffer = self.indexed(node.target)
         at = node.target.slice
-        index = self.once(Typed(self.index(self.scalar(at), at, buffer.decl.count), u32)).expr
+        index = self.once(Typed(self.index(self.scalar(at), at, count_of(buffer)), u32)).expr
         before = self.settled(self.load(buffer, index, node.target), node.value)
         self.store(buffer, index, self._combined(node, before), node.target, node.value)
 
-    def _combined(self, node: ast.AugAssign, before: Scalar) -> Scalar:
+    def _combined(self, node: ast.AugAssign, before: Value) -> Value:
         self.wanted = before.dtype if isinstance(before, Typed) else None
-        after = self.scalar(node.value)
+        after = self.operand(node.value)
         binding = self.frame.find(node.target.id) if isinstance(node.target, ast.Name) else None
         if (
             isinstance(binding, Local)
@@ -383,37 +491,44 @@ class StatementCompiler(DebugCompiler):
             raise self.fail(
                 node, f"`{show(node.target)}` is {binding.dtype} since line {binding.line}, and meets {t}", fix
             )
-        return self.binary(node.op, before, after, node, node.target, node.value)
+        return self.combined(node.op, before, after, node, node.target, node.value)
 
     def _annotated(self, node: ast.AnnAssign) -> None:
-        t = self.dtype(node.annotation)
+        t = self.form(node.annotation)
         if node.value is None:
             raise self.fail(node, f"`{show(node.target)}` gets a type and no value", "assign a value on the same line")
         if not isinstance(node.target, ast.Name):
             raise self.fail(node.target, "only names take an annotation", "leave the annotation out")
-        self.wanted = t
-        self.bind(node.target, self.scalar(node.value), node.value, t)
+        self.wanted = t if isinstance(t, DataType) else None
+        self.bind(node.target, self.operand(node.value), node.value, t)
 
-    def _shared(self, target: ast.Name, call: ast.Call) -> None:
-        dtype, count = self.arguments(call, "shared", shared.signature)
+    def _array(self, target: ast.Name, call: ast.Call, is_shared: bool) -> None:
+        """`tile = shared(f32, 256)`, `acc = local(f32, 8)`."""
+        word, what = ("shared", "shared memory") if is_shared else ("local", "a local array")
+        dtype, count = self.arguments(call, word, shared.signature)
         if isinstance(dtype, ast.Constant) or isinstance(count, ast.Tuple | ast.List):
             first, second = (count, dtype) if isinstance(dtype, ast.Constant) else (dtype, count)
             size_text = " * ".join(map(show, second.elts)) if isinstance(second, ast.Tuple | ast.List) else show(second)
-            fix = f"write shared({show(first)}, {size_text})"
-            raise self.fail(call, "shared() takes a type and then one number of elements", fix)
-        t, size = self.dtype(dtype), self.constant(count)
+            fix = f"write {word}({show(first)}, {size_text})"
+            raise self.fail(call, f"{word}() takes a type and then one number of elements", fix)
+        t, size = self.form(dtype), self.constant(count)
         if not isinstance(size, Const):
-            raise self.fail(
-                count, "the size of shared memory is not known while compiling", "use a number or a const parameter"
-            )
+            fix = "use a number or a const parameter"
+            raise self.fail(count, f"the size of {what} is not known while compiling", fix)
         if isinstance(size.value, bool | float):
             raise self.fail(count, f"{size.value!r} is not a whole number", "give the number of elements")
         if not 1 <= size.value <= u32.limits[1]:
-            fix = "make it at least 1" if size.value < 1 else "make it as small as the workgroup needs"
-            raise self.fail(count, f"shared memory of {show_number(size.value)} elements", fix)
-        if self.frame.depth or self.frame.conditional:
+            fix = "make it at least 1" if size.value < 1 else "make it as small as the work needs"
+            raise self.fail(count, f"{what} of {show_number(size.value)} elements", fix)
+        if is_shared and (self.frame.depth or self.frame.conditional):
             fix = "call the helper at the top" if self.frame.conditional else "declare it at the top"
             raise self.fail(call, "shared memory is declared inside a branch or loop", fix)
         if self.frame.find(target.id) is not None:
             raise self.fail(target, f"`{target.id}` has another meaning already", "use another name")
-        self.frame.scopes[-1][target.id] = self.b.shared(target.id, t, size.value)
+        self.frame.scopes[-1][target.id] = (
+            self.shared_array(target.id, t, size.value) if is_shared else self.own_array(target.id, t, size.value, call)
+        )
+
+
+def _number_type(memory: Memory) -> DataType | None:
+    return memory.element if isinstance(memory.element, DataType) else None

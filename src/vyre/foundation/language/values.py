@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import NamedTuple
 
-from ..ir.build import Buffer
 from ..ir.dtypes import DataType, bool_, f32, i32, u32
 from ..ir.nodes import Expr, Node, Span, plain_number
 from ..ir.rounding import round_bf16, round_f16, round_f32
 from . import lang
 from .lang import ANNOTATIONS, Ids, Intrinsic, element_type
 from .refused_syntax import REFUSED_EXPRESSIONS, foreign_fix
+from .small.memory import Memory
+from .small.types import SmallType
 from .source import FunctionSource, Place, Table
 
 Number = int | float | bool
@@ -31,6 +32,13 @@ class Typed(NamedTuple):
 
     expr: Expr
     dtype: DataType
+
+
+class Group(NamedTuple):
+    """Several values in one: what `return a, b` gives, or, where it is `of` a type, a small value."""
+
+    items: tuple[Value, ...]
+    of: SmallType | None = None
 
 
 class Outside(NamedTuple):
@@ -55,18 +63,28 @@ class Local(NamedTuple):
     fixed: str = ""
 
 
+class Members(NamedTuple):
+    """A name of the function that stands for a group."""
+
+    items: tuple[Local | Members, ...]
+    of: SmallType | None
+    line: int
+    fixed: str = ""
+
+
 class Join:
     """A name that several blocks assign and that goes on behind them: it is declared at `mark`, once its type is
     known."""
 
     def __init__(self, mark: tuple[list[Node], int]) -> None:
         self.mark = mark
-        self.local: Local | None = None
+        self.local: Local | Members | None = None
 
 
 Scalar = Const | Typed
-Result = Const | Typed | Buffer | Outside | Nothing
-Binding = Local | Const | Buffer | Outside
+Value = Const | Typed | Group
+Result = Const | Typed | Group | Memory | Outside | Nothing
+Binding = Local | Members | Const | Memory | Outside
 
 ROUND: dict[str, Callable[[float], float]] = {"f16": round_f16, "bf16": round_bf16, "f32": round_f32, "f64": float}
 
@@ -89,6 +107,48 @@ class Frame:
         """What an assignment to `name` means: also what another arm of the same `if` made of it."""
         found = self.find(name)
         return self.joins[name].local if found is None and name in self.joins else found
+
+
+def held(binding: Local | Members) -> Typed | Group:
+    """What a name stands for."""
+    if isinstance(binding, Local):
+        return Typed(binding.var, binding.dtype)
+    return Group(tuple(map(held, binding.items)), binding.of)
+
+
+def leaves(value: Value) -> list[Scalar]:
+    """The numbers of a value, in order."""
+    return [leaf for item in value.items for leaf in leaves(item)] if isinstance(value, Group) else [value]
+
+
+def rebuilt(value: Value, numbers: Iterator[Scalar]) -> Value:
+    """A value of the same form with these numbers."""
+    if isinstance(value, Group):
+        return value._replace(items=tuple(rebuilt(item, numbers) for item in value.items))
+    return next(numbers)
+
+
+def same_form(a: Value, b: Value) -> bool:
+    """Whether two values have numbers in the same places, of whatever types."""
+    if isinstance(a, Group) and isinstance(b, Group):
+        return a.of == b.of and len(a.items) == len(b.items) and all(map(same_form, a.items, b.items))
+    return not isinstance(a, Group) and not isinstance(b, Group)
+
+
+def type_text(value: Value) -> str:
+    """What a value is, in words of the source."""
+    if isinstance(value, Group):
+        return str(value.of) if value.of is not None else f"tuple[{', '.join(map(type_text, value.items))}]"
+    return str(value.dtype if isinstance(value, Typed) else default_type(value.value))
+
+
+def several(group: Group, name: str) -> tuple[str, str]:
+    """Why a group cannot be used as one number, and what to write."""
+    if group.of is not None:
+        return f"`{name}` is a {group.of}, not a number", f"write {name}.{group.of.fields[0]}"
+    return f"`{name}` is {len(group.items)} values", "unpack them: " + ", ".join(
+        "abcdefgh"[: len(group.items)]
+    ) + " = ..."
 
 
 def show(node: Place | Span) -> str:
@@ -154,6 +214,8 @@ def misplaced(what: object, name: str) -> tuple[str, str]:
     """Why an outside object cannot be used as a value, and what to write."""
     if element_type(what) is not None:
         return f"`{name}` is a type, not a value", f"convert with {name}(x)"
+    if isinstance(what, type) and issubclass(what, tuple) and hasattr(what, "_fields"):
+        return f"`{name}` is a type, not a value", f"make one: {name}({', '.join(what._fields)})"
     if isinstance(what, Ids):
         return f"`{name}` has three axes", f"write {name}.x"
     if isinstance(what, Intrinsic):

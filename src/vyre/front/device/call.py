@@ -436,6 +436,11 @@ def _checked(param: Param, value: DeviceBuffer | Array) -> Any:
             f"{param.name} holds bfloat16 and the kernel declares {param.element.name}", fix=fix, argument=param.name
         )
     check_dtype(param.name, value.dtype, param.element, fix)
+    if param.small is not None and value.shape[-1:] != (param.width,):
+        raise ArgumentValueError(
+            f"{param.name} has shape {value.shape} and the kernel declares {param.small}",
+            fix=f"pass a device array with {param.width} numbers along its last axis",
+        )
     if param.count and value.size != param.count:
         raise ArgumentValueError(
             f"{param.name} has {value.size} elements and the kernel declares {param.count}",

@@ -151,7 +151,7 @@ class Emitter(Printer):
         self.slots = dialect.subgroups is None and any(i.op == "subgroup" for i in walk(kernel.body))
         """Whether lanes of a subgroup exchange values through memory."""
         self.ends_early = kernel.poll or bool(kernel.traps)
-        barriers = self.meets or any(b.shared for b in kernel.buffers)
+        barriers = self.meets or any(b.shared and not b.own for b in kernel.buffers)
         self.careful = dialect.careful and barriers
         self.leave = "goto done;" if self.careful else "return;"
         self.sure = _sure_loops(self.kernel) if self.careful else frozenset()
@@ -199,7 +199,9 @@ class Emitter(Printer):
     def shared_lines(self) -> list[str]:
         found = []
         for b in self.kernel.buffers:
-            if b.shared:
+            if b.own:
+                found.append(f"    {STORAGE[b.element.name]} {self.buffers[b]}[{b.count}] = {{0}}; // of each lane")
+            elif b.shared:
                 array = self.dialect.shared_array(b, STORAGE[b.element.name], self.buffers[b])
                 found.append(f"    {array}; // {b.element.name}")
         if self.slots:
@@ -214,7 +216,7 @@ class Emitter(Printer):
         found = []
         lanes = self.kernel.lanes
         for b in self.kernel.buffers:
-            if b.shared:
+            if b.shared and not b.own:
                 clear = f"{self.buffers[b]}[k] = 0;"
                 found.append(f"for (uint k = lid; k < {b.count}u; k += {lanes}u) {{ {clear} }}")
         meeting = self.meets and self.ends_early

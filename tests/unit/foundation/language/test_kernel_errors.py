@@ -77,7 +77,6 @@ BODIES = [
     ("v = {1, 2}", 1, "{1, 2}", "sets", "one name per value"),
     ("v = 'text'", 1, "'text'", "a str is not a value", "use numbers"),
     ("v = None", 1, "None", "a NoneType is not a value", "use numbers"),
-    ("v = 2j", 1, "2j", "a complex is not a value", "use numbers"),
     ("v = f'{n}'", 1, "f'{n}'", "strings", "use numbers"),
     ("import os", 1, "import os", "imports", "above the kernel"),
     ("from os import path", 1, "from os import path", "imports", "above the kernel"),
@@ -425,8 +424,8 @@ def k(x: In[u32], f: In[f32], io: InOut[u32]):
 HELPER_CALLS = [
     ("v = fact(3)", "fact(n - 1)", "fact -> fact", "loop"),
     ("v = ping(3)", "ping(n)", "ping -> pong -> ping", "loop"),
-    ("v = early(3)", "return n", "inside a loop", "break"),
-    ("v = pair(x[0])", "n, n", "one value", "one helper per value"),
+    ("v = early(3)", "def early(n):", "without a value", "end every path"),
+    ("v = pair(x[0])\n    io[0] = v", "v", "`v` is 2 values", "unpack them: a, b = ..."),
     ("if x[0] > 1:\n        v = tiled(x[0])", "shared(u32, 4)", "inside a branch or loop", "call the helper"),
     ("for i in range(3):\n        v = outer(x[0])", "shared(u32, 4)", "inside a branch or loop", "helper at the top"),
     ("v = sometimes(x[0])", "def sometimes(n):", "without a value", "end every path"),

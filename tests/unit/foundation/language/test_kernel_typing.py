@@ -121,6 +121,71 @@ def look(data: object) -> list[float]:
 
 text: str = str(saxpy.program) + saxpy.program.fingerprint
 '''
+SMALL = '''
+"""Several values at once."""
+
+from typing import Literal, NamedTuple, TypeVar
+
+import vyre
+from vyre import In, InOut, Out, barrier, c64, conj, const, cross, dot, f32, f64, gid, i32, length, lid, local
+from vyre import normalize, shared, u32, vec2, vec3, vec4
+
+T = TypeVar("T", f32, f64, i32)
+
+
+class Body(NamedTuple):
+    position: vec3
+    mass: f32 = 1.0
+
+
+UP = vec3(0.0, 1.0, 0.0)
+
+
+@vyre.device
+def parts(v: vec3, by: T) -> tuple[f32, T]:
+    for k in range(3):
+        if v[0] > f32(k):
+            return v.x, by
+    return 0.5, by
+
+
+@vyre.device
+def add(values: InOut[f32], v: f32) -> None:
+    for k in range(len(values)):
+        values[k] += v
+
+
+@vyre.kernel(workgroup=64)
+def several(x: In[vec3], y: In[Body], z: Out[c64], out: Out[vec3, Literal[4]], eye: vec3) -> None:
+    tile = shared(vec4, 64)
+    acc = local(f32, 8)
+    tile[lid.x] = vec4(1.0)
+    barrier()
+    i = gid.x
+    v = cross(x[i], UP) * 2.0 + 1 - y[i].position / y[i].mass
+    w: vec3 = -normalize(v) + 2 * eye
+    a, b = parts(w, 3)
+    add(acc, a)
+    acc[i % 8] += dot(v, w) + length(vec2(a, 2.0))
+    body = Body(v)._replace(mass=acc[0] + tile[0].w)
+    if body == y[i] or v != w:
+        w = v if i > b else w
+    whole = vec3[i32](v) << 1
+    out[i] = vec3(whole) + body.position
+    p, q, r = w
+    s = c64(p, q) * 2j - conj(c64(r, 1.0)) + 1
+    z[i] = s / 2.0 + abs(s)
+
+
+@vyre.kernel
+def scaled(x: In[T], a: T, out: Out[T], *, T: const) -> None:
+    own = local(T, 4)
+    own[0] = T(2) * x[gid.x]
+    out[gid.x] = own[0] + a
+
+
+blobs: bytes = several.program.to_wire() + scaled.specialize(T=f32).to_wire()
+'''
 WRONG = """
 import vyre
 from vyre import In, Out, f32, gid, u32
@@ -150,6 +215,14 @@ def test_kernel_files_pass_a_strict_check_and_compile(tmp_path):
     file = tmp_path / "kernels.py"
     exec(compile(KERNELS, str(file), "exec"), scope)
     assert scope["weigh"].program.buffer("out").count == 4
+
+
+def test_kernels_of_several_values_pass_a_strict_check_and_compile(tmp_path):
+    assert check(tmp_path, SMALL) == (0, "Success: no issues found in 1 source file\n")
+    file = tmp_path / "kernels.py"
+    scope = {"__name__": "kernels"}
+    exec(compile(SMALL, str(file), "exec", dont_inherit=True), scope)
+    assert scope["blobs"]
 
 
 def test_the_checker_sees_wrong_kernels(tmp_path):

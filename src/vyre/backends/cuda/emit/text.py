@@ -83,7 +83,7 @@ def dynamic_places(kernel: Kernel) -> dict[Buffer, int]:
 
     Large elements come first, so that each lies at a multiple of its size.
     """
-    shared = sorted((b for b in kernel.buffers if b.shared), key=_element_bytes, reverse=True)
+    shared = sorted((b for b in kernel.buffers if b.shared and not b.own), key=_element_bytes, reverse=True)
     ends = [0, *accumulate(b.count * _element_bytes(b) for b in shared)]
     return dict(zip(shared, ends, strict=False)) if ends[-1] > STATIC_BYTES else {}
 

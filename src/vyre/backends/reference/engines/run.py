@@ -15,6 +15,7 @@ from ....foundation.ir.program import Program
 from ....foundation.ir.report import Capabilities
 from ....foundation.ir.visit import walk
 from ....foundation.meaning import mathlib
+from ....foundation.meaning.own_arrays import in_workgroup_memory
 from . import scalar
 from .memory import Grid, Memory, OobReport, Options, Outcome, Schedule
 from .races import Race, race_detected
@@ -105,7 +106,8 @@ def execute(program: Program, memory: Memory, grid: Grid, options: Options, engi
         raise ArgumentValueError(f"{engine!r} is not an engine", fix=f"use one of: {', '.join(ENGINES)}")
     from . import numpy_engine  # NumPy starts threads of its own when it is loaded
 
-    program = mathlib.expand(program)
+    program = mathlib.expand(in_workgroup_memory(program))
+    memory = Memory(program, memory.buffers)
     plain = options.schedule == Schedule() and not options.detect_races
     if engine == "numpy" and not plain:
         raise UnsupportedFeature(

@@ -94,13 +94,13 @@ def param_words(kernel: Kernel) -> int:
 
 def shared_bytes(kernel: Kernel) -> int:
     """Workgroup memory that the text declares: the kernel's own, and what subgroup operations go through."""
-    own = sum(_words(b) * (8 if b.register in _WIDE else 4) for b in kernel.buffers if b.shared)
+    own = sum(_words(b) * (8 if b.register in _WIDE else 4) for b in kernel.buffers if _is_met(b))
     return own + (4 * kernel.lanes if _meets(kernel.body, "subgroup") else 0)
 
 
 def helper_turns(kernel: Kernel) -> int:
     """Turns of loops that each invocation makes besides those of the kernel: to clear workgroup memory."""
-    return sum(_turns(b, kernel.lanes) for b in kernel.buffers if b.shared)
+    return sum(_turns(b, kernel.lanes) for b in kernel.buffers if _is_met(b))
 
 
 class _Wgsl(Printer):
@@ -113,7 +113,9 @@ class _Wgsl(Printer):
         self.ids: set[str] = set()
         self.sets: Counter[Local] = Counter()
         atomics = {i.attr[1] for i in walk(kernel.body) if isinstance(i, Ins) and i.op == "atomic"}
-        self.atomic = {b for b in kernel.buffers if b in atomics or (b.element.name in NARROW and b.writable)}
+        self.atomic = {
+            b for b in kernel.buffers if b in atomics or (b.element.name in NARROW and b.writable and not b.own)
+        }
         seen = {i.attr for i in walk(kernel.body) if isinstance(i, Ins) and i.op == "load"} | atomics
         self.talks = any(b.writable and not b.shared for b in seen)
         """Whether a lane may read what another lane stored in a bound buffer."""
@@ -156,7 +158,9 @@ class _Wgsl(Printer):
         if self.kernel.traps:
             yield f"@group(0) @binding({len(bound)}) var<storage, read_write> traps: array<atomic<u32>>;"
         for b in self.kernel.buffers:
-            if b.shared:
+            if b.own:
+                yield f"var<private> {self.buffers[b]}: array<{self._element(b)}, {_words(b)}>;"
+            elif b.shared:
                 yield f"var<workgroup> {self.buffers[b]}: array<{self._element(b)}, {_words(b)}>;"
         if self.exchanges:
             yield f"var<workgroup> exchanged: array<u32, {self.kernel.lanes}>;"
@@ -180,7 +184,7 @@ class _Wgsl(Printer):
     def _clear(self) -> Iterator[str]:
         """Workgroup memory begins as zero; not every driver clears it."""
         lanes = self.kernel.lanes
-        shared = [b for b in self.kernel.buffers if b.shared]
+        shared = [b for b in self.kernel.buffers if _is_met(b)]
         for b in shared:
             name, words, turns = self.buffers[b], _words(b), _turns(b, lanes)
             zero = "vec2<u32>()" if b.register in _WIDE else self.zero("i32" if b.register == "i32" else "u32")
@@ -414,6 +418,8 @@ class _Wgsl(Printer):
                 raw = f"(bitcast<u32>({self.bare(value)}) & {ones})"
             case _:
                 raw = value
+        if buffer.own:
+            return [f"{place} = ({place} & ~({ones} << {by})) | ({raw} << {by});"]
         # the neighbours in the word belong to other lanes
         return [f"atomicAnd(&{place}, ~({ones} << {by}));", f"atomicOr(&{place}, {raw} << {by});"]
 
@@ -539,6 +545,11 @@ def _number(text: str) -> int:
 
 def _cast(to: str, source: str, text: str) -> str:
     return text if TYPES[to] == TYPES[source] else f"bitcast<{TYPES[to]}>({text})"
+
+
+def _is_met(b: Buffer) -> bool:
+    """Whether the lanes of a workgroup meet in it."""
+    return b.shared and not b.own
 
 
 def _words(b: Buffer) -> int:
