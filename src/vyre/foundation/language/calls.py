@@ -168,7 +168,9 @@ class CallCompiler(ExpressionCompiler):
             return self.cast(t, self.arguments(node, t.name, "x")[0], node)
         if what is len:
             (arg,) = self.arguments(node, "len", "x")
-            table = self.table(arg)
+            table, sizes = self.table(arg), self.sizes(arg)
+            if sizes is not None:
+                return Const(len(sizes.axes))
             return self.length(self.buffer(arg)) if table is None else Const(len(table.items))
         if what is abs:
             return self._abs(self.arguments(node, "abs", "x")[0], node)
@@ -305,8 +307,9 @@ class CallCompiler(ExpressionCompiler):
             raise self.fail(
                 args[0], f"`{buffer.name}` cannot be read and written", f"declare it InOut[{t}] for {fn.name}()"
             )
-        position, *rest = self.scalars(*args[1:])
-        index = self.index(position, args[1], buffer.decl.count)
+        nodes = self.axes(buffer, args[1], args[1])
+        found = self.scalars(*nodes, *args[2:])
+        index, rest = self.index(buffer, found[: len(nodes)], nodes), found[len(nodes) :]
         exprs = [self.fit(v, t, n, f"`{buffer.name}`") for v, n in zip(rest, args[2:], strict=True)]
         value, expected = exprs[-1], exprs[0] if len(exprs) == 2 else None
         if fn.name == "atomic_sub":
@@ -359,7 +362,9 @@ class CallCompiler(ExpressionCompiler):
     def _trap(self, args: list[ast.expr]) -> Nothing:
         if not (isinstance(args[0], ast.Constant) and isinstance(args[0].value, str)):
             raise self.fail(args[0], "the tag of a trap is not a string", 'write trap("what went wrong")')
-        address = self.index(self.scalar(args[1]), args[1]) if len(args) > 1 else lit(0, u32)
+        address: Expr = lit(0, u32)
+        if len(args) > 1:
+            address = self.fit(self.scalar(args[1]), u32, args[1], "the address of a trap")
         self.effects += 1
         self.b.trap(args[0].value, address)
         return Nothing("trap()")

@@ -45,6 +45,7 @@ from .values import (
     Outside,
     Result,
     Scalar,
+    Sizes,
     Typed,
     adapts,
     kind_of,
@@ -77,7 +78,6 @@ class ExpressionCompiler(NumberCompiler, ABC):
         self.effects = 0  # statements so far that must not run when Python would not run them
         self.hint = ""  # the name that the value being compiled is assigned to
         self.wanted: DataType | None = None  # the type that `1 if c else 0` takes where it stands
-        self.temporaries: set[str] = set()  # locals that hold one value and have no name in the source
         self._acting: dict[ast.expr, bool] = {}
 
     # -- values
@@ -123,6 +123,11 @@ class ExpressionCompiler(NumberCompiler, ABC):
                 return found
             case Nothing(call=call):
                 raise self.fail(node, f"{call} has no value", "call it as a statement of its own")
+            case Sizes(buffer=name, axes=axes):
+                names = ", ".join("hwdn"[: len(axes)])
+                raise self.fail(
+                    node, f"`{name}.shape` is several numbers", f"write {name}.shape[0], or {names} = {name}.shape"
+                )
             case Outside(what=what, name=name):
                 raise self.fail(node, *misplaced(what, name))
 
@@ -139,17 +144,6 @@ class ExpressionCompiler(NumberCompiler, ABC):
         if isinstance(value, Typed) and any(map(self._acts, later)) and self._observes(value.expr):
             return self.keep(value)
         return value
-
-    def keep(self, value: Typed, stem: str = "t") -> Typed:
-        """The value in a local of its own."""
-        var = self.b.let(stem, value.expr)
-        self.temporaries.add(var.name)
-        return Typed(var, value.dtype)
-
-    def once(self, value: Typed) -> Typed:
-        """The value in a form that may be written twice without being computed twice."""
-        plain = isinstance(value.expr, Var | Lit | BufLen | InvocationId | LocalId | WorkgroupId)
-        return value if plain else self.keep(value)
 
     def _acts(self, node: ast.expr) -> bool:
         """Whether evaluating it may change memory."""
@@ -204,8 +198,13 @@ class ExpressionCompiler(NumberCompiler, ABC):
             raise self.fail(node, f"`{dotted}` is not part of kernels", fix)
         base = self.value(node.value)
         if isinstance(base, Buffer):
+            sizes = self.shapes.get(base.name)
             if node.attr == "size":
-                return self.length(base)
+                return self.elements(base)
+            if sizes is not None and node.attr == "shape":
+                return Sizes(base.name, tuple(Typed(size, u32) for size in sizes))
+            if sizes is not None and node.attr == "ndim":
+                return Const(len(sizes))
             fix = BUFFER_FIXES.get(node.attr, "use x[i], len(x) or x.size")
             raise self.fail(node, f"buffers have no `.{node.attr}`", fix)
         if isinstance(base, Outside) and isinstance(base.what, Ids):
@@ -222,6 +221,11 @@ class ExpressionCompiler(NumberCompiler, ABC):
         raise self.fail(node, f"`.{node.attr}` is an attribute that kernels cannot read", fix)
 
     def length(self, buffer: Buffer) -> Scalar:
+        """What `len` says: of a buffer with a rank, the size of its first axis."""
+        sizes = self.shapes.get(buffer.name)
+        return Typed(sizes[0], u32) if sizes else self.elements(buffer)
+
+    def elements(self, buffer: Buffer) -> Scalar:
         return Const(buffer.decl.count) if buffer.decl.count else Typed(buffer.length, u32)
 
     def truth(self, node: ast.expr) -> Scalar:
@@ -428,17 +432,56 @@ class ExpressionCompiler(NumberCompiler, ABC):
             )
         raise self.fail(node, f"`{name}` is not a buffer", fix)
 
-    def indexed(self, node: ast.Subscript) -> Buffer:
-        """The buffer of `x[...]`, with the forms of indexing that kernels lack refused."""
+    def indexed(self, node: ast.Subscript) -> tuple[Buffer, list[ast.expr]]:
+        """The buffer of `x[...]` and its indices, with the forms of indexing that kernels lack refused."""
         if isinstance(node.slice, ast.Slice):
             raise self.fail(node, "slices are not part of kernels", "index one element, in a loop if need be")
-        if isinstance(node.slice, ast.Tuple):
-            raise self.fail(node, "buffers are flat", "compute one index: x[row * width + column]")
-        return self.buffer(node.value, indexed=True)
+        buffer = self.buffer(node.value, indexed=True)
+        return buffer, self.axes(buffer, node.slice, node)
+
+    def axes(self, buffer: Buffer, given: ast.expr, node: Place) -> list[ast.expr]:
+        """The index along each axis of a buffer."""
+        nodes = given.elts if isinstance(given, ast.Tuple) else [given]
+        rank, name = len(self.shapes.get(buffer.name, (0,))), buffer.name
+        for at in nodes:
+            if isinstance(at, ast.Slice):
+                raise self.fail(at, "slices are not part of kernels", "index one element, in a loop if need be")
+        if len(nodes) == rank:
+            return nodes
+        if rank > 1:
+            many = "1 index" if len(nodes) == 1 else f"{len(nodes)} indices"
+            place = f"{name}[{', '.join('ijkl'[:rank])}]"
+            raise self.fail(node, f"`{name}` has {rank} axes, and {many}", f"write {place}")
+        fix = "compute one index: x[row * width + column]"
+        if not buffer.decl.is_workgroup and len(nodes) <= 4 and name not in self.shapes:
+            role = {Access.READ_ONLY: "In", Access.WRITE_ONLY: "Out"}.get(buffer.decl.access, "InOut")
+            fix = f"declare {name}: {role}[{buffer.element}, D{len(nodes)}], or {fix}"
+        what = f"`{name}` has 1 axis" if name in self.shapes else f"`{name}` has no rank"
+        raise self.fail(node, f"{what}, and {len(nodes)} indices" if nodes else "an index is missing", fix)
+
+    def sizes(self, node: ast.expr) -> Sizes | None:
+        """`x.shape` of a buffer with a rank; None for any other expression, which is not compiled here."""
+        if not (isinstance(node, ast.Attribute) and node.attr == "shape" and isinstance(node.value, ast.Name)):
+            return None
+        found = self.value(node) if isinstance(self.frame.find(node.value.id), Buffer) else None
+        return found if isinstance(found, Sizes) else None
 
     def _load(self, node: ast.Subscript) -> Result:
-        buffer = self.indexed(node)
-        return self.load(buffer, self.index(self.scalar(node.slice), node.slice, buffer.decl.count), node)
+        sizes = self.sizes(node.value)
+        if sizes is not None:
+            return self._size(sizes, node.slice)
+        buffer, nodes = self.indexed(node)
+        return self.load(buffer, self.index(buffer, self.scalars(*nodes), nodes), node)
+
+    def _size(self, sizes: Sizes, at: ast.expr) -> Typed:
+        axis, rank = self.constant(at), len(sizes.axes)
+        if not isinstance(axis, Const) or not (type(axis.value) is int and -rank <= axis.value < rank):
+            raise self.fail(at, f"`{sizes.buffer}` has {rank} {'axis' if rank == 1 else 'axes'}", f"use 0 to {rank - 1}")
+        return sizes.axes[axis.value]
+
+    @abstractmethod
+    def constant(self, node: ast.expr) -> Scalar:
+        """The value where a number known while compiling is needed."""
 
     def load(self, buffer: Buffer, index: Expr, node: Place) -> Typed:
         if buffer.decl.access is Access.WRITE_ONLY:

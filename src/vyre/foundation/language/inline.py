@@ -214,6 +214,11 @@ class HelperCompiler(CallCompiler):
                     f"`{name}` is a buffer of {note.element}, and this one holds {given.element}",
                     "pass another buffer",
                 )
+            rank = len(self.shapes.get(given.name, ()))
+            if isinstance(note, Annotation) and note.rank != rank:
+                has = f"{rank} {'axis' if rank == 1 else 'axes'}" if rank else "no rank"
+                say = note.replace(rank=rank)
+                raise self.fail(at, f"`{name}` is declared {note}, and this one has {has}", f"declare {name}: {say}")
             return given
         if isinstance(note, Annotation):
             raise self.fail(at, f"`{name}` is a buffer, and this is a value", "pass a buffer")

@@ -12,8 +12,8 @@ from typing import Any
 
 from ...errors import VyreError
 from ..ir.build import Builder, workgroup_shape
-from ..ir.dtypes import DataType, bool_
-from ..ir.nodes import Load, lit
+from ..ir.dtypes import DataType, bool_, u32
+from ..ir.nodes import BufLen, Expr, Load, lit
 from ..ir.program import Access, Program
 from ..ir.value import Value
 from . import lang
@@ -46,7 +46,8 @@ NO_DEFAULT: object = _NoDefault()
 
 
 class Param(Value):
-    """A parameter of a kernel. `role` is in, out, inout, uniform, scalar or const; `count` 0 is sized at dispatch.
+    """A parameter of a kernel. `role` is in, out, inout, uniform, scalar or const; `count` 0 is sized at dispatch,
+    `rank` 0 takes arrays of any shape.
 
     `default` is the number that a scalar or const is where a call gives none; `keyword` says that it goes by name only.
     """
@@ -58,6 +59,7 @@ class Param(Value):
     default: object = NO_DEFAULT
     line: int = 0
     keyword: bool = False
+    rank: int = 0
 
     @property
     def is_optional(self) -> bool:
@@ -69,7 +71,7 @@ class Param(Value):
         """What its function says of it."""
         if self.element is None:
             return const
-        return self.element if self.role == "scalar" else Annotation(self.role, self.element, self.count)
+        return self.element if self.role == "scalar" else Annotation(self.role, self.element, self.count, self.rank)
 
 
 class KernelSource(FunctionSource):
@@ -130,7 +132,7 @@ class KernelSource(FunctionSource):
             fix = f"drop it: {name}=... is made by the call where it is left out" if note.role == "out" else "drop it"
             raise self.error(arg, f"the buffer `{name}` has a default", fix)
         if isinstance(note, Annotation):
-            return Param(name, note.role, note.element, note.count, NO_DEFAULT, line)
+            return Param(name, note.role, note.element, note.count, NO_DEFAULT, line, rank=note.rank)
         raise self.error(
             arg.annotation, f"`{ast.unparse(arg.annotation)}` is not a type of kernels", _annotation_fix(note)
         )
@@ -164,6 +166,17 @@ def read_source(fn: Callable[..., Any], workgroup: int | Iterable[int]) -> Kerne
     return KernelSource(fn, workgroup)
 
 
+def shapes_name(params: Iterable[Param]) -> str | None:
+    """The buffer behind the parameters that holds the shapes of those with a rank; None where there are none.
+
+    It has a u32 for each axis: of the first such parameter its first axis, its second, and then those of the next.
+    """
+    taken = {p.name for p in params}
+    if not any(p.rank > 1 for p in params):
+        return None
+    return next(name for k in range(len(taken) + 1) if (name := "shapes" + "_" * k) not in taken)
+
+
 def build_program(source: KernelSource, consts: Mapping[str, object]) -> Program:
     """The program of a kernel for these values of its compile-time parameters."""
     builder, frame = Builder(source.workgroup), Frame(source)
@@ -179,13 +192,27 @@ def build_program(source: KernelSource, consts: Mapping[str, object]) -> Program
             scope[param.name] = Local(load, param.element, param.line, "a parameter")
         else:
             scope[param.name] = buffer
+    compiler = StatementCompiler(builder, frame)
+    compiler.shapes = _shapes(builder, source.params)
     try:
-        StatementCompiler(builder, frame).block(source.tree.body)
+        compiler.block(source.tree.body)
     except RecursionError:
         raise source.error(source.tree, "the kernel is nested too deeply", "bind parts of it to names") from None
     program = builder.program()
     _refuse_invalid(source, program)
     return program.called(source.name)
+
+
+def _shapes(builder: Builder, params: tuple[Param, ...]) -> dict[str, tuple[Expr, ...]]:
+    """The sizes of the axes of every parameter that has a rank."""
+    found: dict[str, tuple[Expr, ...]] = {p.name: (BufLen(p.name),) for p in params if p.rank == 1}
+    name = shapes_name(params)
+    if name is not None:
+        ranked = [p for p in params if p.rank > 1]
+        words = builder.uniform(name, u32, sum(p.rank for p in ranked))
+        axes = iter(range(words.decl.count))
+        found |= {p.name: tuple(words[next(axes)] for _ in range(p.rank)) for p in ranked}
+    return found
 
 
 def _const_value(source: KernelSource, param: Param, consts: Mapping[str, object]) -> int | float | bool:

@@ -33,7 +33,7 @@ from .source import (
     read_first,
     returns,
 )
-from .values import Const, Join, Local, Nothing, Outside, Scalar, Typed, adapts, misplaced, show
+from .values import Const, Join, Local, Nothing, Outside, Scalar, Sizes, Typed, adapts, misplaced, show
 
 MANY_ARMS, MANY_GUARDS = 16, 8
 """Arms of one `if`, and guards in one block, that may nest."""
@@ -230,10 +230,10 @@ class StatementCompiler(LoopCompiler):
                 self.hint = ""
                 self.bind(target, found, value)
             case ast.Subscript():
-                buffer = self.indexed(target)
+                buffer, nodes = self.indexed(target)
                 self.wanted = buffer.element
-                given, position = self.scalars(value, target.slice)
-                self.store(buffer, self.index(position, target.slice, buffer.decl.count), given, target, value)
+                given, *places = self.scalars(value, *nodes)
+                self.store(buffer, self.index(buffer, places, nodes), given, target, value)
             case ast.Tuple() | ast.List():
                 self._unpack(target, value)
             case _:
@@ -311,6 +311,10 @@ class StatementCompiler(LoopCompiler):
         if table is not None:
             self._unpack_table(target, table, value)
             return
+        sizes = self.sizes(value)
+        if sizes is not None:
+            self._unpack_sizes(target, sizes, value)
+            return
         if not isinstance(value, ast.Tuple | ast.List):
             raise self.fail(value, "only a list of values can be unpacked", "write a, b = x, y")
         for item in (*target.elts, *value.elts):
@@ -329,9 +333,8 @@ class StatementCompiler(LoopCompiler):
                 case ast.Name():
                     self.bind(left, found, right)
                 case ast.Subscript():
-                    buffer = self.indexed(left)
-                    index = self.index(self.scalar(left.slice), left.slice, buffer.decl.count)
-                    self.store(buffer, index, found, left, right)
+                    buffer, nodes = self.indexed(left)
+                    self.store(buffer, self.index(buffer, self.scalars(*nodes), nodes), found, left, right)
                 case _:
                     raise self.fail(left, f"`{show(left)}` cannot be assigned", "assign to names and elements: x[i]")
 
@@ -342,6 +345,16 @@ class StatementCompiler(LoopCompiler):
                 raise self.fail(left, f"`{show(left)}` gets no number", "unpack numbers to names: a, b = PAIR")
             self.bind(left, found, value)
 
+    def _unpack_sizes(self, target: ast.Tuple | ast.List, sizes: Sizes, value: ast.expr) -> None:
+        """`height, width = x.shape`."""
+        rank = len(sizes.axes)
+        if len(target.elts) != rank:
+            raise self.fail(target, f"{rank} values for {len(target.elts)} targets", "write a name for each axis")
+        for left, size in zip(target.elts, sizes.axes, strict=True):
+            if not isinstance(left, ast.Name):
+                raise self.fail(left, f"`{show(left)}` gets no number", "unpack to names: height, width = x.shape")
+            self.bind(left, size, value)
+
     def _augmented(self, node: ast.AugAssign) -> None:
         if isinstance(node.target, ast.Name):
             before = self.settled(self.scalar(node.target), node.value)
@@ -349,9 +362,8 @@ class StatementCompiler(LoopCompiler):
             return
         if not isinstance(node.target, ast.Subscript):
             raise self.fail(node.target, f"`{show(node.target)}` cannot be assigned", "assign to a name or an element")
-        buffer = self.indexed(node.target)
-        at = node.target.slice
-        index = self.once(Typed(self.index(self.scalar(at), at, buffer.decl.count), u32)).expr
+        buffer, nodes = self.indexed(node.target)
+        index = self.once(Typed(self.index(buffer, self.scalars(*nodes), nodes), u32)).expr
         before = self.settled(self.load(buffer, index, node.target), node.value)
         self.store(buffer, index, self._combined(node, before), node.target, node.value)
 

@@ -40,6 +40,13 @@ class Outside(NamedTuple):
     name: str
 
 
+class Sizes(NamedTuple):
+    """`x.shape`: a number for each axis."""
+
+    buffer: str
+    axes: tuple[Typed, ...]
+
+
 class Nothing(NamedTuple):
     """The result of a call that has none."""
 
@@ -65,7 +72,7 @@ class Join:
 
 
 Scalar = Const | Typed
-Result = Const | Typed | Buffer | Outside | Nothing
+Result = Const | Typed | Buffer | Outside | Sizes | Nothing
 Binding = Local | Const | Buffer | Outside
 
 ROUND: dict[str, Callable[[float], float]] = {"f16": round_f16, "bf16": round_bf16, "f32": round_f32, "f64": float}
