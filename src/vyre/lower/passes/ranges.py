@@ -17,6 +17,9 @@ from ..kernel_ir import FLOATS, PURE, Buffer, Ins, Kernel, Local, TileCheck, wal
 _HUGE = 1 << 62
 _DEPTH = 40
 _SLICE = 64
+_FUEL = 200
+"""Questions that one proof asks."""
+_OPPOSITE = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
 _PLACES = frozenset(("gid", "wid", "lid", "lane", "index", "gid_lo", "gid_hi"))
 
 Bound: TypeAlias = int | Ins
@@ -184,6 +187,33 @@ class Ranges:
             ok,
             {load: found for load, found in loads.items() if found in needed},
         )
+
+    def proof(self, condition: Ins, truth: bool) -> list[Ins] | None:
+        """What a tile must meet so that the condition has this truth for every lane; None where that is unknown."""
+        needs: list[Ins] = []
+        unvisited = [(condition, truth)]
+        while unvisited:
+            c, truth = unvisited.pop()
+            if c.op == "not":
+                unvisited.append((c.args[0], not truth))
+            elif c.dtype == "bool" and c.op == ("and" if truth else "or"):
+                unvisited += [(c.args[0], truth), (c.args[1], truth)]
+            elif c.op in _OPPOSITE and c.args[0].dtype == "u32":
+                op = c.op if truth else _OPPOSITE[c.op]
+                a, b = c.args if op in ("lt", "le") else c.args[::-1]
+                self.fuel = _FUEL
+                low, high = self.settled(self.of(a)), self.settled(self.of(b))
+                if low.hi == U32_MAX or high.lo == 0:
+                    return None
+                fits = self.code.compare({"gt": "lt", "ge": "le"}.get(op, op), low.hi, high.lo)
+                if fits is False:
+                    return None
+                needs += [*low.needs, *high.needs]
+                if isinstance(fits, Ins):
+                    needs.append(fits)
+            else:
+                return None
+        return needs
 
     # -- values that are the same for the whole dispatch
 

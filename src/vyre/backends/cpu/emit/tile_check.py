@@ -16,25 +16,25 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ....foundation.integers import U32_MAX
 from ....lower.kernel_ir import PURE, Body, If, Ins, Kernel, Local, Loop, TileCheck, bodies, operands, walk
 from ....lower.passes.ranges import Ranges
-
-_OPPOSITE = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
-_FUEL = 200
+from .uniformity import chosen
 
 
 def held_conditions(kernel: Kernel) -> tuple[dict[int, bool], TileCheck | None]:
-    """Conditions with the truth that they have in a tile that passes, and the kernel's check with what that takes."""
+    """Conditions with the truth that they have in a tile that passes, and the kernel's check with what that takes.
+
+    Choices that the check covers are among them: of those it is the first value that a tile takes.
+    """
     ranges = Ranges(kernel)
-    held: dict[int, bool] = {}
+    held = {id(item): True for item in walk(kernel.body) if isinstance(item, Ins) and item.op == "select" and item.covered}
     needs: dict[Ins, None] = {}
     guards = _guards(kernel.body)
     elsewhere = Counter(id(item.condition) for item in walk(kernel.body) if isinstance(item, If))
     elsewhere.subtract(id(condition) for condition, _, _ in guards)
     for condition, truth, encloses in guards:
         # a branch that stays may ask it too, and lanes may disagree there
-        found = None if elsewhere[id(condition)] else _proof(ranges, condition, truth)
+        found = None if elsewhere[id(condition)] else ranges.proof(condition, truth)
         if found is not None:
             held[id(condition)] = truth
             needs.update(dict.fromkeys(found))
@@ -64,6 +64,8 @@ def unused(kernel: Kernel, held: Mapping[int, bool]) -> frozenset[int]:
     for item in reversed(list(walk(kernel.body))):
         if isinstance(item, Ins) and (item.op in PURE or item.op in ("get", "load")) and id(item) not in needed:
             found.add(id(item))
+        elif id(item) in held:
+            needed.add(id(chosen(item, held)))
         elif not isinstance(item, If) or id(item.condition) not in held:
             needed.update(map(id, operands(item)))
     return frozenset(found)
@@ -95,34 +97,6 @@ def _changes(item: object) -> bool:
         return False
     buffer = item.attr[1] if item.op == "atomic" else item.attr
     return item.op in ("trap", "return") or not buffer.shared
-
-
-def _proof(ranges: Ranges, condition: Ins, truth: bool) -> list[Ins] | None:
-    """What a tile must meet so that the condition has this truth for every lane; None where that is unknown."""
-    needs: list[Ins] = []
-    unvisited = [(condition, truth)]
-    while unvisited:
-        c, truth = unvisited.pop()
-        if c.op == "not":
-            unvisited.append((c.args[0], not truth))
-        elif c.dtype == "bool" and c.op == ("and" if truth else "or"):
-            unvisited += [(c.args[0], truth), (c.args[1], truth)]
-        elif c.op in _OPPOSITE and c.args[0].dtype == "u32":
-            op = c.op if truth else _OPPOSITE[c.op]
-            a, b = c.args if op in ("lt", "le") else c.args[::-1]
-            ranges.fuel = _FUEL
-            low, high = ranges.settled(ranges.of(a)), ranges.settled(ranges.of(b))
-            if low.hi == U32_MAX or high.lo == 0:
-                return None
-            fits = ranges.code.compare({"gt": "lt", "ge": "le"}.get(op, op), low.hi, high.lo)
-            if fits is False:
-                return None
-            needs += [*low.needs, *high.needs]
-            if isinstance(fits, Ins):
-                needs.append(fits)
-        else:
-            return None
-    return needs
 
 
 # ---- loads that steer ------------------------------------------------------------------------------------------------

@@ -40,13 +40,21 @@ def each_once(parts: Iterable[K], make: Callable[[K], str]) -> tuple[str, ...]:
     return tuple(found)
 
 
+def chosen(ins: Ins | If | Loop, held: Mapping[int, bool]) -> Ins:
+    """The value itself, or the one that a choice takes whose condition is known to hold."""
+    assert isinstance(ins, Ins)
+    while id(ins) in held:
+        ins = ins.args[1]
+    return ins
+
+
 class Variance:
     """Levels of values and locals, and regions of bodies, for one way to cut a kernel into blocks.
 
     `flat`: blocks run along x over the invocations of many workgroups; otherwise over the linear local ids of one.
     `rows`: the vectors of a flat block are neighbours along y.
     `memory` are the locals that live in memory between stretches of the body, `spilled` the values (by identity);
-    `held` are conditions whose truth is known.
+    `held` are conditions whose truth is known, and choices whose condition holds.
     """
 
     def __init__(
@@ -109,6 +117,7 @@ class Variance:
     def is_row(self, ins: Ins) -> bool:
         """Whether neighbouring lanes hold neighbouring numbers: an id along x, moved."""
         while True:
+            ins = chosen(ins, self.held)
             if ins.op in ("gid", "lid") and ins.attr == 0:
                 sizes = self.kernel.workgroup
                 return self.flat or sizes[0] == self.kernel.lanes or sizes[0] % self.width == 0
@@ -192,6 +201,8 @@ class Variance:
     def _level(self, ins: Ins) -> int:
         if id(ins) in self.spilled:
             return WIDE
+        if id(ins) in self.held:
+            return self.level(ins.args[1])
         match ins.op:
             case "gid" | "wid" | "lid":
                 return self.id_level(ins.op, ins.attr)

@@ -92,6 +92,8 @@ class LaneValues(FunctionWriter):
         return self.know(id(ins), self._compute(ins))
 
     def _compute(self, ins: Ins) -> Val:
+        if id(ins) in self.held:
+            return self.value(ins.args[1])
         match ins.op:
             case "const":
                 return Val(SAME, (self.number(ins.attr) if ins.dtype == "f32" else literal(ins.dtype, ins.attr),))
