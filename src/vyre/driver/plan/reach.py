@@ -465,7 +465,7 @@ class Reach:
                 return add(a, b)
             case BinaryOp.SUB | BinaryOp.WRAPPING_SUB:
                 return add(a, b, -1)
-            case BinaryOp.SATURATING_SUB if n is not None and n >= 0:
+            case BinaryOp.SATURATING_SUB:
                 return add(a, b, -1)
             case BinaryOp.MUL if _is_small(a, b):
                 return multiply(a, b)

@@ -41,7 +41,7 @@ from .exprs import LONG_CHAIN, ExpressionCompiler
 from .lang import DeviceFunction, Ids, Intrinsic, element_type
 from .refused_syntax import BUILTIN_FIXES, FOREIGN_FUNCTIONS, FOREIGN_TYPES, foreign_fix
 from .source import MISSING, FunctionSource, Place, Table, dotted_name
-from .values import Const, Frame, Nothing, Number, Outside, Result, Scalar, Typed, outside_value, show
+from .values import Const, Frame, Nothing, Number, Outside, Result, Scalar, Typed, is_zero, outside_value, show
 
 
 class CallCompiler(ExpressionCompiler):
@@ -236,7 +236,11 @@ class CallCompiler(ExpressionCompiler):
             return Const(abs(value.value))
         self.refuse_narrow(value.dtype, node, arg, "abs()")
         if value.dtype.is_int and not value.dtype.is_signed:
-            return value
+            what = f"abs() of {value.dtype}, which is never below zero"
+            match arg:
+                case ast.BinOp(left, ast.Sub(), right):
+                    raise self.fail(node, what, f"write abs_diff({show(left)}, {show(right)})")
+            raise self.fail(node, what, "leave it out, or compute with i32")
         if value.dtype.is_int:
             value = self.once(value)
             return Typed(Select(value.expr < 0, -value.expr, value.expr), value.dtype)
@@ -252,6 +256,13 @@ class CallCompiler(ExpressionCompiler):
         if len(known) == len(values):
             return self._known_extreme(op, known, node)
         (first, *rest), t = self.alike(values, list(nodes), node, f"{op.text}()")
+        if t.is_int and not t.is_signed and any(map(is_zero, nodes)):
+            other = next(n for n in nodes if not is_zero(n))
+            fix = f"convert before it wraps: {op.text}(i32(...), 0)"
+            match other:
+                case ast.BinOp(left, ast.Sub(), right):
+                    fix = f"write saturating_sub({show(left)}, {show(right)})"
+            raise self.fail(node, f"{op.text}() of {t} and 0: {t} is never below zero", fix)
         self.refuse_narrow(t, node, nodes[0], f"{op.text}()")
         result = Typed(first, t)
         for k, expr in enumerate(rest, 1):

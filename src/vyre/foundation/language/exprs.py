@@ -48,6 +48,7 @@ from .values import (
     Sizes,
     Typed,
     adapts,
+    is_zero,
     kind_of,
     misplaced,
     outside_value,
@@ -362,8 +363,24 @@ class ExpressionCompiler(NumberCompiler, ABC):
                     return Const(False)
                 continue
             (left, right), t = self.alike([a, b], nodes[k : k + 2], node, f"`{ir_op.text}`")
+            self._refuse_decided(ir_op, nodes[k], nodes[k + 1], t, node)
             found.append(self.checked(BinOp(ir_op, left, right), (t, t), node).expr)
         return Typed(_balanced(BinaryOp.AND, found), bool_) if found else Const(True)
+
+    def _refuse_decided(self, op: BinaryOp, left: ast.expr, right: ast.expr, t: DataType, node: Place) -> None:
+        """Whether something is below zero is a mistake to ask where nothing is."""
+        always = {BinaryOp.LT: (False, is_zero(right)), BinaryOp.GE: (True, is_zero(right))}
+        always |= {BinaryOp.GT: (False, is_zero(left)), BinaryOp.LE: (True, is_zero(left))}
+        truth, decided = always.get(op, (False, False))
+        if not decided or t.is_float or t.is_signed or t == bool_:
+            return
+        asked = left if is_zero(right) else right
+        binding = self.frame.find(asked.id) if isinstance(asked, ast.Name) else None
+        fix = f"compute it as a signed number, as i32(gid.x) - 1 is, or leave this test out: it is {truth}"
+        if isinstance(binding, Local) and not binding.fixed:
+            fix = f"make `{show(asked)}` signed at line {binding.line}, as i32(...) or : i32, or leave this test out"
+        shown = f"{show(left)} {op.text} {show(right)}"
+        raise self.fail(node, f"`{shown}` is always {str(truth).lower()}: {t} is never below zero", fix)
 
     def _ternary(self, node: ast.IfExp, wanted: DataType | None) -> Scalar:
         """`a if c else b if d else ...`, eager like `and` and `or`."""

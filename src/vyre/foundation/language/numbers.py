@@ -43,6 +43,7 @@ from .values import (
     common_type,
     default_type,
     float_fits,
+    meeting_type,
     show,
 )
 
@@ -124,7 +125,11 @@ class NumberCompiler:
         """A value that has to be of type `t`."""
         found = self.typed(value, node, t)
         if found.dtype != t:
-            raise self.fail(node, f"{what} is {t}, and this value is {found.dtype}", f"write {t}({show(node)})")
+            fix = f"write {t}({show(node)})"
+            if found.dtype.is_signed and found.dtype.is_int and t.is_int and not t.is_signed:
+                bits = f"bitcast({t}, {show(node)}) for its bits" if (found.dtype, t) == (i32, u32) else fix[6:]
+                fix = f"declare it {found.dtype}, which has numbers below zero, or write {bits}"
+            raise self.fail(node, f"{what} is {t}, and this value is {found.dtype}", fix)
         return found.expr
 
     def alike(
@@ -135,11 +140,11 @@ class NumberCompiler:
         t = types[0] if types else common_type([v.value for v in values if isinstance(v, Const)])
         for other in types:
             if other != t:
-                goal, lost = (other, t) if other.is_float and not t.is_float else (t, other)
-                at = next(n for n, v in zip(nodes, values, strict=True) if isinstance(v, Typed) and v.dtype == lost)
-                raise self.fail(
-                    whole, f"{what} of {t} and {other}", f"convert one side, for example {goal}({show(at)})"
-                )
+                goal = meeting_type(t, other)
+                first = {v.dtype: n for n, v in reversed([*zip(nodes, values, strict=True)]) if isinstance(v, Typed)}
+                texts = [f"{goal}({show(first[lost])})" for lost in (t, other) if lost != goal]
+                side = "one side, for example" if len(texts) == 1 else "both sides:"
+                raise self.fail(whole, f"{what} of {t} and {other}", f"convert {side} {' and '.join(texts)}")
         return [self.typed(v, n, t).expr for v, n in zip(values, nodes, strict=True)], t
 
     # -- values that are used more than once
@@ -215,6 +220,13 @@ class NumberCompiler:
         if not t.is_int:
             goal = "u32" if t == bool_ else "i32"
             raise self.fail(node, f"the index is {t}", f"write {goal}({show(node)})")
+        match node, value.expr:
+            case ast.BinOp(ast.BinOp(a, ast.Sub(), b), ast.Mod(), n), BinOp(op=BinaryOp.MOD, right=over):
+                if isinstance(over, Lit) and over.bits & (over.bits - 1) == 0 and not t.is_signed:
+                    return value
+                turned = "wraps to a large number" if not t.is_signed else "stays below zero under %"
+                fix = f"write ({show(a)} + {show(n)} - {show(b)}) % {show(n)}"
+                raise self.fail(node, f"`{show(a)} - {show(b)}` {turned} where it is below zero", fix)
         wide = (i32 if t.is_signed else u32) if t.is_narrow else t
         return value if wide == t else Typed(Cast(wide, value.expr), wide)
 

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from ..ir.build import Buffer
-from ..ir.dtypes import DataType, bool_, f32, i32, u32
+from ..ir.dtypes import DataType, bool_, f32, i32, u32, u64
 from ..ir.nodes import Expr, Let, Lit, Var, show_number
 from .inline import Inlining, zero
 from .lang import DeviceFunction, Intrinsic, shared
-from .loops import LoopCompiler
+from .loops import LoopCompiler, may_wrap
 from .refused_syntax import REFUSED_STATEMENTS
 from .source import (
     Names,
@@ -245,13 +245,22 @@ class StatementCompiler(LoopCompiler):
         binding = self.frame.known(name)
         if isinstance(binding, Local) and not binding.fixed:
             assert isinstance(binding.var, Var)
+            if binding.dtype in (u32, u64) and isinstance(value, Const) and type(value.value) is int and value.value < 0:
+                raise self.fail(
+                    at,
+                    f"`{name}` is {binding.dtype} since line {binding.line}, and {show_number(value.value)} is below zero",
+                    f"begin with a signed number at line {binding.line}: {name}: i{binding.dtype.bits} = ...",
+                )
             found = self.typed(value, at, binding.dtype) if adapts(value, binding.dtype) else self.typed(value, at)
             if found.dtype != binding.dtype or declared not in (None, binding.dtype):
+                other = declared or found.dtype
+                fix = f"write {binding.dtype}({show(at)}), or use another name"
+                if other.is_int and other.is_signed and binding.dtype.is_int and not binding.dtype.is_signed:
+                    fix = f"begin with a signed number at line {binding.line}: {name}: {other} = ..., or use another name"
                 raise self.fail(
                     at if declared in (None, binding.dtype) else target,
-                    f"`{name}` is {binding.dtype} since line {binding.line} and cannot become "
-                    f"{declared or found.dtype}",
-                    f"write {binding.dtype}({show(at)}), or use another name",
+                    f"`{name}` is {binding.dtype} since line {binding.line} and cannot become {other}",
+                    fix,
                 )
             self.b.assign(binding.var, found.expr)
             if self.frame.find(name) is None:  # another arm of the same if declared it
@@ -276,9 +285,12 @@ class StatementCompiler(LoopCompiler):
             var = found.expr
         else:
             var = self.b.let(name, found.expr)
-        number = self.known_number(found) if name in self.frame.source.assigned_once else None
-        if number is not None:
-            self.numbers[var.name] = number
+        if name in self.frame.source.assigned_once:
+            number = self.known_number(found)
+            if number is not None:
+                self.numbers[var.name] = number
+            if may_wrap(found.expr):
+                self.differences.add(var.name)
         self.frame.scopes[-1][name] = Local(var, found.dtype, line)
 
     def store(self, buffer: Buffer, index: Expr, value: Scalar, target: ast.Subscript, at: Place) -> None:

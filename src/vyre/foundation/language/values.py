@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 from ..ir.build import Buffer
-from ..ir.dtypes import DataType, bool_, f32, i32, u32
+from ..ir.dtypes import DataType, bool_, f32, i32, i64, u32
 from ..ir.nodes import Expr, Node, Span, plain_number
 from ..ir.rounding import round_bf16, round_f16, round_f32
 from . import lang
@@ -127,6 +127,23 @@ def common_type(numbers: list[Number]) -> DataType:
     """The type of numbers that meet each other only."""
     types = [default_type(n) for n in numbers]
     return next((t for t in (f32, i32, u32) if t in types), bool_)
+
+
+def meeting_type(a: DataType, b: DataType) -> DataType:
+    """The type to which values of two types are best converted: none that loses what is below zero."""
+    if a.is_float or b.is_float:
+        return a if a.is_float else b
+    if bool_ in (a, b):
+        return a if b == bool_ else b
+    if a.is_signed == b.is_signed:
+        return max(a, b, key=lambda t: t.bits or 0)
+    signed, other = (a, b) if a.is_signed else (b, a)
+    return i64 if 64 in (signed.bits, other.bits) else i32
+
+
+def is_zero(node: ast.expr) -> bool:
+    """Whether it is a 0 that the text says."""
+    return isinstance(node, ast.Constant) and type(node.value) is int and node.value == 0
 
 
 def float_fits(number: Number, t: DataType) -> bool:
