@@ -289,7 +289,7 @@ class Statements(Expressions):
     def conditional(self, around: Around) -> list[S]:
         """`while`, with a counter that ends it."""
         name = self.local("u32", mutable=False, stem="w")
-        below = E("compare", "bool", (E("var", "u32", data=name), self.small(5)), ("<",))
+        below = E("compare", "bool", (E("var", "u32", data=name), self.num_at(1 + self.rng.randrange(4))), ("<",))
         condition = E("and", "bool", (below, self.truth(1))) if self.chance(0.6) else below
         with self.scope():
             body = self.sequence(self.rng.randint(1, 3), self.inner(around, 4, loop=True))

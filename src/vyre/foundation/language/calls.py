@@ -236,11 +236,11 @@ class CallCompiler(ExpressionCompiler):
             return Const(abs(value.value))
         self.refuse_narrow(value.dtype, node, arg, "abs()")
         if value.dtype.is_int and not value.dtype.is_signed:
-            what = f"abs() of {value.dtype}, which is never below zero"
             match arg:
                 case ast.BinOp(left, ast.Sub(), right):
+                    what = f"abs() of a difference of {value.dtype}, which is never below zero"
                     raise self.fail(node, what, f"write abs_diff({show(left)}, {show(right)})")
-            raise self.fail(node, what, "leave it out, or compute with i32")
+            return value
         if value.dtype.is_int:
             value = self.once(value)
             return Typed(Select(value.expr < 0, -value.expr, value.expr), value.dtype)
@@ -256,13 +256,11 @@ class CallCompiler(ExpressionCompiler):
         if len(known) == len(values):
             return self._known_extreme(op, known, node)
         (first, *rest), t = self.alike(values, list(nodes), node, f"{op.text}()")
-        if t.is_int and not t.is_signed and any(map(is_zero, nodes)):
-            other = next(n for n in nodes if not is_zero(n))
-            fix = f"convert before it wraps: {op.text}(i32(...), 0)"
-            match other:
+        for at in nodes if t == u32 and any(map(is_zero, nodes)) else ():
+            match at:
                 case ast.BinOp(left, ast.Sub(), right):
-                    fix = f"write saturating_sub({show(left)}, {show(right)})"
-            raise self.fail(node, f"{op.text}() of {t} and 0: {t} is never below zero", fix)
+                    fix = f"write saturating_sub({show(left)}, {show(right)}), or subtract as i32"
+                    raise self.fail(node, f"{op.text}() of a difference of u32 and 0: u32 is never below zero", fix)
         self.refuse_narrow(t, node, nodes[0], f"{op.text}()")
         result = Typed(first, t)
         for k, expr in enumerate(rest, 1):

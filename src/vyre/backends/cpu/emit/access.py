@@ -147,7 +147,7 @@ def _steady(e: LaneValues, ins: Ins) -> str:
 def _far(e: LaneValues, ins: Ins) -> tuple[str, ...]:
     """The index of an access in 64 bits, of a row its base. Steps that do not wrap are computed in 64 bits already:
     then the compiler sees that an address moves along with a counter."""
-    at = chosen(ins.args[0], e.held)
+    at = chosen(ins.args[0], e.fast)
     index = e.value(at)
     whole = frozenset[Ins]() if tested(e, ins) else ins.whole
 

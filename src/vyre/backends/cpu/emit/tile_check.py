@@ -22,12 +22,9 @@ from .uniformity import chosen
 
 
 def held_conditions(kernel: Kernel) -> tuple[dict[int, bool], TileCheck | None]:
-    """Conditions with the truth that they have in a tile that passes, and the kernel's check with what that takes.
-
-    Choices that the check covers are among them: of those it is the first value that a tile takes.
-    """
+    """Conditions with the truth that they have in a tile that passes, and the kernel's check with what that takes."""
     ranges = Ranges(kernel)
-    held = {id(item): True for item in walk(kernel.body) if isinstance(item, Ins) and item.op == "select" and item.covered}
+    held: dict[int, bool] = {}
     needs: dict[Ins, None] = {}
     guards = _guards(kernel.body)
     elsewhere = Counter(id(item.condition) for item in walk(kernel.body) if isinstance(item, If))
@@ -58,14 +55,14 @@ def without(body: Body, held: Mapping[int, bool]) -> Body:
 
 
 def unused(kernel: Kernel, held: Mapping[int, bool]) -> frozenset[int]:
-    """Values without a use once these conditions are known."""
+    """Values without a use in the fast version, where these conditions are known."""
     needed: set[int] = set()
     found: set[int] = set()
     for item in reversed(list(walk(kernel.body))):
         if isinstance(item, Ins) and (item.op in PURE or item.op in ("get", "load")) and id(item) not in needed:
             found.add(id(item))
-        elif id(item) in held:
-            needed.add(id(chosen(item, held)))
+        elif isinstance(item, Ins) and chosen(item) is not item:
+            needed.add(id(chosen(item)))
         elif not isinstance(item, If) or id(item.condition) not in held:
             needed.update(map(id, operands(item)))
     return frozenset(found)
