@@ -185,10 +185,16 @@ class Statements(Expressions):
         if not plain:
             return self.store(around)
         a = self.rng.choice(plain)
-        n = E("len", "u32", data=a.name)
-        places = [n, E("+", "u32", (n, self.small(9)))]
+        axis = self.rng.randrange(len(a.shape)) if a.ranked else 0
+        n = E("shape", "u32", data=(a.name, axis)) if a.ranked else E("len", "u32", data=a.name)
+        below = E("-", "i32", (self.small(9, "i32"), E("num", "i32", data=("i32(9)", 9))))
+        places = [n, E("+", "u32", (n, self.small(9))), below]
         places += [self.num_at(v) for v in (a.size, 0xFFFFFFFF, 0x40000000, 0x7FFFFFFF, 0x80000000) if v >= a.size]
-        return [S("store", a.name, (self.rng.choice(places), self.expr(a.t, 2)))]
+        place = self.rng.choice(places)
+        if a.ranked:
+            indices = [self.small(9) for _ in a.shape]
+            place = E("at", "u32", (*indices[:axis], place, *indices[axis + 1 :]), a.name)
+        return [S("store", a.name, (place, self.expr(a.t, 2)))]
 
     def change(self, around: Around) -> list[S]:
         bins = self.rng.choice(self.bins)
