@@ -253,9 +253,7 @@ atomic_or: _AtomicFunction
 atomic_xor: _AtomicFunction
 atomic_exchange: _AtomicFunction
 
-def atomic_cas(
-    buf: InOut[_T, object], i: int | tuple[int, ...], expected: int, value: int, /
-) -> _T: ...
+def atomic_cas(buf: InOut[_T, object], i: int | tuple[int, ...], expected: int, value: int, /) -> _T: ...
 
 subgroup_add: _SubgroupFunction
 subgroup_mul: _SubgroupFunction

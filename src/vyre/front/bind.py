@@ -330,9 +330,7 @@ def _common_shape(param: Param, params: tuple[Param, ...], arrays: Mapping[str, 
     if not shapes:
         raise ArgumentValueError(f"nothing says how long {name} is", fix=f"{_sizes_fix(param)} or {name}=array")
     listed = ", ".join(f"{n} {shape}" for n, shape in sized.items())
-    raise ArgumentValueError(
-        f"the length of {name} is not clear: the inputs differ ({listed})", fix=_sizes_fix(param)
-    )
+    raise ArgumentValueError(f"the length of {name} is not clear: the inputs differ ({listed})", fix=_sizes_fix(param))
 
 
 def axes(name: str, value: Extent) -> Shape:

@@ -11,8 +11,8 @@ from typing import Any
 
 from ..errors import InvalidProgram, UnsupportedFeature
 from ..foundation.check.typing import infer
-from ..foundation.ir import nodes as ir
 from ..foundation.integers import U32_MAX
+from ..foundation.ir import nodes as ir
 from ..foundation.ir.dtypes import DataType, u32
 from ..foundation.ir.ops import AtomicOp, BinaryOp, Ordering, UnaryOp
 from ..foundation.ir.program import Program

@@ -179,7 +179,7 @@ def test_a_matrix_product_reads_zero_below_a_matrix_that_is_too_short(rows, on):
 def guarded(x: In[f32, D2], out: Out[f32, D2]):
     i, j = i32(gid.y), i32(gid.x)
     h, w = i32(x.shape[0]), i32(x.shape[1])
-    if 0 < i and i < h - 1 and 0 < j and j < w - 1:
+    if i > 0 and i < h - 1 and j > 0 and j < w - 1:
         out[i, j] = x[i - 1, j] + x[i + 1, j] + x[i, j - 1] + x[i, j + 1]
 
 
@@ -187,7 +187,7 @@ def guarded(x: In[f32, D2], out: Out[f32, D2]):
 def guarded_by_another(x: In[f32, D2], out: Out[f32, D2]):
     i, j = gid.y, gid.x
     h, w = out.shape
-    if 0 < i and i < h - 1 and 0 < j and j < w - 1:
+    if i > 0 and i < h - 1 and j > 0 and j < w - 1:
         out[i, j] = x[i - 1, j] + x[i + 1, j] + x[i, j - 1] + x[i, j + 1]
 
 
@@ -211,7 +211,9 @@ def test_an_array_of_another_shape_than_the_condition_asks_about(shape, on):
     assert guarded_by_another.on(on)(x, out=out).tobytes() == want.tobytes()
 
 
-@pytest.mark.parametrize("words", [(4, 6, 4, 6), (6, 4, 4, 6), (0, 0, 0, 0), (2**32 - 1, 2**32 - 1, 1, 2**31), (3, 9, 7, 1)])
+@pytest.mark.parametrize(
+    "words", [(4, 6, 4, 6), (6, 4, 4, 6), (0, 0, 0, 0), (2**32 - 1, 2**32 - 1, 1, 2**31), (3, 9, 7, 1)]
+)
 def test_a_dispatch_takes_any_words_for_shapes_and_stays_in_its_buffers(words, on):
     program = unsigned_cross.program
     x = np.arange(24, dtype=np.uint32)

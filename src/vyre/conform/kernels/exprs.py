@@ -138,7 +138,9 @@ class Expressions:
 
     def load(self, a: Array) -> E:
         if a.ranked:
-            return E("load", a.t, (E("at", "u32", tuple(self.along(a, k) for k in range(len(a.shape))), a.name),), a.name)
+            return E(
+                "load", a.t, (E("at", "u32", tuple(self.along(a, k) for k in range(len(a.shape))), a.name),), a.name
+            )
         at = self.index(a)
         if a.static and at.op in ("num", "turn"):  # a plain index beyond a known length is refused
             at = self.small(a.size)

@@ -418,7 +418,12 @@ class Reach:
             return None
         if _is_number(buffer) and index is not None and number(index) == 0:
             return self._atom("num", frozenset(), False, name, False)
-        if buffer.access is Access.UNIFORM and buffer.element == u32 and index is not None and number(index) is not None:
+        if (
+            buffer.access is Access.UNIFORM
+            and buffer.element == u32
+            and index is not None
+            and number(index) is not None
+        ):
             return self._atom("num", frozenset(), False, f"{name}[{number(index)}]", False)
         index, facts = self._element(index)
         if index is not None and self.axes_of(index):

@@ -18,16 +18,10 @@ from ..ir.build import Buffer, Builder
 from ..ir.dtypes import DataType, bool_, u32
 from ..ir.nodes import (
     BinOp,
-    BufLen,
     Expr,
-    InvocationId,
-    Lit,
     Load,
-    LocalId,
     Select,
     UnOp,
-    Var,
-    WorkgroupId,
     show_number,
 )
 from ..ir.ops import AtomicOp, BinaryOp, UnaryOp
@@ -493,7 +487,9 @@ class ExpressionCompiler(NumberCompiler, ABC):
     def _size(self, sizes: Sizes, at: ast.expr) -> Typed:
         axis, rank = self.constant(at), len(sizes.axes)
         if not isinstance(axis, Const) or not (type(axis.value) is int and -rank <= axis.value < rank):
-            raise self.fail(at, f"`{sizes.buffer}` has {rank} {'axis' if rank == 1 else 'axes'}", f"use 0 to {rank - 1}")
+            raise self.fail(
+                at, f"`{sizes.buffer}` has {rank} {'axis' if rank == 1 else 'axes'}", f"use 0 to {rank - 1}"
+            )
         return sizes.axes[axis.value]
 
     @abstractmethod

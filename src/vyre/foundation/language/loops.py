@@ -258,7 +258,9 @@ class LoopCompiler(HelperCompiler):
             return low
         match at:
             case ast.BinOp(left, ast.Sub(), right):
-                fix = f"write i32({show(left)}) - {show(right)} for numbers below zero, or saturating_sub({show(left)}, {show(right)}) to begin at 0"
+                by = show(right) if isinstance(right, ast.Constant) else f"i32({show(right)})"
+                fix = f"write i32({show(left)}) - {by} for numbers below zero, "
+                fix += f"or saturating_sub({show(left)}, {show(right)}) to begin at 0"
             case _:
                 fix = "compute it with i32 for numbers below zero, or with saturating_sub(a, b) to begin at 0"
         raise self.fail(at, f"`{show(at)}` is u32 and wraps where it is below zero", fix)

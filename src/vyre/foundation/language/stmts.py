@@ -245,7 +245,12 @@ class StatementCompiler(LoopCompiler):
         binding = self.frame.known(name)
         if isinstance(binding, Local) and not binding.fixed:
             assert isinstance(binding.var, Var)
-            if binding.dtype in (u32, u64) and isinstance(value, Const) and type(value.value) is int and value.value < 0:
+            if (
+                binding.dtype in (u32, u64)
+                and isinstance(value, Const)
+                and type(value.value) is int
+                and value.value < 0
+            ):
                 raise self.fail(
                     at,
                     f"`{name}` is {binding.dtype} since line {binding.line}, and {show_number(value.value)} is below zero",
@@ -256,7 +261,9 @@ class StatementCompiler(LoopCompiler):
                 other = declared or found.dtype
                 fix = f"write {binding.dtype}({show(at)}), or use another name"
                 if other.is_int and other.is_signed and binding.dtype.is_int and not binding.dtype.is_signed:
-                    fix = f"begin with a signed number at line {binding.line}: {name}: {other} = ..., or use another name"
+                    fix = (
+                        f"begin with a signed number at line {binding.line}: {name}: {other} = ..., or use another name"
+                    )
                 raise self.fail(
                     at if declared in (None, binding.dtype) else target,
                     f"`{name}` is {binding.dtype} since line {binding.line} and cannot become {other}",
