@@ -17,8 +17,8 @@ def double(x: In[f32, D2], out: Out[f32, D2]):
 
 
 @vyre.kernel(workgroup=(4, 4))
-def add_row(shapes: In[f32, D1], x: InOut[f32, D2], *, N: const = 1):
-    for _ in range(N):
+def add_row(shapes: In[f32, D1], x: InOut[f32, D2], *, times: const = 1):
+    for _ in range(times):
         x[gid.y, gid.x] += shapes[gid.x]
 
 
@@ -60,7 +60,7 @@ def test_the_signature_comes_back_from_the_kernel():
 
 
 @pytest.mark.parametrize(
-    ("array", "said", "fix"),
+    "array, said, fix",
     [
         (
             np.zeros(6, np.float32),
@@ -102,7 +102,7 @@ def test_a_result_has_the_shape_that_is_asked_for():
 
 
 @pytest.mark.parametrize(
-    ("options", "said", "fix"),
+    "options, said, fix",
     [
         ({}, "nothing says how long out is", 'sizes={"out": (height, width, depth)}'),
         ({"sizes": {"out": 8}}, "out would have shape (8,)", 'sizes={"out": (height, width, depth)}'),
@@ -214,7 +214,7 @@ def test_a_parameter_may_have_the_name_of_the_hidden_one(x):
     row = np.arange(50, dtype=np.float32)
     assert "shapes_" in str(add_row.program)
     add_row(row, x)
-    add_row(shapes=row, x=x, N=3)
+    add_row(shapes=row, x=x, times=3)
     assert np.allclose(x, before + 4 * row)
 
 
@@ -294,7 +294,7 @@ def test_an_annotation_may_be_text():
 
 
 @pytest.mark.parametrize(
-    ("make", "said", "fix"),
+    "make, said, fix",
     [
         (lambda: Uniform[f32, D2], "has a rank and no fixed length", "write In[f32, D2]"),
         (lambda: In[f32, "D2"], "not a number", "D1, D2, D3 or D4"),

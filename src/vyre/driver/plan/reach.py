@@ -38,9 +38,9 @@ class Atom(NamedTuple):
     """What a polynomial is made of.
 
     `w` and `l` are the ids of workgroup and place along an axis, `len` the length of a buffer, `num` a number that the
-    caller passes, or a word of a table (`shapes[1]`), `/` a quotient of `a` by `b`, `|` one of `a` and `b`, `t` the turns of a loop, `a` at most, and `?`
-    any other value. It differs between workgroups along `axes`, or only inside of one or from time to time if it is
-    `local`, and adds to an id without wrapping where it is `positive`.
+    caller passes, or a word of a table (`shapes[1]`), `/` a quotient of `a` by `b`, `|` one of `a` and `b`, `t` the
+    turns of a loop, `a` at most, and `?` any other value. It differs between workgroups along `axes`, or only inside of
+    one or from time to time if it is `local`, and adds to an id without wrapping where it is `positive`.
     """
 
     kind: str
@@ -264,7 +264,7 @@ class Reach:
     def _element(self, index: Poly | None) -> tuple[Poly | None, tuple[Fact, ...]]:
         """Which element an index names, and what holds if it names any."""
         atom = next(iter(index))[0] if index is not None and len(index) == 1 and next(iter(index)) else None
-        return (index, ()) if atom not in self._inside else self._inside[atom]
+        return (index, ()) if atom is None else self._inside.get(atom, (index, ()))
 
     def _assigned(self, body: tuple[ir.Node, ...]) -> set[str]:
         """The names from outside that it assigns."""
@@ -458,8 +458,9 @@ class Reach:
     def _checked(self, inside: Poly, condition: ir.Expr) -> Poly | None:
         """An index that names an element only where the condition holds."""
         facts = tuple(_below(f) for f in self._facts(condition, True))
-        parts = inside, {(): -1}
-        found = self._made_of("|", (_pair(*parts), *map(_key, facts)), True, list(parts), *parts)
+        nowhere: Poly = {(): -1}
+        key = _pair(inside, nowhere), *map(_key, facts)
+        found = self._made_of("|", key, True, [inside, nowhere], inside, nowhere)
         self._inside[next(iter(found))[0]] = inside, facts
         return found
 

@@ -183,8 +183,10 @@ class NumberCompiler:
                 wide = found.dtype.bits == 64
                 bits = found.expr if found.dtype == u64 else Cast(u64, found.expr) if wide else word
                 inside.append(BinOp(BinaryOp.LE, bits, Cast(u64, last) if wide else last))
-            first = flat is None or flat == lit(0, u32)
-            flat = word if first else BinOp(BinaryOp.ADD, BinOp(BinaryOp.MUL, flat, size), word)
+            if flat is None or flat == lit(0, u32):
+                flat = word
+            else:
+                flat = BinOp(BinaryOp.ADD, BinOp(BinaryOp.MUL, flat, size), word)
         assert flat is not None
         return Select(reduce(lambda a, b: BinOp(BinaryOp.AND, a, b), inside), flat, NOWHERE) if inside else flat
 
@@ -222,7 +224,8 @@ class NumberCompiler:
             raise self.fail(node, f"the index is {t}", f"write {goal}({show(node)})")
         match node, value.expr:
             case ast.BinOp(ast.BinOp(a, ast.Sub(), b), ast.Mod(), n), BinOp(op=BinaryOp.MOD, right=over):
-                if isinstance(over, Lit) and over.bits & (over.bits - 1) == 0 and not t.is_signed:
+                turns = isinstance(over, Lit) and over.bits & (over.bits - 1) == 0 and not t.is_signed
+                if turns or (isinstance(a, ast.BinOp) and isinstance(a.op, ast.Add)):  # (i + n - 1) % n
                     return value
                 turned = "wraps to a large number" if not t.is_signed else "stays below zero under %"
                 fix = f"write ({show(a)} + {show(n)} - {show(b)}) % {show(n)}"

@@ -84,6 +84,7 @@ FOREIGN_FUNCTIONS: dict[str, str] = {
 }  # fmt: skip
 """Names of our functions in other libraries."""
 _PIXEL = "declare the rank, In[f32, D2], and index x[row, column]"
+_LINE = "declare it without a rank, In[f32], and use one index"
 _ONE = "a kernel says what one invocation does: use gid.x for its place"
 _AHEAD = "compute it before the kernel, and pass numbers or an array"
 FOREIGN_FIXES: dict[str, str] = {
@@ -158,8 +159,7 @@ FOREIGN_FIXES: dict[str, str] = {
 BUFFER_FIXES: dict[str, str] = {
     "shape": "declare the rank, In[f32, D2], for x.shape[0], or use len(x)",
     "ndim": "declare the rank: In[f32, D2]",
-    "T": _PIXEL, "reshape": _PIXEL, "transpose": _PIXEL, "ravel": "declare it without a rank, In[f32], and use one index",
-    "flatten": "declare it without a rank, In[f32], and use one index",
+    "T": _PIXEL, "reshape": _PIXEL, "transpose": _PIXEL, "ravel": _LINE, "flatten": _LINE,
     "sum": "add in a for loop, or with atomic_add(total, 0, x[i])",
     "mean": "add in a for loop, and divide by f32(len(x))",
     "max": "compare in a for loop, or with atomic_max(best, 0, x[i])",

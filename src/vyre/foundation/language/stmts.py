@@ -253,7 +253,8 @@ class StatementCompiler(LoopCompiler):
             ):
                 raise self.fail(
                     at,
-                    f"`{name}` is {binding.dtype} since line {binding.line}, and {show_number(value.value)} is below zero",
+                    f"`{name}` is {binding.dtype} since line {binding.line}, "
+                    f"and {show_number(value.value)} is below zero",
                     f"begin with a signed number at line {binding.line}: {name}: i{binding.dtype.bits} = ...",
                 )
             found = self.typed(value, at, binding.dtype) if adapts(value, binding.dtype) else self.typed(value, at)

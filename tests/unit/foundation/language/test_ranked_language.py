@@ -19,7 +19,7 @@ _ = D2, D3, In, InOut, Out, atomic_add, gid, i8, i32, i64, shared, u32, u64  # n
 
 
 @pytest.mark.parametrize(
-    ("body", "at", "said", "fix"),
+    "body, at, said, fix",
     [
         ("v = x[0]", "x[0]", "`x` has 2 axes, and 1 index", "write x[i, j]"),
         ("v = x[0, 1, 2]", "x[0, 1, 2]", "`x` has 2 axes, and 3 indices", "write x[i, j]"),
@@ -43,11 +43,11 @@ _ = D2, D3, In, InOut, Out, atomic_add, gid, i8, i32, i64, shared, u32, u64  # n
         ("v = flat.shape[0]", "flat.shape", "buffers have no `.shape`", "In[f32, D2]"),
         ("v = flat.ndim", "flat.ndim", "buffers have no `.ndim`", "In[f32, D2]"),
         # ---- numbers below zero
-        ("if gid.x - 1 >= 0:\n    out[0] = 1", "gid.x - 1 >= 0", "is always true: u32 is never below zero", "i32(gid.x) - 1"),
+        ("if gid.x - 1 >= 0:\n    out[0] = 1", "gid.x - 1 >= 0", "is always true: u32 is", "i32(gid.x) - 1"),
         ("if 0 > n:\n    out[0] = 1", "0 > n", "is always false", "signed number"),
         ("v = 0 <= n < 5", "0 <= n < 5", "`0 <= n` is always true", "leave this test out"),
         ("v = 0\nv -= 1\nif v < 0:\n    out[0] = 1", "v < 0", "`v < 0` is always false", "make `v` signed at line 2"),
-        ("v = 0\nv = -1", "-1", "`v` is u32 since line 2, and -1 is below zero", "begin with a signed number at line 2: v: i32"),
+        ("v = 0\nv = -1", "-1", "`v` is u32 since line 2, and -1", "begin with a signed number at line 2: v: i32"),
         ("v = 0\nv = s[0]", "s[0]", "cannot become i32", "begin with a signed number at line 2: v: i32 = ..."),
         ("v = s[0] + n", "s[0] + n", "`+` of i32 and u32", "convert one side, for example i32(n)"),
         ("v = n < s[0]", "n < s[0]", "`<` of u32 and i32", "for example i32(n)"),
@@ -56,7 +56,7 @@ _ = D2, D3, In, InOut, Out, atomic_add, gid, i8, i32, i64, shared, u32, u64  # n
         ("v = abs(n - gid.x)", "abs(n - gid.x)", "a difference of u32", "abs_diff(n, gid.x)"),
         ("v = flat[(gid.x - 1) % n]", "(gid.x - 1) % n", "wraps to a large number", "(gid.x + n - 1) % n"),
         ("i = i32(n)\nv = x[(i - 1) % 7, 0]", "(i - 1) % 7", "stays below zero under %", "(i + 7 - 1) % 7"),
-        ("for i in range(n - 5, n):\n    pass", "n - 5", "`n - 5` is u32 and wraps", "i32(n) - 5 for numbers below zero, or saturating_sub(n, 5)"),
+        ("for i in range(n - 5, n):\n    pass", "n - 5", "`n - 5` is u32 and wraps", "i32(n) - 5 for"),
         ("for i in range(gid.x - n, n):\n    pass", "gid.x - n", "wraps", "write i32(gid.x) - i32(n)"),
         ("low = n - 5\nfor i in range(low, n):\n    pass", "low", "`low` is u32 and wraps", "saturating_sub(a, b)"),
         ("for i in range(9, n - 2, -1):\n    pass", "n - 2", "`n - 2` is u32 and wraps", "count with i32"),
