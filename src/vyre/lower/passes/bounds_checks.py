@@ -146,9 +146,9 @@ class _Implied(_Walk):
             self.steps = self.ranges.fuel = _STEPS
             if c.op == "and" and c.dtype == "bool":
                 unvisited += c.args
-            elif c.op not in ("lt", "le") or c.args[0].dtype != "u32":
-                return False
-            elif not self.is_below(c.args[0], c.args[1], c.op == "lt"):
+                continue
+            compares = c.op in ("lt", "le") and c.args[0].dtype == "u32"
+            if not compares or not self.is_below(c.args[0], c.args[1], c.op == "lt"):
                 return False
         return True
 
