@@ -28,7 +28,7 @@ TURNS = 60
 @vyre.kernel(workgroup=(64, 4))
 def jacobi_flat(height: u32, width: u32, x: In[f32], out: Out[f32]) -> None:
     i, j = gid.y, gid.x
-    if 0 < i and i < height - 1 and 0 < j and j < width - 1:
+    if i > 0 and i < height - 1 and j > 0 and j < width - 1:
         at = i * width + j
         out[at] = f32(0.2) * (x[at] + x[at - width] + x[at + width] + x[at - 1] + x[at + 1])
 
@@ -37,7 +37,7 @@ def jacobi_flat(height: u32, width: u32, x: In[f32], out: Out[f32]) -> None:
 def jacobi(x: In[f32, D2], out: Out[f32, D2]) -> None:
     i, j = gid.y, gid.x
     height, width = x.shape
-    if 0 < i and i < height - 1 and 0 < j and j < width - 1:
+    if i > 0 and i < height - 1 and j > 0 and j < width - 1:
         out[i, j] = f32(0.2) * (x[i, j] + x[i - 1, j] + x[i + 1, j] + x[i, j - 1] + x[i, j + 1])
 
 
@@ -45,7 +45,7 @@ def jacobi(x: In[f32, D2], out: Out[f32, D2]) -> None:
 def jacobi_signed(x: In[f32, D2], out: Out[f32, D2]) -> None:
     i, j = i32(gid.y), i32(gid.x)
     height, width = i32(x.shape[0]), i32(x.shape[1])
-    if 0 < i and i < height - 1 and 0 < j and j < width - 1:
+    if i > 0 and i < height - 1 and j > 0 and j < width - 1:
         out[i, j] = f32(0.2) * (x[i, j] + x[i - 1, j] + x[i + 1, j] + x[i, j - 1] + x[i, j + 1])
 
 
