@@ -6,6 +6,8 @@ import pytest
 import vyre
 from vyre import D1, D2, D3, D4, In, InOut, Out, atomic_add, barrier, f32, gid, i8, i32, i64, lid, shared, u32, u64
 from vyre.backends import reference
+from vyre.backends.cuda.build import kernel_code
+from vyre.backends.cuda.compile import compile_text
 
 from ...support.device_backends import registration_or_skip
 
@@ -225,3 +227,13 @@ def test_a_dispatch_takes_any_words_for_shapes_and_stays_in_its_buffers(words, o
     assert bytes(found) == bytes(wanted)
     if words == (4, 6, 4, 6):
         assert bytes(found) == around(x.reshape(4, 6)).tobytes()
+
+
+@pytest.mark.parametrize("name", [name for name, k in globals().items() if isinstance(k, vyre.Kernel)])
+def test_nvrtc_takes_the_text_for_cuda(name):
+    _, code, options = kernel_code(globals()[name].program)
+    try:
+        found = compile_text(code.text, "sm_90", options)
+    except vyre.BackendUnavailable as e:
+        pytest.skip(e.message)
+    assert found.startswith(b"\x7fELF")
