@@ -23,11 +23,16 @@ WHERE: dict[str, str] = vars(vyre)["_WHERE"]
 PUBLIC: list[str] = sorted(WHERE)
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "Kernels": ("front.kernel", "front.arrays", "front.bind", "front.call"),
-    "Programs": ("foundation.program", "foundation.build", "foundation.parse", "foundation.validate"),
+    "Kernels": ("front.kernel", "front.sequence.function"),
+    "Programs": (
+        "foundation.ir.program",
+        "foundation.ir.build",
+        "foundation.formats.parse",
+        "foundation.check.validate",
+    ),
     "Running programs": ("front.compile", "driver.contract.values"),
-    "Arrays on devices": ("front.device_array",),
-    "Configuration": ("front.config", "driver.settings"),
+    "Arrays on devices": ("front.device.array",),
+    "Configuration": ("front.config",),
     "Backends and devices": ("driver.selection.registry", "driver.contract", "driver.contract.profile"),
 }
 """Title -> modules whose names stand under it. A module that is in none of these stands under `Further`."""

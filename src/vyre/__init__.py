@@ -48,6 +48,7 @@ _WHERE: dict[str, str] = {
     **dict.fromkeys(["Issue", "validate"], "foundation.check.validate"),
     **dict.fromkeys(["compile", "select"], "front.compile"),  # this select also answers for whole programs
     **dict.fromkeys(["Kernel", "kernel"], "front.kernel"),
+    **dict.fromkeys(["KernelSequence", "sequence"], "front.sequence.function"),
     **dict.fromkeys(["DeviceBuffer", "empty", "to_device"], "front.device.array"),
     "Builder": "foundation.ir.build",
     "config": "front.config",

@@ -72,6 +72,8 @@ from .front.device.array import empty as empty
 from .front.device.array import to_device as to_device
 from .front.kernel import Kernel as Kernel
 from .front.kernel import kernel as kernel
+from .front.sequence.function import KernelSequence as KernelSequence
+from .front.sequence.function import sequence as sequence
 
 __version__: str
 

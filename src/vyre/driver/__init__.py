@@ -88,6 +88,7 @@ _MODULES = {
     "values": "contract.values",
     "binding": "plan.binding",
     "command_reuse_policy": "policy.launch",
+    "device_convergence": "policy.convergence",
     "device_profile": "contract.profile",
     "enforce": "admission.gates",
     "error": "..errors",
@@ -100,8 +101,10 @@ _MODULES = {
     "program_walks": "plan",
     "registry": "admission.gates",  # of operations, not of backends: the dialects are still to come
     "reservation_policy": "plan.bounds",
+    "resident_transfer_fusion": "resident.transfers",
     "shadow": "verify.shadow",
     "specialization": "plan.specialize",
+    "transfer_accounting": "resident.transfers",
     "subgroup": "..foundation.meaning.subgroup",
     "validation": "admission.program",
 }

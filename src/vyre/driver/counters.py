@@ -32,6 +32,7 @@ _COUNTERS = (
     "split_launches",
     "split_passes",
     "fixpoints_reached",
+    "iterations_spared",
     "shadow_samples",
     "shadow_divergences",
     "shadow_ns",
@@ -39,7 +40,7 @@ _COUNTERS = (
 )
 (
     PLAIN, TIMED, ASYNC, RESIDENT, BATCHES, FAILED, INPUT_BYTES, OUTPUT_BYTES, ROUTES, PLANS, RECOMPILED,
-    _SPLIT, _SEGMENTS, _SYNC_POINTS, _LAUNCHES, _PASSES, _FIXPOINTS, _SHADOWED, _DIVERGED, _SHADOW_NS,
+    _SPLIT, _SEGMENTS, _SYNC_POINTS, _LAUNCHES, _PASSES, _FIXPOINTS, _SPARED, _SHADOWED, _DIVERGED, _SHADOW_NS,
 ) = range(len(_COUNTERS) - len(SKIPS))  # fmt: skip
 _MAX_LABELS = 256
 _lock = threading.RLock()  # a thread may end, and fold its counts, wherever the collector happens to run
@@ -146,6 +147,12 @@ def count_sequence(segments: int, launches: int, passes: int, *, fixpoint: bool)
     numbers[_LAUNCHES] += launches
     numbers[_PASSES] += passes
     numbers[_FIXPOINTS] += fixpoint
+
+
+def count_settled(spared: int) -> None:
+    """A dispatch stopped, because an iteration had changed nothing, and so many were not run."""
+    TALLY.numbers[_FIXPOINTS] += 1
+    TALLY.numbers[_SPARED] += spared
 
 
 def count_shadow(elapsed_ns: int, *, diverged: bool, skipped: str | None) -> None:

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, overload
 
 from ..errors import ArgumentTypeError, ArgumentValueError, shown
+from .sequence.now import RECORDERS, recorder, refuse_to_read
 from .tracebacks import MISTAKES, end_at_the_caller
 
 if TYPE_CHECKING:
@@ -180,6 +181,8 @@ class Kernel:
         **named: Any,
     ) -> Any:
         try:
+            if RECORDERS and (made := recorder()) is not None:
+                return made.call(self, args, named, grid, domain, sizes, config)
             return _call_type()(self, args, named, grid, domain, sizes, config).run()
         except MISTAKES as e:
             end_at_the_caller(e)
@@ -213,6 +216,7 @@ class Kernel:
         Inputs may be changed as soon as this returns; outputs given by the caller are written when the result is taken.
         """
         try:
+            refuse_to_read("a kernel was started")
             return _call_type()(self, args, named, grid, domain, sizes, config).start()
         except MISTAKES as e:
             end_at_the_caller(e)

@@ -27,10 +27,11 @@ from ..driver.plan.launch import as_launched
 from ..errors import BackendUnavailable, DeviceLost, VyreError
 from ..foundation.ir.program import Program
 from .compiled import CompiledBackend
-from .device import Artifact, Device, LaunchFacts, Ticket
+from .device import Artifact, Code, Device, LaunchFacts, Ticket
 from .memory_pool import MemoryPool
 from .pipeline import OffloadPipeline, WorkPending
 from .resident import Residents, run_steps
+from .work import compares
 
 MAX_SMALL_DISPATCHES = 64
 """Recordings of small dispatches that a device keeps; a dispatch that loses its own may get another."""
@@ -44,6 +45,7 @@ class Session:
         self.pool = MemoryPool(device)
         self.residents = Residents(device, self.pool, backend)
         self._repeated: list[weakref.ref[Any]] = []
+        self._comparing: Code = None
         self._lock = threading.Lock()
         self.left: Ticket | None = None
         """Work that was left behind: until it ends, if ever, the device counts as lost."""
@@ -69,6 +71,13 @@ class Session:
         for oldest in (ref() for ref in spare):
             if oldest is not None:
                 oldest.lose()
+
+    def comparing(self, backend: OffloadBackend) -> Code:
+        """Code that compares memory with a copy of it; see `work.Compared`."""
+        with self._lock:
+            if self._comparing is None:
+                self._comparing = self.device.load(backend.build(self.device, compares(), poll=False))
+            return self._comparing
 
     def close(self) -> None:
         with suppress(VyreError):  # of a device that is gone
@@ -209,6 +218,7 @@ class OffloadBackend(CompiledBackend):
                 "pooled_idle_bytes": 0 if session is None else session.pool.idle_bytes,
                 "resident_bytes": 0 if session is None else session.residents.nbytes,
             }
+            | ({} if session is None else session.residents.transfers())
         )
 
     # -- for pipelines

@@ -179,6 +179,8 @@ class OffloadPipeline(NativePipeline[_Planned]):
     def prepared(self, plan: DispatchPlan, config: DispatchConfig) -> _Planned:
         planned = _Planned(self._launches(plan, config, "host"), plan)
         count_decision(planned.recording)
+        if plan.iterations > 1:
+            count_decision(planned.launches.convergence)
         self._bound.add(planned)
         return planned
 
@@ -239,11 +241,12 @@ class OffloadPipeline(NativePipeline[_Planned]):
         if code is None:
             return ()
         about_code = *self.built.facts.decisions, *self.session.device.decisions(code)
-        recording = self._launches(plan, config, memory).recording
+        launches = self._launches(plan, config, memory)
+        recording, converges = launches.recording, (launches.convergence,) if plan.iterations > 1 else ()
         if memory == "host" and recording.choice == WHEN_REPEATED:
             settled = [p.recording for p in list(self._bound) if p.recording is not recording and p.plan == plan]
             recording = next((r for r in settled if r.choice != WHEN_REPEATED), recording)
-        return *about_code, recording
+        return *about_code, recording, *converges
 
     def holds(self, grid: Dims) -> bool:
         code = self._code

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence, Set
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from ..driver.contract.values import (
     U32_MAX,
@@ -21,23 +21,18 @@ from ..driver.counters import count_decision
 from ..driver.plan.launch import LaunchPlan, resolve_fixpoint_iterations
 from ..errors import DeviceOutOfMemory
 from ..foundation.integers import round_up
-from ..foundation.memo import keep
 from .device import Batch, Command, Device, Launch, Memory, Ticket, Zero
 from .memory_pool import MemoryPool, Piece
 from .resident_memory import ResidentMemory, Resources, Upload
 from .work import DeviceLaunches, Work, plain, settle
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
     from ..driver.contract.values import OutputBuffers
     from .backend import OffloadBackend, Session
     from .pipeline import OffloadPipeline
 
 _SHARE = 9, 10
 """How much of a device's memory may be resident; the rest is for other buffers."""
-_MAX_REPEATS = 64
-"""Lists of steps that are kept ready."""
 _MAX_COMMANDS = 1024
 """Steps with more of them are not kept."""
 _PART_COMMANDS = 256
@@ -53,7 +48,6 @@ class Residents(ResidentMemory[Piece]):
         super().__init__(backend)
         self._device, self._pool = device, pool
         self._adopted: set[int] = set()
-        self._repeats: dict[tuple[int, ...], _Kept] = {}
         self.nbytes = 0
 
     def zeros(self, nbytes: int) -> Piece:
@@ -96,7 +90,6 @@ class Residents(ResidentMemory[Piece]):
             own = handle.id not in self._adopted
             self._adopted.discard(handle.id)
             self.nbytes -= handle.nbytes if own else 0
-        self._forget_steps(handle)
         if own:
             self._pool.give_after(self._device.batch().submit(), [memory])  # its last use may not have been waited for
 
@@ -115,15 +108,11 @@ class Residents(ResidentMemory[Piece]):
                 batch = self.write_within(batch, piece.memory, offset, data, handle.nbytes)
         batch.submit().wait(None)
 
-    def read(self, reads: Sequence[tuple[Piece, int, int]], out: Sequence[Buffer] | None) -> OutputBuffers:
+    def read(self, reads: Sequence[tuple[Piece, int, int]], into: Sequence[memoryview | None]) -> Sequence[Any]:
         batch = self._device.batch()
         for piece, offset, nbytes in reads:
-            if nbytes:
-                batch.read(piece.memory, offset, nbytes)
-        into = [None if out is None else plain(out[k]) for k, (_, _, nbytes) in enumerate(reads) if nbytes]
-        found = iter(batch.submit().take(into))
-        results: OutputBuffers = [next(found) if nbytes else bytearray() for _, _, nbytes in reads]
-        return results if out is None else list(out)
+            batch.read(piece.memory, offset, nbytes)
+        return batch.submit().take(into)
 
     def write_within(self, batch: Batch, memory: Memory, offset: int, data: memoryview, end: int) -> Batch:
         """Write bytes whose neighbours, up to `end`, stay as they are. The batch to go on with."""
@@ -141,28 +130,6 @@ class Residents(ResidentMemory[Piece]):
         following = self._device.batch()
         following.write(memory, first, memoryview(words))
         return following
-
-    # -- steps
-
-    def keep_steps(self, turns: int, steps: Sequence[ResidentDispatchStep], runs: Runs) -> None:
-        """From now on, and until some of their memory is freed, exactly these steps so many times are these runs."""
-        if not all(type(step.resources) is tuple for step in steps):
-            return  # a list may be another one at the next call
-        handles = {r.id: r for step in steps for r in step.resources if isinstance(r, ResidentHandle)}
-        kept = _Kept(runs, handles.keys(), (steps, tuple(steps)))
-        keep(self._repeats, _identity(turns, steps), kept, _MAX_REPEATS)
-        for handle in handles.values():
-            if not self.holds(handle):
-                self._forget_steps(handle)  # another thread freed it just now
-
-    def kept_steps(self, turns: int, steps: Sequence[ResidentDispatchStep]) -> Runs | None:
-        found = self._repeats.get(_identity(turns, steps))
-        return None if found is None else found.runs
-
-    def _forget_steps(self, handle: ResidentHandle) -> None:
-        for key, kept in list(self._repeats.items()):
-            if handle.id in kept.handles:
-                self._repeats.pop(key, None)
 
 
 class Bound:
@@ -314,10 +281,11 @@ def run_steps(
     """Run steps in order, all of it `repeat` times, with one wait at the end."""
     begun = time.monotonic()
     turns = whole("repeat", repeat, U32_MAX) or 0
-    ranges = [(piece.memory, offset, nbytes) for piece, offset, nbytes in session.residents.readings(reads)]
-    runs = None if timed or session.left is not None else session.residents.kept_steps(turns, steps)
+    reading = session.residents.reading(reads)
+    ranges = [(piece.memory, offset, nbytes) for piece, offset, nbytes in reading.copies]
+    runs: Runs | None = None if timed or session.left is not None else session.residents.kept_steps(turns, steps)
     if runs is not None:
-        return _run_again(session, runs, ranges), None
+        return reading.results(_run_again(session, runs, ranges), None), None
     bounds: list[Bound] = []
     work = Work(session, timed=timed)
     try:
@@ -326,7 +294,7 @@ def run_steps(
             bounds.append(Bound(cast("OffloadPipeline", pipeline), step.resources, settled, work, may_allocate=False))
         if not timed and (runs := _runs(session.device, [bound.commands() for bound in bounds], turns)):
             session.residents.keep_steps(turns, steps, runs)
-            return _run_again(session, runs, ranges), None
+            return reading.results(_run_again(session, runs, ranges), None), None
         armed = [work.armed(bound.launches, bound.memories) for bound in bounds]
         for bound in bounds:
             bound.upload(work)
@@ -334,32 +302,19 @@ def run_steps(
             for bound, memories in zip(bounds, armed, strict=True):
                 bound.zero(work)
                 work.launch(bound.launches, memories)
-        work.submit([r for r in ranges if r[2]])
-        found = iter(work.finish([None] * sum(1 for r in ranges if r[2])))
+        work.submit(ranges)
+        found = work.finish([None] * len(ranges))
     finally:
         work.release()
-    outputs: OutputBuffers = [next(found) if nbytes else bytearray() for _, _, nbytes in ranges]
+    outputs = reading.results(found, None)
     if not timed:
         return outputs, None
     wall_ns = int((time.monotonic() - begun) * 1e9)
     return outputs, ResidentSequenceTiming(wall_ns, work.device_ns, work.enqueue_ns, work.wait_ns)
 
 
-def _identity(turns: int, steps: Sequence[ResidentDispatchStep]) -> tuple[int, ...]:
-    """A key by identity, 0.05 us: a hash would go through programs and configs, 3 us each. `_Kept` keeps the steps."""
-    return (turns, id(steps)) if type(steps) is tuple else (turns, *map(id, steps), 0)
-
-
 Runs: TypeAlias = list[tuple[Callable[[], Ticket], int]]
 """What to do, and how often."""
-
-
-class _Kept(NamedTuple):
-    """Steps that are ready, with the ids of their memory; `steps` keep their identities meanwhile."""
-
-    runs: Runs
-    handles: Set[int]
-    steps: object
 
 
 def _runs(device: Device, commands: Sequence[list[Command]], turns: int) -> Runs:
@@ -373,7 +328,7 @@ def _runs(device: Device, commands: Sequence[list[Command]], turns: int) -> Runs
     return [*found, (_ready(device, once * left), 1)] if left else found
 
 
-def _run_again(session: Session, runs: Runs, reads: Sequence[tuple[Memory, int, int]]) -> OutputBuffers:
+def _run_again(session: Session, runs: Runs, reads: Sequence[tuple[Memory, int, int]]) -> Sequence[Any]:
     """Run work that was kept, then its readings. Without any, the caller does not wait where the device keeps order."""
     for go, times in runs:
         for k in range(1, times + 1):
@@ -383,9 +338,8 @@ def _run_again(session: Session, runs: Runs, reads: Sequence[tuple[Memory, int, 
     if not reads and session.device.keeps_order:
         return []
     work = Work(session)
-    work.submit([r for r in reads if r[2]])
-    found = iter(work.finish([None] * sum(1 for r in reads if r[2])))
-    return [next(found) if nbytes else bytearray() for _, _, nbytes in reads]
+    work.submit(reads)
+    return work.finish([None] * len(reads))
 
 
 def _ready(device: Device, commands: Sequence[Command]) -> Callable[[], Ticket]:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from ..driver.contract.values import (
     DispatchConfig,
     OutputBuffers,
+    ResidentDispatchStep,
     ResidentHandle,
     ResidentOwner,
     ResidentReadRange,
@@ -33,7 +34,17 @@ from ..driver.resident.memory import (
     refuse_shared,
     unknown,
 )
+from ..driver.resident.transfers import (
+    FUSED_BYTES,
+    ResidentTransferInterval,
+    ResidentTransferView,
+    ResidentUploadCopy,
+    TransferLedger,
+    fuse_resident_transfer_intervals,
+    fuse_resident_upload_copies,
+)
 from ..errors import ArgumentTypeError, ArgumentValueError
+from ..foundation.memo import keep
 from .work import plain
 
 if TYPE_CHECKING:
@@ -42,6 +53,8 @@ if TYPE_CHECKING:
     from ..foundation.ir.program import Program
 
 M = TypeVar("M")
+_MAX_REPEATS = 64
+"""Lists of steps that are kept ready."""
 
 
 class Watching(Protocol):
@@ -62,12 +75,17 @@ class Upload(NamedTuple):
 class ResidentMemory(ABC, Generic[M]):
     """The resident memory of one backend. Ids are never used again."""
 
+    most_fused = FUSED_BYTES
+    """Ranges up to this size that touch are copied as one."""
+
     def __init__(self, backend: str) -> None:
         self._owner = ResidentOwner(backend)
         self._lock = threading.RLock()  # the collector may drop memory anywhere
         self._kept: dict[int, M] = {}
         self._last = 0
         self._watching: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._repeats: dict[tuple[int, ...], _Kept] = {}
+        self.uploaded, self.downloaded = TransferLedger("resident upload"), TransferLedger("resident download")
 
     @abstractmethod
     def zeros(self, nbytes: int) -> M:
@@ -82,8 +100,8 @@ class ResidentMemory(ABC, Generic[M]):
         """All of it, as one transfer."""
 
     @abstractmethod
-    def read(self, reads: Sequence[tuple[M, int, int]], out: Sequence[Buffer] | None) -> OutputBuffers:
-        """Ranges of (memory, offset, bytes), as one transfer: new buffers, or into those of the caller."""
+    def read(self, reads: Sequence[tuple[M, int, int]], into: Sequence[memoryview | None]) -> Sequence[Any]:
+        """Ranges of (memory, offset, bytes), none empty, as one transfer: new buffers, or what is given for one."""
 
     def allocate(self, nbytes: int) -> ResidentHandle:
         """Memory of zeros."""
@@ -127,30 +145,120 @@ class ResidentMemory(ABC, Generic[M]):
             watching = list(self._watching)
         for pipeline in watching:
             pipeline.forget_resident(handle)
+        self.forget_steps(handle)
         self.release(handle, memory)
 
     def upload(self, ranges: Sequence[tuple[ResidentHandle, int, Buffer]]) -> None:
-        given = []
+        given: dict[int, tuple[ResidentHandle, M]] = {}
+        copies = []
         for handle, offset, data in ranges:
-            memory = self.find(handle, "upload_resident")
+            given[handle.id] = handle, self.find(handle, "upload_resident")
             (nbytes,) = byte_lengths([data])
-            given.append(Upload(handle, memory, byte_range(handle, offset, nbytes, "upload"), plain(data)))
-        self.write(given)
+            copies.append(ResidentUploadCopy(handle.id, byte_range(handle, offset, nbytes, "upload"), plain(data)))
+        fused = fuse_resident_upload_copies(copies, self.most_fused) if len(copies) > 1 and self.most_fused else copies
+        with self._lock:
+            self.uploaded.charge(len(copies), (len(c.data) for c in fused))
+        self.write([Upload(*given[c.handle_id], c.dst, memoryview(c.data)) for c in fused])
 
     def download(self, ranges: Sequence[ResidentReadRange], out: Sequence[Buffer] | None) -> OutputBuffers:
-        reads = self.readings(ranges)
+        reading = self.reading(ranges)
         if out is not None:
-            check_targets([nbytes for _, _, nbytes in reads], out)
-        return self.read(reads, out)
+            check_targets(reading.sizes, out)
+        return reading.results(self.read(reading.copies, reading.into(out)), out)
 
-    def readings(self, ranges: Sequence[ResidentReadRange]) -> list[tuple[M, int, int]]:
-        """What to read, as (memory, offset, bytes)."""
-        found = []
+    def reading(self, ranges: Sequence[ResidentReadRange]) -> Reading[M]:
+        """The copies that ranges need; they are counted as made."""
+        memories: dict[int, M] = {}
+        asked = []
         for r in ranges:
-            memory = self.find(r.resource, "download_resident")
+            memories[r.resource.id] = self.find(r.resource, "download_resident")
             nbytes = whole("byte_len", r.byte_len, MOST_BYTES) or 0
-            found.append((memory, byte_range(r.resource, r.byte_offset, nbytes, "download"), nbytes))
-        return found
+            at = byte_range(r.resource, r.byte_offset, nbytes, "download")
+            asked.append(ResidentTransferInterval(r.resource.id, at, nbytes))
+        reading = Reading(asked, memories, self.most_fused)
+        with self._lock:
+            self.downloaded.charge(len(asked), (nbytes for _, _, nbytes in reading.copies))
+        return reading
+
+    def transfers(self) -> dict[str, int]:
+        """What was copied, for metrics."""
+        return self.uploaded.counts("resident_upload") | self.downloaded.counts("resident_download")
+
+    # -- steps
+
+    def keep_steps(self, turns: int, steps: Sequence[ResidentDispatchStep], runs: Any) -> None:
+        """From now on, and until some of their memory is freed, exactly these steps so many times are these runs."""
+        if not all(type(step.resources) is tuple for step in steps):
+            return  # a list may be another one at the next call
+        handles = {r.id: r for step in steps for r in step.resources if isinstance(r, ResidentHandle)}
+        kept = _Kept(runs, handles.keys(), (steps, tuple(steps)))
+        keep(self._repeats, _identity(turns, steps), kept, _MAX_REPEATS)
+        for handle in handles.values():
+            if not self.holds(handle):
+                self.forget_steps(handle)  # another thread freed it just now
+
+    def kept_steps(self, turns: int, steps: Sequence[ResidentDispatchStep]) -> Any:
+        """What was kept for them, or None."""
+        found = self._repeats.get(_identity(turns, steps))
+        return None if found is None else found.runs
+
+    def forget_steps(self, handle: ResidentHandle) -> None:
+        """Its memory is gone."""
+        for key, kept in list(self._repeats.items()):
+            if handle.id in kept.handles:
+                self._repeats.pop(key, None)
+
+
+class _Kept(NamedTuple):
+    """Steps that are ready, with the ids of their memory; `steps` keep their identities meanwhile."""
+
+    runs: Any
+    handles: Set[int]
+    steps: object
+
+
+def _identity(turns: int, steps: Sequence[ResidentDispatchStep]) -> tuple[int, ...]:
+    """A key by identity, 0.05 us: a hash would go through programs and configs, 3 us each. `_Kept` keeps the steps."""
+    return (turns, id(steps)) if type(steps) is tuple else (turns, *map(id, steps), 0)
+
+
+class Reading(Generic[M]):
+    """Ranges to read, and the copies from (memory, offset, bytes) that serve them."""
+
+    def __init__(
+        self, asked: Sequence[ResidentTransferInterval], memories: Mapping[int, M], most_fused: int = FUSED_BYTES
+    ) -> None:
+        self.sizes = [r.byte_len for r in asked]
+        copies: Sequence[ResidentTransferInterval] = [r for r in asked if r.byte_len]
+        self._views: Sequence[ResidentTransferView] | None = None
+        if len(copies) > 1 and most_fused:
+            fused = fuse_resident_transfer_intervals(asked, most_fused)
+            if len(fused.copies) < len(copies):
+                copies, self._views = fused.copies, fused.views
+        self.copies = [(memories[c.handle_id], c.src, c.byte_len) for c in copies]
+
+    def into(self, out: Sequence[Buffer] | None) -> list[memoryview | None]:
+        """Where each copy goes: straight to the caller's buffer, if it is one range."""
+        if out is None or self._views is not None:
+            return [None] * len(self.copies)
+        return [plain(target) for target, nbytes in zip(out, self.sizes, strict=True) if nbytes]
+
+    def results(self, found: Sequence[Any], out: Sequence[Buffer] | None) -> OutputBuffers:
+        """What the caller asked for, of what was copied."""
+        if self._views is None:
+            if out is not None:
+                return list(out)
+            each = iter(found)
+            return [next(each) if nbytes else bytearray() for nbytes in self.sizes]
+        results: OutputBuffers = []
+        for k, view in enumerate(self._views):
+            at = view.byte_offset
+            part = memoryview(found[view.copy_slot])[at : at + view.byte_len] if view.byte_len else b""
+            if out is None:
+                results.append(bytearray(part))
+            else:
+                plain(out[k])[:] = part
+        return results if out is None else list(out)
 
 
 class Placed(NamedTuple, Generic[M]):

@@ -14,12 +14,20 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ..driver.contract.values import Dims
+from ..driver.counters import count_settled
 from ..driver.pipeline.deadline import expired
 from ..driver.plan.binding import BindingPlan, BindingRole
 from ..driver.plan.grid import INDIRECT_BYTES, box_count, boxes, check_grid, grid_words, require_grid_within
 from ..driver.plan.launch import LaunchPlan
+from ..driver.policy.convergence import choose_convergence, looks
 from ..driver.policy.launch import choose_recording
-from ..errors import CooperativeResidencyExceeded, Trap, UnsupportedFeature, VyreError
+from ..errors import CooperativeResidencyExceeded, DeviceOutOfMemory, Trap, UnsupportedFeature, VyreError
+from ..foundation.integers import ceil_div
+from ..foundation.ir.build import Builder
+from ..foundation.ir.dtypes import u32
+from ..foundation.ir.nodes import BinOp, InvocationId, lit
+from ..foundation.ir.ops import AtomicOp, BinaryOp
+from ..foundation.ir.program import Program
 from ..lower.length_exprs import number
 from .device import TRAP_BYTES, Batch, Code, Device, LaunchFacts, Memory, Ticket
 from .memory_pool import Piece, piece_bytes
@@ -38,6 +46,11 @@ _MARGIN_S = 0.01
 """Code that reads a clock is given so much more, so that work that ends in time has run to its end."""
 _LAUNCHES = 256
 """After so many launches, what was recorded is submitted."""
+_EVERY = 32
+"""Launches between the first looks whether one changes anything: to compare, and to read a word back, takes the time of
+a few."""
+_COMPARED_GROUP = 256
+_WORD = 4
 _ZERO: Dims = (0, 0, 0)
 
 
@@ -45,8 +58,8 @@ class DeviceLaunches:
     """The launches of a dispatch over buffers of certain lengths: all that follows from its plan alone."""
 
     __slots__ = (
-        "bound", "code", "count", "depends", "facts", "grid", "grid_known", "host_part", "indirect", "iterations",
-        "lengths", "parts", "pieces", "proved", "recording",
+        "backend", "bound", "code", "convergence", "count", "depends", "facts", "grid", "grid_known", "host_part",
+        "indirect", "iterations", "lengths", "parts", "pieces", "proved", "recording", "written",
     )  # fmt: skip
 
     def __init__(
@@ -68,7 +81,7 @@ class DeviceLaunches:
 
         `memory` is where the buffers are: on the `host`, `resident`, or `both`. `timed`: it has a deadline.
         """
-        self.code, self.facts, self.iterations = code, facts, iterations
+        self.backend, self.code, self.facts, self.iterations = backend, code, facts, iterations
         self.bound = [b for b in bindings.bindings if b.role is not BindingRole.SHARED]
         self.lengths = tuple(b.element_count for b in self.bound)
         self.pieces = tuple(piece_bytes(device, b.nbytes) for b in self.bound)
@@ -101,6 +114,15 @@ class DeviceLaunches:
             differs=differs,
         )
         """Whether it is recorded when it is repeated."""
+        self.written = [(slot, b.nbytes) for slot, b in enumerate(self.bound) if b.is_written and b.nbytes]
+        within_word = not on_host and any(n % 4 for _, n in self.written)
+        self.convergence = choose_convergence(
+            iterations,
+            _EVERY,
+            least=_LAUNCHES,
+            hinders="a resident buffer ends within a word" if within_word else None,
+        )
+        """Whether all iterations run where one of them changes nothing."""
         most = backend.max_storage_buffer_bytes
         for b in self.bound:
             if b.nbytes > most:
@@ -238,22 +260,52 @@ class Work:
         return [*memories, trap]
 
     def launch(self, launches: DeviceLaunches, memories: Sequence[Memory]) -> None:
-        """All iterations of a program over memory that is filled and armed by now."""
-        for turn in range(launches.iterations):
-            parts: Iterable[tuple[Dims, Dims]] | None = launches.parts
-            if launches.indirect is not None or parts is None:
-                known = launches.indirect is None or (turn == 0 and launches.grid_known)
-                grid = launches.grid if known else self._read_grid(launches, memories)
-                launches.require_whole(self.session.device, grid)
-                parts = boxes(grid, self.session.device.most_groups)
-            for base, grid in parts:
-                if self._until is not None:
-                    self._launch_in_time(launches, memories, base, grid)
-                    continue
-                self.batch.launch(launches.code, memories, launches.lengths, base, grid)
-                self._recorded += 1
-                if self._recorded % _LAUNCHES == 0:
-                    self._submit_part().wait(None)  # so that a queue holds no more than two of these
+        """All iterations of a program over memory that is filled and armed by now, or until one changes nothing."""
+        turns = looks(launches.convergence)
+        look, compared = next(turns), None
+        for turn in range(1, launches.iterations + 1):
+            if turn == look:
+                compared = compared or self._compared(launches, memories)
+                look = look if compared is not None else 0
+            if compared is not None and turn == look:
+                compared.remember(self.batch)
+            self._launch_once(launches, memories, turn)
+            if compared is not None and turn == look:
+                look = next(turns)
+                if not self._has_changed(compared):
+                    count_settled(launches.iterations - turn)
+                    return
+
+    def _launch_once(self, launches: DeviceLaunches, memories: Sequence[Memory], turn: int) -> None:
+        parts: Iterable[tuple[Dims, Dims]] | None = launches.parts
+        if launches.indirect is not None or parts is None:
+            known = launches.indirect is None or (turn == 1 and launches.grid_known)
+            grid = launches.grid if known else self._read_grid(launches, memories)
+            launches.require_whole(self.session.device, grid)
+            parts = boxes(grid, self.session.device.most_groups)
+        for base, grid in parts:
+            if self._until is not None:
+                self._launch_in_time(launches, memories, base, grid)
+                continue
+            self.batch.launch(launches.code, memories, launches.lengths, base, grid)
+            self._recorded += 1
+            if self._recorded % _LAUNCHES == 0:
+                self._submit_part().wait(None)  # so that a queue holds no more than two of these
+
+    def _compared(self, launches: DeviceLaunches, memories: Sequence[Memory]) -> Compared | None:
+        try:
+            return Compared(launches.backend, self, [(memories[slot], nbytes) for slot, nbytes in launches.written])
+        except DeviceOutOfMemory:
+            return None  # all iterations run
+
+    def _has_changed(self, compared: Compared) -> bool:
+        """Whether the iteration that was launched last changed any byte since `compared` remembered them."""
+        self._read_traps()
+        compared.compare(self.batch)
+        ticket = self._submit_part()
+        self._await(ticket)
+        (changed,) = self._after_traps(ticket.take([None] * (len(self._traps) + 1)))
+        return any(bytes(changed))
 
     def _launch_in_time(self, launches: DeviceLaunches, memories: Sequence[Memory], base: Dims, grid: Dims) -> None:
         """A launch in parts that grow until one takes a while."""
@@ -342,6 +394,40 @@ class Work:
             settle(self.session, ticket, self._until)
         finally:
             self.wait_ns += int((time.monotonic() - begun) * 1e9)
+
+
+def compares() -> Program:
+    """Two buffers of words, and a word that becomes 1 where they differ."""
+    b = Builder(_COMPARED_GROUP)
+    now, before, changed = b.read("now", u32), b.read("before", u32), b.read_write("changed", u32, 1)
+    at = InvocationId(0)
+    with b.if_(at < now.length), b.if_(BinOp(BinaryOp.NE, now[at], before[at])):
+        b.atomic(AtomicOp.OR, changed, lit(0), lit(1))
+    return b.program()
+
+
+class Compared:
+    """Memory of a dispatch as it was before an iteration, and code that compares it with what is there after it."""
+
+    def __init__(self, backend: OffloadBackend, work: Work, written: Sequence[tuple[Memory, int]]) -> None:
+        """`written` is what the program may change, with its length in bytes; our memory ends with a whole word."""
+        self._device: Device = work.session.device
+        self._code: Code = work.session.comparing(backend)
+        self._pairs = [(m, work.take(n), ceil_div(n, _WORD)) for m, n in written if n]
+        self._changed: Memory = work.take(_WORD)
+
+    def remember(self, batch: Batch) -> None:
+        for memory, copy, words in self._pairs:
+            batch.copy(memory, 0, copy, 0, _WORD * words)
+
+    def compare(self, batch: Batch) -> None:
+        """Compare, and read the word."""
+        batch.zero(self._changed, 0, _WORD)
+        for memory, copy, words in self._pairs:
+            grid = ceil_div(words, _COMPARED_GROUP), 1, 1
+            for base, size in boxes(grid, self._device.most_groups):
+                batch.launch(self._code, [memory, copy, self._changed], (words, words, 1), base, size)
+        batch.read(self._changed, 0, _WORD)
 
 
 def settle(session: Session, ticket: Ticket, until: float | None = None) -> None:

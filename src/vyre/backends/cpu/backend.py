@@ -82,8 +82,7 @@ class CpuBackend(CompiledBackend):
         repeat: int = 1,
         timed: bool = False,
     ) -> tuple[OutputBuffers, ResidentSequenceTiming | None]:
-        residents, compiled = self.residents, [(step, *self.step_pipeline(step)) for step in steps]
-        return residents.run_steps(compiled, reads, repeat, timed=timed)
+        return self.residents.run_steps(steps, self.step_pipeline, reads, repeat, timed=timed)
 
     def exchange(self) -> HostExchange:
         from .run.resident import HostExchange
@@ -130,10 +129,12 @@ class CpuBackend(CompiledBackend):
         )
 
     def metrics(self) -> Mapping[str, int]:
+        residents = self._residents
         return dict(super().metrics()) | {
             "pooled_results_reused": self.pages.reused,
             "pooled_idle_bytes": self.pages.idle_bytes,
-            "resident_bytes": 0 if self._residents is None else self._residents.nbytes,
+            "resident_bytes": 0 if residents is None else residents.nbytes,
+            **({} if residents is None else residents.transfers()),
         }
 
     def on_thread(self, run: Callable[[], None]) -> None:

@@ -20,6 +20,7 @@ from ...driver.contract.capability import BackendCapability
 from ...driver.contract.pending import FuturePending, PendingDispatch
 from ...driver.contract.pipeline import CompiledPipeline
 from ...driver.contract.values import DEFAULT_CONFIG, U32_MAX, DispatchConfig, OutputBuffers
+from ...driver.counters import count_settled
 from ...driver.plan.bounds import Counter
 from ...driver.plan.grid import LaunchGeometryLimits, check_grid
 from ...driver.plan.launch import PlannedDispatch, as_launched, plan_dispatch
@@ -260,7 +261,7 @@ class _Bound(NamedTuple):
         """Change the memory as the dispatch does, and say what was seen. A step limit holds for all of it."""
         program, plan, memory = self
         watched = _Watched()
-        for _ in range(plan.iterations):
+        for turn in range(1, plan.iterations + 1):
             before = memory.image() if plan.iterations > 1 else None
             grid = memory.indirect_grid() or plan.launch.grid  # an iteration may change where the next one runs
             outcome = execute(program, memory, check_grid(grid, plan.launch.workgroup), options)
@@ -270,7 +271,8 @@ class _Bound(NamedTuple):
                 break
             if options.max_steps is not None:
                 options = replace(options, max_steps=options.max_steps - outcome.steps)
-            if before is not None and before == memory.image():
+            if before is not None and turn < plan.iterations and before == memory.image():
+                count_settled(plan.iterations - turn)
                 break  # every further iteration would do the same
         return watched
 

@@ -289,7 +289,8 @@ class GuardedBackend(WatchedBackend):
                     f"a range to read is a {type(r).__name__}",
                     fix="pass [ResidentReadRange(handle, byte offset, byte length), ...]",
                 )
-            own.append(replace(r, resource=self.device_state.unstamp(r.resource)))
+            self.device_state.unstamp(r.resource)
+            own.append(r)
         return own
 
     def __reduce__(self) -> NoReturn:

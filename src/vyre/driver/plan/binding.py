@@ -75,6 +75,11 @@ class Binding:
         return packed_size(self.element, self.element_count) or 0
 
     @property
+    def is_written(self) -> bool:
+        """Whether the program may change it, and what it holds outlasts a launch."""
+        return self.role in (BindingRole.OUTPUT, BindingRole.INPUT_OUTPUT, BindingRole.PERSISTENT)
+
+    @property
     def sizes_outputs(self) -> bool:
         """Whether outputs of unknown length take this one's."""
         return self.input_index is not None and self.static_byte_len is None and self.role is not BindingRole.UNIFORM

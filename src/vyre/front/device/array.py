@@ -11,6 +11,7 @@ import numpy as np
 from ...driver.contract.values import U32_MAX, ResidentReadRange
 from ...errors import ArgumentTypeError, ArgumentValueError, DeviceOutOfMemory, UnsupportedFeature, VyreError, shown
 from ..arrays import ARRAY_DTYPES, HOST_DEVICES, WORD, Array, any_dtype, element_dtype, to_input, view
+from ..sequence.now import refuse_to_read
 from . import dlpack
 from .home import Home, Memory, home_of, home_of_device, settle
 
@@ -96,6 +97,7 @@ class DeviceBuffer:
 
     def numpy(self) -> Array:
         """A copy on the host."""
+        refuse_to_read("a device array was copied to the host")
         found: Any = np.empty(self.shape, WORD if self.dtype.char == "?" else self.dtype)
         memory = self._resident()
         if memory is not None:
@@ -196,6 +198,7 @@ class DeviceBuffer:
         _require_pair("dl_device", dl_device)
         if not isinstance(copy, bool | None):
             raise ArgumentTypeError(f"copy is a {type(copy).__name__}", fix="pass copy=True, or leave it out")
+        refuse_to_read("a device array was given to another library")
         exchange, memory = self._shared(), self._resident()
         if dl_device is not None and tuple(dl_device) != exchange.device:
             if dl_device[0] not in HOST_DEVICES or copy is False:
@@ -234,6 +237,7 @@ class DeviceBuffer:
         exchange = None if home is None or self.dtype.char == "?" else home.exchange
         if exchange is None or exchange.device[0] != NVIDIA:
             raise AttributeError("this memory is not shared in that way")
+        refuse_to_read("a device array was given to another library")
         address = 0
         if memory is not None:
             address = memory.span[0]
@@ -473,6 +477,7 @@ def to_device(x: Any, device: str) -> DeviceBuffer:
 
 def upload(home: Home, array: Array) -> DeviceBuffer:
     """A copy of an array of the host."""
+    refuse_to_read("an array was copied to a device")
     dtype = array.dtype.newbyteorder("=")
     if not array.size:
         return DeviceBuffer._over(home, None, dtype, array.shape)

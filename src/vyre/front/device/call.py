@@ -117,12 +117,12 @@ class DeviceCall(Call):
                 signature += (value.dtype, value.shape, value._is_bfloat)
             else:
                 signature += (value.dtype, value.shape, value.flags.c_contiguous)
-        assert first is not None
-        self.home = home = first[1]
+        self.home = home = self._home(first)
         if kernel.backend is not None and place_of(kernel.backend)[1] != home.name:
+            name = "the sequence" if first is None else first[0]
             raise ArgumentValueError(
-                f"{first[0]} lives on {home.name} and on({kernel.backend!r}) asks for another device",
-                fix=f"drop on(), or pass {first[0]}.numpy()",
+                f"{name} lives on {home.name} and on({kernel.backend!r}) asks for another device",
+                fix=f"drop on(), or pass {name}.numpy()" if first else "drop on() of the kernel",
             )
         key = tuple(signature) if options is NO_OPTIONS else (*signature, options.key)
         plan = kernel._plans.get(key)
@@ -133,6 +133,11 @@ class DeviceCall(Call):
         self._keep_apart(form)
         if numbers is not None and all(map(operator.is_, values, self.given)):
             self._make_ready(numbers)
+
+    def _home(self, first: tuple[str, Home] | None) -> Home:
+        """Where the call runs; `first` is the first device array, by its name."""
+        assert first is not None
+        return first[1]
 
     def _make_plan(self, form: ArgumentLayout, program: Program, options: Options) -> DevicePlan:
         values = self.values

@@ -27,6 +27,9 @@ KEPT_BYTES = 1 << 28
 _PAGE_BYTES = 1 << 16
 """Sizes of pooled results are multiples of it."""
 
+_COMPARED_BYTES = 1 << 18
+"""Memory is compared in parts of it, which lie in the cache."""
+
 _PRIVATE: dict[str, int] = (
     {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
 )  # a forked process gets its own copy
@@ -43,6 +46,18 @@ def copy(target: Any, source: Any, nbytes: int) -> None:
     """Other threads run meanwhile."""
     if nbytes:
         _memmove(target, source, nbytes)
+
+
+def is_same(a: Any, b: Any, nbytes: int) -> bool:
+    """Whether two pieces of memory hold the same bytes. It ends at the first part that differs."""
+    import numpy as np
+
+    for at in range(0, nbytes, _COMPARED_BYTES):
+        n = min(_COMPARED_BYTES, nbytes - at)
+        one, other = (np.frombuffer(ffi.buffer(ffi.cast("char *", p) + at, n), np.uint8) for p in (a, b))
+        if not np.array_equal(one, other):
+            return False
+    return True
 
 
 def aligned(nbytes: int, alignment: int = 64) -> tuple[Any, Any]:

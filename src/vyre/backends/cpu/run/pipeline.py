@@ -11,21 +11,26 @@ from typing import TYPE_CHECKING, Any
 from ....driver.contract.pending import PendingDispatch
 from ....driver.contract.pipeline import Bound, DispatchPlan
 from ....driver.contract.values import Dims, DispatchConfig, OutputBuffers, ResidentHandle, Resource, named
+from ....driver.counters import count_decision, count_settled
 from ....driver.plan.binding import Binding
 from ....driver.plan.grid import INDIRECT_BYTES, check_grid, grid_words, require_grid_within
 from ....driver.plan.outputs import replace_output_buffers_preserving_slots
-from ....errors import ArgumentValueError
+from ....driver.policy.convergence import looks
+from ....errors import ArgumentValueError, DeviceOutOfMemory
 from ....foundation.ir.program import Program
 from ....runtime.native import NativePipeline
 from ..build import ObjectCode, kernel_text
 from ..device import LoadedCode, ffi, load
-from .host_pool import copy, fill_zero
+from .host_pool import HostPool, copy, fill_zero, is_same
 from .launch import privatize
-from .warm import PreparedDispatch
+from .warm import PreparedDispatch, converges
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from typing_extensions import Buffer
 
+    from ....driver.policy.decision import Decision
     from ..backend import CpuBackend
 
 _from_buffer = ffi.from_buffer
@@ -52,7 +57,13 @@ class CpuPipeline(NativePipeline[PreparedDispatch]):
         return self.built.to_bytes()
 
     def prepared(self, plan: DispatchPlan, config: DispatchConfig) -> PreparedDispatch:
-        return PreparedDispatch(self, plan, config)
+        prepared = PreparedDispatch(self, plan, config)
+        if plan.iterations > 1:
+            count_decision(prepared.convergence)
+        return prepared
+
+    def decisions(self, plan: DispatchPlan, config: DispatchConfig, memory: str) -> Sequence[Decision]:
+        return (converges(plan.iterations),) if plan.iterations > 1 else ()
 
     def bind(self, plan: DispatchPlan, config: DispatchConfig) -> Bound:
         prepared = self.prepared(plan, config)
@@ -122,10 +133,14 @@ class CpuPipeline(NativePipeline[PreparedDispatch]):
         launch.hold = memory
         for slot, pointer in enumerate(memory.pointers):
             launch.buffers[slot] = pointer
-        for _ in range(prepared.plan.iterations):
+        turns = looks(prepared.convergence)
+        look, before = next(turns), None
+        for turn in range(1, prepared.plan.iterations + 1):
             grid = memory.grid() if prepared.plan.indirect else prepared.plan.launch.grid
             if not all(grid):
-                continue
+                break  # and no iteration changes that
+            if turn == look:
+                before = memory.image(before)
             plan = prepared.spread(grid) if prepared.plan.indirect else prepared.schedule
             launch.aim(prepared.lengths, grid, plan.chunk, prepared.streams)
             merge = None
@@ -137,6 +152,11 @@ class CpuPipeline(NativePipeline[PreparedDispatch]):
             launch.require_no_trap(facts.traps)
             if merge is not None:
                 merge()
+            if turn == look and before is not None:
+                if before.is_equal():
+                    count_settled(prepared.plan.iterations - turn)
+                    break
+                look = next(turns)
 
 
 class _Memory:
@@ -160,7 +180,7 @@ class _Memory:
         self._made: dict[str, Any] = {}
         self._given = given
         self.pointers: list[Any] = []
-        pages = pipeline.backend.pages
+        self._pages = pages = pipeline.backend.pages
         for slot, b in enumerate(bindings):
             source = given.get(b.name)
             if b.output_index is None and source is not None:
@@ -190,6 +210,13 @@ class _Memory:
         words = ffi.buffer(ffi.cast("char *", self.pointers[slot]) + offset, INDIRECT_BYTES)
         return check_grid(grid_words(words), self._prepared.plan.launch.workgroup)
 
+    def image(self, last: _Image | None) -> _Image | None:
+        """What the program may change, as it is now; over the memory of an older one. None: there is no room for it."""
+        try:
+            return (last or _Image(self._prepared, self.pointers, self._pages)).taken()
+        except DeviceOutOfMemory:
+            return None
+
     def results(self) -> OutputBuffers:
         if self._direct:
             assert self._out is not None
@@ -206,6 +233,26 @@ class _Memory:
         targets = list(self._out)
         replace_output_buffers_preserving_slots(found, targets)
         return targets
+
+
+class _Image:
+    """A copy of what a program may change."""
+
+    def __init__(self, prepared: PreparedDispatch, pointers: Sequence[Any], pages: HostPool) -> None:
+        self._pairs = []
+        for b, pointer in zip(prepared.bound, pointers, strict=True):
+            if b.is_written and b.nbytes:
+                kept, start = pages.take(b.nbytes, f"a copy of buffer {b.name!r}", zeroed=False)
+                self._pairs.append((pointer, start, b.nbytes, kept))
+
+    def taken(self) -> Self:
+        for pointer, start, nbytes, _ in self._pairs:
+            copy(start, pointer, nbytes)
+        return self
+
+    def is_equal(self) -> bool:
+        """Whether the memory holds the same bytes still."""
+        return all(is_same(pointer, start, nbytes) for pointer, start, nbytes, _ in self._pairs)
 
 
 _NOTHING = ffi.new("char[64]")

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -27,10 +28,9 @@ from ....driver.contract.values import (
 from ....driver.plan.binding import BindingRole
 from ....errors import DeviceOutOfMemory
 from ....runtime.resident_memory import ResidentMemory, Resources, Upload
+from .warm import Again, recorded
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
     from ....driver.contract.values import OutputBuffers
     from ....foundation.ir.program import Program
 
@@ -41,10 +41,14 @@ Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 """Not views of Python: the collector clears those although a kernel works over them."""
 Run: TypeAlias = Any
 """`dispatch` of a pipeline."""
+_ANY_TURNS = 0
+"""A step is repeated in the same way however often."""
 
 
 class HostResidents(ResidentMemory[Bytes]):
     """The resident memory of the processor."""
+
+    most_fused = 0  # a copy costs no more than its bytes
 
     @property
     def nbytes(self) -> int:
@@ -71,14 +75,16 @@ class HostResidents(ResidentMemory[Bytes]):
         for _, view, offset, data in uploads:
             view[offset : offset + data.nbytes] = np.frombuffer(data, np.uint8)
 
-    def read(self, reads: Sequence[tuple[Bytes, int, int]], out: Sequence[Buffer] | None) -> OutputBuffers:
-        found = [view[start : start + nbytes] for view, start, nbytes in reads]
-        if out is None:
-            return [bytearray(view.tobytes()) for view in found]
-        for view, target in zip(found, out, strict=True):
-            if view.nbytes:
-                np.frombuffer(target, np.uint8)[:] = view  # type: ignore[call-overload]
-        return list(out)
+    def read(self, reads: Sequence[tuple[Bytes, int, int]], into: Sequence[memoryview | None]) -> Sequence[Any]:
+        found: list[Any] = []
+        for (view, start, nbytes), target in zip(reads, into, strict=True):
+            part = view[start : start + nbytes]
+            if target is None:
+                found.append(bytearray(part.tobytes()))
+            else:
+                np.frombuffer(target, np.uint8)[:] = part
+                found.append(target)
+        return found
 
     def dispatch(
         self, run: Run, program: Program, resources: Sequence[Resource], config: DispatchConfig, *, may_allocate: bool
@@ -107,19 +113,48 @@ class HostResidents(ResidentMemory[Bytes]):
 
     def run_steps(
         self,
-        steps: Sequence[tuple[ResidentDispatchStep, Any, DispatchConfig]],
+        steps: Sequence[ResidentDispatchStep],
+        compiled: Callable[[ResidentDispatchStep], tuple[Any, DispatchConfig]],
         reads: Sequence[ResidentReadRange],
         repeat: int,
         *,
         timed: bool,
     ) -> tuple[OutputBuffers, ResidentSequenceTiming | None]:
-        """Run steps in order, each with its pipeline and config, all of it `repeat` times."""
+        """Run steps in order, all of it `repeat` times; `compiled` gives the pipeline and the config of each."""
         begun = time.perf_counter_ns()
-        for _ in range(whole("repeat", repeat, U32_MAX) or 0):
-            for step, pipeline, config in steps:
-                self.dispatch(pipeline.dispatch, pipeline.program, step.resources, config, may_allocate=False)
+        turns = whole("repeat", repeat, U32_MAX) or 0
+        kept: list[list[Again]] | None = self.kept_steps(_ANY_TURNS, steps)
+        try:
+            runs = None if kept is None else kept.pop()  # which one thread uses at a time
+        except IndexError:
+            kept = runs = None
+        if runs is None and turns:
+            runs = self._first_turn(steps, compiled)
+            turns -= 1
+        for _ in range(turns):
+            for run in runs or ():
+                run()
+        if runs and kept is not None:
+            kept.append(runs)
+        elif runs and all(isinstance(r, ResidentHandle) for step in steps for r in step.resources):
+            self.keep_steps(_ANY_TURNS, steps, [runs])
         outputs = self.download(reads, None)
         return outputs, ResidentSequenceTiming(time.perf_counter_ns() - begun) if timed else None
+
+    def _first_turn(
+        self,
+        steps: Sequence[ResidentDispatchStep],
+        compiled: Callable[[ResidentDispatchStep], tuple[Any, DispatchConfig]],
+    ) -> list[Again]:
+        """Run steps once, and find out what running them again takes."""
+        found: list[Again] = []
+        for step in steps:
+            pipeline, config = compiled(step)
+            given = step.resources
+            _, sources, targets = self.dispatch(pipeline.dispatch, pipeline.program, given, config, may_allocate=False)
+            prepared = pipeline.planned(sources, config, targets)
+            found.append(recorded(prepared, sources, targets) or partial(prepared.run, sources, targets))
+        return found
 
 
 class HostExchange(DeviceExchange):

@@ -6,13 +6,14 @@ Everything that can be known before the call is in a closure: nothing is planned
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ....driver.contract.pipeline import DispatchPlan, Run
 from ....driver.contract.values import Dims, DispatchConfig, OutputBuffers, named
 from ....driver.plan.binding import BindingRole
+from ....driver.policy.convergence import choose_convergence
 from ..abi import NEXT
 from ..device import ffi
 from .host_pool import POOLED_BYTES, copy, fill_zero
@@ -21,19 +22,28 @@ from .launch import STREAM_BYTES, LaunchWords, Schedule, schedule
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from ....driver.policy.decision import Decision
     from .pipeline import CpuPipeline
 
 _from_buffer = ffi.from_buffer
 _BYTES = ffi.typeof("char[]")
+_EVERY = 4
+"""Iterations between the first looks whether one changes anything. To copy memory and compare it costs about what a
+short iteration does."""
 _KEPT_SCRATCH_BYTES = 1 << 16
 """A launch that is kept ready keeps its scratch memory too."""
+
+
+Again: TypeAlias = "Callable[[], object]"
+"""What repeats a dispatch over the same memory."""
 
 
 class PreparedDispatch:
     """A dispatch over buffers of certain lengths, with all that is known before a call."""
 
     __slots__ = (
-        "bound", "config", "counts", "lengths", "outputs", "pipeline", "plan", "proved", "run", "schedule", "streams",
+        "bound", "config", "convergence", "counts", "lengths", "outputs", "pipeline", "plan", "proved", "run",
+        "schedule", "streams",
     )  # fmt: skip
 
     def __init__(self, pipeline: CpuPipeline, plan: DispatchPlan, config: DispatchConfig) -> None:
@@ -48,6 +58,7 @@ class PreparedDispatch:
         self.proved = frozenset(s for s in facts.stored if self.counts[s] <= line * facts.filled(s, self.counts))
         self.streams = sum(b.nbytes for slot, b in self.outputs if slot in facts.stored) >= STREAM_BYTES
         self.schedule = self.spread(grid)
+        self.convergence = converges(plan.iterations)
         self.run: Run = warm(self) if config.timeout is None and self.is_plain else self._any
 
     def _any(self, inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> OutputBuffers:
@@ -87,6 +98,11 @@ class PreparedDispatch:
         launch.seen = ffi.buffer(launch.buffers, seen)
         launch.aim(self.lengths, self.plan.launch.grid, self.schedule.chunk, self.streams)
         return launch
+
+
+def converges(iterations: int) -> Decision:
+    """Whether all of them run where one changes nothing."""
+    return choose_convergence(iterations, _EVERY, least=2 * _EVERY)
 
 
 class _Places(NamedTuple):
@@ -206,3 +222,41 @@ def warm(prepared: PreparedDispatch) -> Run:
         return results
 
     return run
+
+
+def recorded(prepared: PreparedDispatch, sources: Sequence[Buffer], targets: Sequence[Buffer]) -> Again | None:
+    """The dispatch over exactly this memory, by one thread at a time: a call of machine code and what must be zeroed.
+    None where that is not all of it."""
+    if prepared.config.timeout is not None or not prepared.is_plain:
+        return None
+    plan, places = prepared.schedule, _Places.of(prepared)
+    if plan.workers > 1 or not plan.joins:
+        return None
+    pointers = [_from_buffer(b) for b in (*sources, *targets)]
+    sizes = [prepared.bound[slot].nbytes for slot in (*places.slots, *(slot for slot, _ in prepared.outputs))]
+    if list(map(len, pointers)) != sizes:
+        return None
+    launch = prepared.ready()
+    for place, pointer in zip((*places.inputs, *(place for place, *_ in places.outputs)), pointers, strict=True):
+        launch.buffers[place] = pointer
+    if not places.fit(launch.addresses, into=True):
+        return None
+    if any(other is not None and launch.addresses[other] != launch.addresses[at] for at, _, other, _ in places.outputs):
+        return None
+    zeros = [
+        (launch.buffers[at], nbytes) for at, nbytes, other, proved in places.outputs if other is None and not proved
+    ]
+    launch.hold = pointers
+    pipeline = prepared.pipeline
+    code = pipeline.require_open()
+    execute, words = code.run, launch.shared
+
+    def again() -> None:
+        if pipeline._code is not code:
+            pipeline.require_open()
+        for pointer, nbytes in zeros:
+            fill_zero(pointer, nbytes)
+        words[NEXT] = 0
+        execute(words, launch.first)  # the launch holds all that its words point to
+
+    return again

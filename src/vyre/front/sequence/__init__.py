@@ -1,0 +1,1 @@
+"""Functions that call kernels, recorded once and repeated as one dispatch."""

@@ -1,0 +1,145 @@
+"""What a sequence was called with: arrays, apart from all else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...driver.contract.values import ResidentHandle
+from ...errors import ArgumentTypeError, ArgumentValueError
+from ..arrays import Array, check_writable, view
+from ..device.array import DTYPES, DeviceBuffer, device_of, duplicate
+from ..device.home import Home
+
+PLAIN = (bool, int, float, str, bytes, type(None))
+"""Types of arguments and results that are the same in every repetition."""
+
+
+class Given:
+    """The arguments of a call: arrays apart from all else, which tells kinds of calls apart together with the arrays'
+    types and shapes."""
+
+    def __init__(self, names: Sequence[str], args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """`names` are those of the parameters, for messages."""
+        self.arrays: list[Any] = []
+        """Those of the host and `DeviceBuffer`s, each once."""
+        self.names: list[str] = []
+        self.home: Home | None = None
+        self._places: dict[int, int] = {}
+        self._objects: list[Any] = []
+        kind: list[object] = [len(args), *named]
+        every = (*names, *(f"argument {k}" for k in range(len(names), len(args))))
+        self._args = [self._looked_at(name, value, kind) for name, value in zip(every, args, strict=False)]
+        self._named = {name: self._looked_at(name, value, kind) for name, value in named.items()}
+        self.kind = tuple(kind)
+
+    def _looked_at(self, name: str, value: Any, kind: list[object]) -> Any:
+        """The value with `At` in place of every array; `kind` gets what tells it from another one."""
+        if isinstance(value, np.generic):
+            kind += (value.dtype, value.tobytes())
+            return value
+        if type(value) in PLAIN:
+            kind += (type(value), value.hex() if type(value) is float else value)
+            return value
+        if isinstance(value, Mapping):
+            kind += ("{", *value)
+            found: Any = {key: self._looked_at(f"{name}[{key!r}]", each, kind) for key, each in value.items()}
+            kind.append("}")
+            return found
+        if isinstance(value, tuple | list):
+            kind += (type(value), len(value))
+            parts = [self._looked_at(f"{name}[{k}]", each, kind) for k, each in enumerate(value)]
+            return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+        at = self._places.get(id(value))
+        if at is None:
+            at = self._places[id(value)] = self._add(name, value, kind)
+        kind.append(at)
+        return At(at)
+
+    def _add(self, name: str, value: Any, kind: list[object]) -> int:
+        array: Array | DeviceBuffer
+        if type(value) is DeviceBuffer:
+            home = value._at()
+            if self.home is not None and home is not self.home:
+                raise ArgumentValueError(
+                    f"{name} lives on {home.name} and another argument on {self.home.name}",
+                    fix=f'bring one to the other: vyre.to_device({name}, "{self.home.name}")',
+                )
+            self.home, array = home, value
+            kind += (value.dtype, value.shape, value._is_bfloat, value._read_only, self._place_of_memory(value))
+        elif device_of(value) is not None:
+            raise ArgumentTypeError(
+                f"{name} is an array of another library on a device",
+                fix=f'share its memory first: vyre.to_device({name}, "id")',
+                argument=name,
+            )
+        else:
+            array = value if type(value) is np.ndarray else view(name, value)
+            if array.dtype.newbyteorder("=") not in DTYPES:
+                raise ArgumentTypeError(
+                    f"{name} holds {array.dtype}, which no kernel takes",
+                    fix=f"convert it: {name}.astype(np.float32)",
+                    argument=name,
+                )
+            kind += (array.dtype, array.shape)
+        self.arrays.append(array)
+        self.names.append(name)
+        self._objects.append(value)
+        return len(self.arrays) - 1
+
+    def _place_of_memory(self, array: DeviceBuffer) -> object:
+        """Which argument before this one has the same memory, if one does. Memory of other libraries may overlap in
+        other ways, and is known by its handle."""
+        memory = array._memory
+        if memory is None:
+            return None
+        if memory.source is not None:
+            return memory.handle
+        same = (k for k, a in enumerate(self.arrays) if type(a) is DeviceBuffer and a._memory is memory)
+        return next(same, len(self.arrays))
+
+    @property
+    def handles(self) -> tuple[ResidentHandle, ...]:
+        """The memory of device arrays."""
+        found = (a._memory for a in self.arrays if type(a) is DeviceBuffer)
+        return tuple(memory.handle for memory in found if memory is not None)
+
+    def object(self, at: int) -> Any:
+        """What the caller passed."""
+        return self._objects[at]
+
+    def target(self, at: int) -> Array:
+        """The caller's array, which a result is written to."""
+        return check_writable(self.names[at], self._objects[at])
+
+    def copied(self) -> Given:
+        """The same arguments; arrays of a device are copies."""
+        for at, array in enumerate(self.arrays):
+            if type(array) is DeviceBuffer:
+                self.arrays[at] = duplicate(array)
+        return self
+
+    def call(self, function: Callable[..., Any], arrays: Sequence[Any]) -> Any:
+        """Call the function with other arrays in the places of these."""
+        named = {name: filled(value, arrays) for name, value in self._named.items()}
+        return function(*(filled(value, arrays) for value in self._args), **named)
+
+
+class At(NamedTuple):
+    """The place of an array among the arrays of a call."""
+
+    place: int
+
+
+def filled(value: Any, arrays: Sequence[Any]) -> Any:
+    """A structure of arguments or results with arrays in their places."""
+    if type(value) is At:
+        return arrays[value.place]
+    if isinstance(value, dict):
+        return {key: filled(each, arrays) for key, each in value.items()}
+    if isinstance(value, tuple | list):
+        parts = [filled(each, arrays) for each in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    return value

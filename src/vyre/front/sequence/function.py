@@ -1,0 +1,376 @@
+"""`@vyre.sequence`: a function that calls kernels is run once for each kind of arguments, and then repeated as a whole.
+
+A repetition uploads the arguments, dispatches all steps with one call, and downloads the results. It runs no Python of
+the function.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import update_wrapper
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, cast
+
+import numpy as np
+
+from ...driver.contract.values import ResidentDispatchStep, ResidentReadRange
+from ...driver.selection.registry import generation
+from ...driver.settings.knobs import BACKEND, STRICT
+from ...errors import ArgumentTypeError, ArgumentValueError, UnsupportedFeature
+from ...foundation.memo import keep
+from ..arrays import Array, from_bytes, to_input
+from ..call import Call
+from ..compile import choose
+from ..device.array import DeviceBuffer
+from ..device.home import Home, Memory, home_of
+from ..tracebacks import MISTAKES, end_at_the_caller
+from .arguments import PLAIN, At, Given, filled
+from .now import recording
+from .recording import Recorder, Step, argument
+
+if TYPE_CHECKING:
+    from ...driver.policy.decision import Decision
+    from ..kernel import Kernel
+
+P = ParamSpec("P")
+R = TypeVar("R")
+MOST_KINDS = 64
+"""Kinds of arguments for which a sequence keeps recordings, the oldest out first."""
+MOST_ALIKE = 8
+"""Recordings of one kind: one for each thread at work, and for each set of results on the device that is in use."""
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceExplanation:
+    """What a call does. `str()` is for people."""
+
+    device: str
+    steps: tuple[Step, ...]
+    uploaded_bytes: int
+    downloaded_bytes: int
+    device_bytes: int
+
+    def __str__(self) -> str:
+        lines = [
+            f"{len(self.steps)} steps on {self.device}, dispatched together",
+            f"uploads {self.uploaded_bytes:,} bytes, downloads {self.downloaded_bytes:,}, and holds "
+            f"{self.device_bytes:,} on the device",
+        ]
+        said: tuple[Decision, ...] = ()  # what a step has like the one before is not said again
+        for k, step in enumerate(self.steps, 1):
+            told = step.explanation
+            assert told is not None
+            lines.append(f"step {k}: {step.kernel}, {told.invocations:,} invocations")
+            lines += (f"  {decision}" for decision in told.decisions if decision not in said)
+            said = told.decisions
+        return "\n".join(lines)
+
+
+class KernelSequence(Generic[P, R]):
+    """A function that calls kernels, as one dispatch. Call it with what the function takes.
+
+    `backend` is None or what `on` named.
+    """
+
+    backend: str | None = None
+
+    def __init__(self, function: Callable[P, R]) -> None:
+        if not inspect.isfunction(function):
+            raise ArgumentTypeError(
+                f"sequence() got a {type(function).__name__}", fix="write @vyre.sequence above a function"
+            )
+        if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+            raise ArgumentTypeError(
+                f"{function.__name__} is no plain function", fix="call kernels in a function that returns their results"
+            )
+        update_wrapper(self, function)
+        self._function, self._parameters = function, tuple(inspect.signature(function).parameters)
+        self._recordings: dict[tuple[object, ...], list[_Recording]] = {}
+        self._named: dict[str, KernelSequence[P, R]] = {}
+        self._last_home: tuple[tuple[object, ...], Home] | None = None
+        self._lock = threading.Lock()
+
+    __wrapped__: Callable[P, R]
+    __name__: str
+
+    def on(self, backend: str) -> KernelSequence[P, R]:
+        """The same sequence on this backend ("id" or "id:device"), or an error; never on another one."""
+        if not isinstance(backend, str):
+            raise ArgumentTypeError(f"on() got a {type(backend).__name__}", fix='name a backend: .on("cpu")')
+        other = self._named.get(backend)
+        if other is None:
+            other = KernelSequence(self._function)
+            other.backend = backend
+            self._named[backend] = other
+        return other
+
+    def __call__(self, *args: P.args, **named: P.kwargs) -> R:
+        try:
+            return cast("R", self._call(args, named))
+        except MISTAKES as e:
+            end_at_the_caller(e)
+            raise
+
+    def explain(self, *args: P.args, **named: P.kwargs) -> SequenceExplanation:
+        """What a call with these arguments does: steps, copies, memory, and every decision with its reason.
+
+        The function runs once for it, over copies of the arguments.
+        """
+        given = Given(self._parameters, args, named)
+        return _Recording(self._function, given.copied(), self._home(given), explains=True).explanation()
+
+    def _call(self, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        given = Given(self._parameters, args, named)
+        home = self._home(given)
+        key = home, home.backend.device_state.incarnation, given.kind
+        made = self._unused(key)
+        if made is None:
+            self._require_fitting(args, named)
+        try:
+            if made is not None:
+                return made.repeat(given)
+            made = _Recording(self._function, given, home)
+            return made.first(given)
+        except UnsupportedFeature as e:
+            if made is not None or not str(e.context.get("name")).startswith("resident buffer"):
+                raise
+            return _over_host_memory(self._function, given, home)
+        finally:
+            if made is not None:
+                self._put_back(key, made)
+
+    def _require_fitting(self, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        try:
+            inspect.signature(self._function).bind(*args, **named)
+        except TypeError as e:
+            shown = f"{self.__name__}{inspect.signature(self._function)}"
+            raise ArgumentTypeError(f"{self.__name__}() was called wrongly: {e}", fix=f"call {shown}") from e
+
+    def _home(self, given: Given) -> Home:
+        """Where the device arrays among the arguments live; else what `on` named, or what is chosen."""
+        found = given.home
+        if found is None:
+            asked = generation(), BACKEND.peek(), STRICT.peek()
+            known = self._last_home
+            if known is not None and known[0] == asked and known[1].is_open:
+                return known[1]
+            home = home_of(self.backend or choose().chosen)
+            self._last_home = asked, home
+            return home
+        if self.backend is not None and home_of(self.backend) is not found:
+            raise ArgumentValueError(
+                f"an argument lives on {found.name} and on({self.backend!r}) asks for another device",
+                fix="drop on(), or pass arrays of the host",
+            )
+        return found
+
+    def _unused(self, key: tuple[object, ...]) -> _Recording | None:
+        """A recording whose memory no other thread uses, and no array that a call returned."""
+        with self._lock:
+            shelf = self._recordings.get(key, [])
+            at = next((k for k, made in enumerate(shelf) if not made.is_lent), None)
+            return None if at is None else shelf.pop(at)
+
+    def _put_back(self, key: tuple[object, ...], made: _Recording) -> None:
+        with self._lock:
+            shelf = self._recordings.pop(key, [])
+            keep(self._recordings, key, [made, *shelf][:MOST_ALIKE], MOST_KINDS)
+
+
+def sequence(function: Callable[P, R]) -> KernelSequence[P, R]:
+    """Record a function that calls kernels, and repeat it as one dispatch.
+
+    It takes and returns arrays, of the host or of a device, and numbers; arrays that it makes stay on the device. It
+    runs once for each kind of arguments: types, shapes and numbers. What it decides must follow from these alone.
+    """
+    return KernelSequence(function)
+
+
+class _Result(NamedTuple):
+    """An array that the function returned: it is an argument, or lies over the memory of one, or over our own."""
+
+    argument: int | None
+    over: int | None
+    array: DeviceBuffer | None
+
+
+class _Recording:
+    """The steps of a function for one kind of arguments, and their memory."""
+
+    def __init__(self, function: Callable[..., Any], given: Given, home: Home, *, explains: bool = False) -> None:
+        """Run the function, with its steps dispatched one by one and written down."""
+        self.home, self._recorder = home, Recorder(home, given.handles, explains=explains)
+        seen, self._filled = [], []
+        for at, array in enumerate(given.arrays):
+            if type(array) is DeviceBuffer:
+                seen.append(array)
+                continue
+            on_device, handle = argument(self._recorder, array)
+            seen.append(on_device)
+            if handle is not None:
+                self._filled.append((at, handle))
+        self._upload(given)
+        with recording(self._recorder):
+            returned = given.call(function, seen)
+        self._steps = tuple(step.launch for step in self._recorder.steps)
+        self._results: list[_Result] = []
+        self._form = self._looked_at(returned, seen)
+        self._on_device = given.home is not None
+        self._written = [(at, handle) for at, handle in self._filled if handle.id in self._recorder.written]
+        self._reads = [ResidentReadRange(handle, 0, seen[at].nbytes) for at, handle in self._written]
+        if not self._on_device:
+            self._reads += filter(None, map(_read_back, self._results))
+        self._ids = tuple(handle.id for handle in given.handles)
+        self._rebound: dict[tuple[int, ...], tuple[ResidentDispatchStep, ...]] = {}
+        self._lent: list[weakref.ref[Memory]] = []
+
+    @property
+    def is_lent(self) -> bool:
+        """Whether an array that a call returned lies over its memory."""
+        self._lent = [ref for ref in self._lent if ref() is not None]
+        return bool(self._lent)
+
+    def first(self, given: Given) -> Any:
+        """What the call returns that was recorded."""
+        outputs = self.home.backend.download_resident(self._reads) if self._reads else []
+        return self._handed_back(given, [given.target(at) for at, _ in self._written], outputs)
+
+    def repeat(self, given: Given) -> Any:
+        targets = [given.target(at) for at, _ in self._written]  # which refuses before anything runs
+        self._upload(given)
+        outputs, _ = self.home.backend.dispatch_resident(self._bound(given), reads=self._reads)
+        return self._handed_back(given, targets, outputs)
+
+    def explanation(self) -> SequenceExplanation:
+        recorder = self._recorder
+        return SequenceExplanation(
+            self.home.name,
+            tuple(recorder.steps),
+            sum(handle.nbytes for _, handle in self._filled),
+            sum(r.byte_len for r in self._reads),
+            recorder.nbytes,
+        )
+
+    def _upload(self, given: Given) -> None:
+        ranges = [(handle, 0, to_input(given.arrays[at])) for at, handle in self._filled]
+        if ranges:
+            self.home.backend.upload_resident(ranges)
+
+    def _looked_at(self, value: Any, seen: Sequence[Any]) -> Any:
+        """What the function returned, with `At` in place of every array."""
+        if type(value) is DeviceBuffer:
+            self._results.append(_result(value, seen))
+            return At(len(self._results) - 1)
+        if isinstance(value, dict):
+            return {key: self._looked_at(each, seen) for key, each in value.items()}
+        if isinstance(value, tuple | list):
+            parts = [self._looked_at(each, seen) for each in value]
+            return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+        if type(value) in PLAIN or isinstance(value, np.generic):
+            return value
+        raise ArgumentTypeError(
+            f"the function returned a {type(value).__name__}, which a repetition would not make again",
+            fix="return the arrays that kernels gave, in tuples, lists or dicts",
+        )
+
+    def _handed_back(self, given: Given, targets: Sequence[Array], outputs: Sequence[Any]) -> Any:
+        """What the function returned, as arrays like those that were given; written arguments have their results."""
+        found = iter(outputs)
+        written = [(target, next(found)) for target in targets]
+        handed = [self._handed(r, given, found) for r in self._results]
+        for target, data in written:
+            target[...] = from_bytes(data, target.dtype.newbyteorder("="), target.shape)
+        return filled(self._form, handed)
+
+    def _handed(self, result: _Result, given: Given, found: Iterator[Any]) -> Any:
+        if result.array is None:
+            assert result.argument is not None
+            return given.object(result.argument)
+        array = result.array
+        if self._on_device:
+            return self._lend(array, None if result.over is None else given.arrays[result.over])
+        if array._memory is None:
+            return np.empty(array.shape, array.dtype)
+        return from_bytes(next(found), array.dtype, array.shape)
+
+    def _lend(self, array: DeviceBuffer, over: Any) -> DeviceBuffer:
+        """A new array over memory of the recording, which is not used again before that array is gone, or over that of
+        a device array among the arguments."""
+        memory = array._memory
+        if type(over) is DeviceBuffer:
+            memory = over._memory
+        elif memory is not None:
+            memory = Memory(self.home, memory.handle, owned=False, keep=self)
+            self._lent.append(weakref.ref(memory))
+        return DeviceBuffer._over(self.home, memory, array.dtype, array.shape, is_bfloat=array._is_bfloat)
+
+    def _bound(self, given: Given) -> tuple[ResidentDispatchStep, ...]:
+        """The steps over the device arrays of this call."""
+        handles = given.handles
+        ids = tuple(handle.id for handle in handles)
+        if ids == self._ids:
+            return self._steps
+        known = self._rebound.get(ids)
+        if known is None:
+            other = dict(zip(self._ids, handles, strict=True))
+            known = tuple(
+                replace(step, resources=tuple(other.get(getattr(r, "id", 0), r) for r in step.resources))
+                for step in self._steps
+            )
+            keep(self._rebound, ids, known, MOST_ALIKE)
+        return known
+
+
+def _result(array: DeviceBuffer, seen: Sequence[Any]) -> _Result:
+    at = next((k for k, each in enumerate(seen) if each is array), None)
+    if at is not None:
+        return _Result(at, None, None)
+    over = (k for k, each in enumerate(seen) if each._memory is not None and each._memory is array._memory)
+    return _Result(None, next(over, None), array)
+
+
+def _read_back(result: _Result) -> ResidentReadRange | None:
+    array = result.array
+    if array is None or array._memory is None:
+        return None
+    return ResidentReadRange(array._memory.handle, 0, array.nbytes)
+
+
+class _HostRecorder:
+    """Dispatches the kernel calls of a function over memory of the host, where a backend has no other."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def call(self, kernel: Kernel, *rest: Any) -> Any:
+        return Call(kernel.on(self.name), *rest).run()
+
+
+def _over_host_memory(function: Callable[..., Any], given: Given, home: Home) -> Any:
+    """A call on a backend whose memory is that of the host, step by step. The caller's arrays change at its end."""
+    copies = [np.array(a, order="C") for a in given.arrays]
+    with recording(_HostRecorder(home.name)):
+        returned = given.call(function, copies)
+    changed = [
+        at for at, (a, b) in enumerate(zip(given.arrays, copies, strict=True)) if np.asarray(a).tobytes() != b.tobytes()
+    ]
+    targets = [given.target(at) for at in changed]
+    for at, target in zip(changed, targets, strict=True):
+        target[...] = copies[at]
+    return _with_own(returned, copies, given)
+
+
+def _with_own(value: Any, copies: Sequence[Any], given: Given) -> Any:
+    """What the function returned, with the caller's arrays in place of their copies."""
+    at = next((k for k, copy in enumerate(copies) if copy is value), None)
+    if at is not None:
+        return given.object(at)
+    if isinstance(value, dict):
+        return {key: _with_own(each, copies, given) for key, each in value.items()}
+    if isinstance(value, tuple | list):
+        parts = [_with_own(each, copies, given) for each in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    return value
