@@ -265,6 +265,15 @@ def test_arrays_on_a_device_have_shapes(backend, x):
     assert "7x8x1" in str(double.explain(on_device))
 
 
+def test_a_sequence_repeats_for_each_shape(x):
+    @vyre.sequence
+    def four_times(a):
+        return double(double(a))
+
+    for part in (x, x[:5], x, x[:, :3].copy()):
+        assert np.array_equal(np.asarray(four_times(part)), part * 4)
+
+
 def test_arrays_of_others_have_shapes(x):
     class Shown:
         def __init__(self, array):
