@@ -14,7 +14,7 @@ from blake3 import blake3
 from numpy.typing import NDArray
 
 import vyre
-from vyre import In, Out, const, gid, i32, u8, u32
+from vyre import D2, D3, In, Out, const, gid, i32, u8, u32
 
 Picture = NDArray[np.uint8]
 FILTERS = {
@@ -26,9 +26,8 @@ FILTERS = {
 
 
 @vyre.kernel(workgroup=(16, 16))
-def convolve(
-    image: In[u8], width: u32, height: u32, weights: In[i32], divisor: u32, out: Out[u8], *, radius: const = 1
-) -> None:
+def convolve(image: In[u8, D3], weights: In[i32, D2], divisor: u32, out: Out[u8, D3], *, radius: const = 1) -> None:
+    height, width = image.shape[0], image.shape[1]
     if gid.x < width and gid.y < height:
         for channel in range(3):
             total = i32(0)
@@ -36,15 +35,13 @@ def convolve(
                 for dx in range(2 * radius + 1):
                     x = min(max(gid.x + dx, radius) - radius, width - 1)
                     y = min(max(gid.y + dy, radius) - radius, height - 1)
-                    pixel = image[(y * width + x) * 3 + channel]
-                    total += weights[dy * (2 * radius + 1) + dx] * i32(pixel)
+                    total += weights[dy, dx] * i32(image[y, x, channel])
             rounded = (u32(max(total, 0)) + divisor // 2) // divisor
-            out[(gid.y * width + gid.x) * 3 + channel] = u8(min(rounded, 255))
+            out[gid.y, gid.x, channel] = u8(min(rounded, 255))
 
 
 def solve(image: Picture, weights: NDArray[np.int32], backend: str | None = None) -> Picture:
     """The filtered picture; both have the shape (height, width, 3)."""
-    height, width, _ = image.shape
     side = len(weights)
     if weights.shape != (side, side) or side % 2 == 0:
         raise ValueError("the weights of a filter are a square with an odd side")
@@ -53,7 +50,7 @@ def solve(image: Picture, weights: NDArray[np.int32], backend: str | None = None
         raise ValueError("the weights of a filter have a sum of 0 or more")
     call = convolve if backend is None else convolve.on(backend)
     filtered = np.empty_like(image, order="C")
-    call(image, width, height, weights, max(divisor, 1), out=filtered, radius=side // 2, domain=(width, height))
+    call(image, weights, max(divisor, 1), out=filtered, radius=side // 2)
     return filtered
 
 

@@ -14,7 +14,7 @@ _ERRORS = (
     "UnsupportedFeature VyreError WireError WireUnknownOp WireVersionError"
 )
 _LANGUAGE = (
-    "In InOut Out Uniform const device gid lid wg shared local barrier grid_sync static_range trap "
+    "D1 D2 D3 D4 In InOut Out Uniform const device gid lid wg shared local barrier grid_sync static_range trap "
     "vec2 vec3 vec4 c64 dot cross length normalize conj "
     "atomic_add atomic_and atomic_cas atomic_exchange atomic_max atomic_min atomic_or atomic_sub atomic_xor "
     "bitcast select fma abs_diff acos acosh asin asinh atan atan2 atanh cbrt ceil clz copysign cos cosh cospi ctz erf "

@@ -20,7 +20,8 @@ from ..driver.policy.decision import Decision
 from ..driver.policy.geometry import grid_from
 from ..errors import ArgumentTypeError, ArgumentValueError, DeviceOutOfMemory, shown
 from ..foundation.ir.prints import is_log, prints_of
-from ..foundation.language.kernel import Param
+from ..foundation.language.kernel import Param, shapes_name
+from ..foundation.language.numbers import MOST_OF_AN_AXIS
 from .arrays import ARRAY_DTYPES, WORD, Array, as_array, check_writable, is_plain, number_writer, to_input
 from .domain import choose_grid
 from .rows import row_bytes, rows_of
@@ -64,15 +65,17 @@ def name_arguments(kernel: Kernel, positional: int, named: tuple[str, ...]) -> t
 
 class ArgumentLayout:
     """Where the argument of each parameter is among the values of a call: the positional ones, those by name, and then
-    `defaults`, the numbers that the call left out."""
+    `defaults`: the numbers that the call left out, and None in the place of the shapes, if the program takes them."""
 
     __slots__ = ("at", "buffers", "consts", "defaults")
 
     def __init__(self, kernel: Kernel, positional: int, named: tuple[str, ...]) -> None:
         names = name_arguments(kernel, positional, named)
         left_out = [p for p in kernel.params if p.role == "scalar" and p.name not in names]
-        self.defaults = tuple(p.default for p in left_out)
-        self.at = {name: k for k, name in enumerate((*names, *(p.name for p in left_out)))}
+        shapes = shapes_name(kernel.params)
+        hidden = () if shapes is None else (shapes,)
+        self.defaults = (*(p.default for p in left_out), *(None for _ in hidden))
+        self.at = {name: k for k, name in enumerate((*names, *(p.name for p in left_out), *hidden))}
         given = [(self.at[p.name], p) for p in kernel.params if p.name in self.at]
         self.buffers = tuple((at, p) for at, p in given if p.role not in ("const", "scalar"))
         self.consts = tuple((at, p.name) for at, p in given if p.role == "const")
@@ -93,7 +96,28 @@ def check_array(param: Param, value: Any) -> Array:
             f"{param.name} has {array.size // param.width} elements and the kernel declares {wanted}",
             fix=f"pass {wanted} elements, or declare it without a count",
         )
+    check_rank(param, array.shape)
     return array
+
+
+def check_rank(param: Param, shape: Shape) -> None:
+    """An array has as many axes as its parameter, none of them longer than a signed index reaches."""
+    if not param.rank:
+        return
+    if len(shape) != param.rank:
+        has = f"{len(shape)} {'axis' if len(shape) == 1 else 'axes'}"
+        flat = str(param.annotation).replace(f", D{param.rank}", "")
+        raise ArgumentValueError(
+            f"{param.name} has {has} and the kernel declares {param.annotation}",
+            fix=f"pass {param.name}.reshape({', '.join(('height', 'width', 'depth', 'more')[: param.rank])}), "
+            f"or declare it {f'{flat[:-1]}, D{len(shape)}]' if 1 <= len(shape) <= 4 else flat}",
+        )
+    if max(shape) > MOST_OF_AN_AXIS:
+        raise ArgumentValueError(
+            f"an axis of {param.name} has {max(shape)} elements and one of {param.annotation} has at most "
+            f"{MOST_OF_AN_AXIS}",
+            fix=f"split it, or declare it {str(param.annotation).replace(f', D{param.rank}', '')}",
+        )
 
 
 class Options:
@@ -209,8 +233,13 @@ class CallPlan:
         self.code = id(program), None if self.request is DEFAULT_CONFIG else self.request
         params = kernel._params
         shapes = output_shapes(kernel, arrays, options)
+        ranked = {p.name: shapes[p.name] if p.role == "out" else arrays[p.name].shape for p in kernel.params if p.rank}
+        hidden = shapes_name(kernel.params)
+        sizes = [n for name, shape in ranked.items() if len(shape) > 1 for n in shape]
+        words = np.array(sizes, WORD).tobytes()
         self.inputs: tuple[tuple[int, Callable[[Any], Any] | None], ...] = tuple(
-            (form.at[b.name], _maker(params[b.name], arrays.get(b.name))) for b in program.host_inputs
+            (form.at[b.name], _maker(params[b.name], arrays.get(b.name)) if b.name != hidden else lambda _: words)
+            for b in program.host_inputs
         )
         self.outputs = tuple(
             OutputPlan(
@@ -231,6 +260,7 @@ class CallPlan:
         lengths = given | {p.name: math.prod(shapes[p.name]) for p in kernel.params if p.role == "out"}
         self.numbers = options.deciding_numbers(kernel, form, program)
         numbers = {name: int.from_bytes(write(values[at]), byteorder) for at, name, write in self.numbers}
+        numbers |= {f"{hidden}[{k}]": n for k, n in enumerate(sizes)}
         grid, why = choose_grid(kernel.__name__, program, lengths, results, numbers, options)
         self.grid: Decision | None = None
         if grid is not None:
@@ -277,32 +307,45 @@ def output_shapes(kernel: Kernel, arrays: Mapping[str, Array], options: Options)
             )
         if name in arrays:
             found[name] = arrays[name].shape
+            if asked is not None and p.rank and asked != found[name]:
+                raise ArgumentValueError(
+                    f"{name} has shape {found[name]} and sizes asks for {asked}", fix=f'drop sizes={{"{name}": ...}}'
+                )
         elif asked is not None:
             found[name] = asked
         elif p.count:
             found[name] = (p.count // p.width, *row)
         else:
-            found[name] = (*_common_shape(name, kernel.params, arrays, options.extent), *row)
+            found[name] = (*_common_shape(p, kernel.params, arrays, options.extent), *row)
+        if p.rank and len(found[name]) != p.rank:
+            raise ArgumentValueError(
+                f"{name} would have shape {found[name]} and the kernel declares {p.annotation}", fix=_sizes_fix(p)
+            )
+        check_rank(p, found[name])
     return found
 
 
-def _common_shape(name: str, params: tuple[Param, ...], arrays: Mapping[str, Array], domain: Shape | None) -> Shape:
+def _sizes_fix(param: Param) -> str:
+    axes = "n" if param.rank < 2 else f"({', '.join(('height', 'width', 'depth', 'more')[: param.rank])})"
+    return f'pass sizes={{"{param.name}": {axes}}}'
+
+
+def _common_shape(param: Param, params: tuple[Param, ...], arrays: Mapping[str, Array], domain: Shape | None) -> Shape:
+    """The shape that all inputs have; for an output with a rank, those declared with the same one."""
     sized: dict[str, Shape] = {
         p.name: arrays[p.name].shape[: None if p.small is None else -1]
         for p in params
-        if p.role in ("in", "inout") and not p.count
+        if p.role in ("in", "inout") and not p.count and param.rank in (0, p.rank)
     }
-    shapes = set(sized.values())
+    name, shapes = param.name, set(sized.values())
     if len(shapes) == 1:
         return shapes.pop()
     if not shapes and domain is not None:
         return domain[::-1]
     if not shapes:
-        raise ArgumentValueError(f"nothing says how long {name} is", fix=f'pass sizes={{"{name}": n}} or {name}=array')
+        raise ArgumentValueError(f"nothing says how long {name} is", fix=f"{_sizes_fix(param)} or {name}=array")
     listed = ", ".join(f"{n} {shape}" for n, shape in sized.items())
-    raise ArgumentValueError(
-        f"the length of {name} is not clear: the inputs differ ({listed})", fix=f'pass sizes={{"{name}": n}}'
-    )
+    raise ArgumentValueError(f"the length of {name} is not clear: the inputs differ ({listed})", fix=_sizes_fix(param))
 
 
 def axes(name: str, value: Extent) -> Shape:

@@ -132,13 +132,13 @@ class _Call:
         left: dict[str, int] = {}
         for r in reads or ():
             if (n := extent.asked(r, axis)) is not None:
-                among = left if n > extent.lengths[of[r].buffer] and extent.is_left(r) else counts
+                among = left if extent.is_left(r, axis) else counts
                 among[of[r].buffer] = max(n, among.get(of[r].buffer, 0))
         counts = left | counts
         source = max(counts, key=lambda name: counts[name], default="")
         unknown = [r for r in reads or () if extent.asked(r, axis) is None and axis in self.reach.axes_of(of[r].at)]
         if source:
-            unknown = [r for r in unknown if not extent.is_explained(*of[r], axis, counts[source])]
+            unknown = [r for r in unknown if not extent.is_explained(of[r].buffer, of[r].at, axis, counts[source])]
         if unknown or not source or not extent.is_explained(w.buffer, w.at or {}, axis, FAR):
             self._refuse(w, axis, of[unknown[0]].buffer if unknown else "")
         return counts[source], source

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..errors import InvalidProgram, UnsupportedFeature
 from ..foundation.check.typing import infer
+from ..foundation.integers import U32_MAX
 from ..foundation.ir import nodes as ir
 from ..foundation.ir.dtypes import DataType, u32
 from ..foundation.ir.ops import AtomicOp, BinaryOp, Ordering, UnaryOp
@@ -247,7 +248,8 @@ class _Builder:
             case ir.UnOp(op=UnaryOp() as op):
                 return self.unary(op, first)
             case ir.Select():
-                return self.emit("select", ins[1].dtype, self.truth(first), ins[1], ins[2])
+                nowhere = dtype == u32 and ins[2].op == "const" and ins[2].attr == U32_MAX
+                return self.emit("select", ins[1].dtype, self.truth(first), ins[1], ins[2], guarded=nowhere)
             case ir.Cast(target=target):
                 return self.cast(first, target)
             case ir.Bitcast(target=target):
@@ -271,6 +273,11 @@ class _Builder:
     # -- memory
 
     def load(self, buffer: Buffer, index: Ins) -> Ins:
+        """One with an index for which it may be none reads whatever is at its place: rows stay rows."""
+        if index.op == "select" and index.guarded:
+            found = self.load(buffer, index.args[1])
+            zero = self.const(found.dtype, 0)
+            return self.emit("select", found.dtype, index.args[0], found, zero, guarded=True)
         found = self.emit("load", buffer.register, index, attr=buffer, guarded=True)
         match buffer.element.name:
             case "bool":

@@ -22,6 +22,9 @@ Loads, stores and atomics carry `guarded`: the access is out of bounds for some 
 `covered` set, the access is in bounds in every tile for which the kernel's `check` gives true, so an emitter that
 versions its body leaves out the test there, provided that it takes the values of `TileCheck.loads` from there. `whole`
 are the steps of its index that do not wrap where the access needs no test: an emitter may compute them in more bits.
+
+A `guarded` select is the test of the axes of a buffer: its condition says that the first value is meant, and `covered`
+that this is so in every tile for which the check gives true.
 """
 
 from __future__ import annotations

@@ -175,6 +175,32 @@ def test_a_domain_gives_a_result_its_shape(capsys):
     assert found["outputs"][0]["shape"] == [3, 20]
 
 
+PLANES = """
+from vyre import D2, In, Out, f32, gid, kernel
+
+
+@kernel(workgroup=(8, 8))
+def double(x: In[f32, D2], out: Out[f32, D2]):
+    out[gid.y, gid.x] = x[gid.y, gid.x] * 2.0
+
+
+@kernel(workgroup=(8, 8))
+def ones(out: Out[f32, D2]):
+    out[gid.y, gid.x] = 1.0
+"""
+
+
+def test_a_kernel_of_planes_takes_shapes(capsys, files):
+    (files / "planes.py").write_text(PLANES)
+    found = document(capsys, Document, "run", "planes.py:double", "-i", "x=random:30x50", "-b", "cpu", "--check")
+    assert (found["grid"], found["outputs"][0]["shape"]) == ([7, 4, 1], [30, 50])
+    found = document(capsys, Document, "run", "planes.py:ones", "--sizes", "out=3x5", "-b", "cpu")
+    assert found["outputs"][0]["shape"] == [3, 5]
+    said = refused(capsys, "run", "planes.py:double", "-i", "x=random:30", "-b", "cpu")
+    assert "Fix: pass --input x=random:HEIGHTxWIDTH, or declare it In[f32, D1]" in said
+    assert "Fix: pass --sizes out=HEIGHTxWIDTH" in refused(capsys, "run", "planes.py:ones", "-b", "cpu")
+
+
 def test_narrow_and_odd_types_are_made_as_declared(capsys):
     words = [
         "-i",

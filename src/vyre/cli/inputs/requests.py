@@ -89,10 +89,17 @@ def request(
     return Request(loaded, kernel, inputs_of(kernel, inputs or ()), options)
 
 
+def _dashed(axes: str) -> str:
+    """Names of axes as an option has them."""
+    return axes.upper().replace(", ", "x")
+
+
 _AS_OPTIONS = (
     (re.compile(r'sizes=\{"(\w+)": (?:n|\.\.\.)\}'), r"--sizes \1=N"),
+    (re.compile(r'sizes=\{"(\w+)": \((\w+(?:, \w+)*)\)\}'), lambda m: f"--sizes {m[1]}={_dashed(m[2])}"),
+    (re.compile(r"\bpass (\w+)\.reshape\((\w+(?:, \w+)*)\)"), lambda m: f"pass --input {m[1]}=random:{_dashed(m[2])}"),
     (re.compile(r"\bdomain=\(number of invocations\)"), "--domain N"),
-    (re.compile(r"\bdomain=\(?(\w+(?:, \w+)*)\)?"), lambda m: f"--domain {m[1].upper().replace(', ', 'x')}"),
+    (re.compile(r"\bdomain=\(?(\w+(?:, \w+)*)\)?"), lambda m: f"--domain {_dashed(m[1])}"),
     (re.compile(r"\bpass (\w+)=\.\.\."), r"pass --input \1=NUMBER"),
 )
 """Advice of a call, and how a command line spells it."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from . import inputs
 from .numbers import OPERATORS, number
-from .tree import BITS, FLOATS, FUNCTIONS, NARROW, NO_WAY, PAIRED, WORDS, Array, E, Helper, limits
+from .tree import BITS, FLOATS, FUNCTIONS, INTS, NARROW, NO_WAY, PAIRED, WORDS, Array, E, Helper, limits
 
 ROUNDINGS = ("floor", "ceil", "round", "trunc", "sign")
 UNARY = ("neg", "neg", "abs", "abs", "sqrt", *ROUNDINGS, "reciprocal", "inverse_sqrt")
@@ -138,6 +138,10 @@ class Expressions:
         return self.rng.choice(self.ids)
 
     def load(self, a: Array) -> E:
+        if a.ranked:
+            return E(
+                "load", a.t, (E("at", "u32", tuple(self.along(a, k) for k in range(len(a.shape))), a.name),), a.name
+            )
         at = self.index(a)
         if a.static and at.op in ("num", "turn"):  # a plain index beyond a known length is refused
             at = self.small(a.size)
@@ -148,6 +152,30 @@ class Expressions:
             return E("num", "u32", data=(f"len({a.name})", a.size))
         return E(self.pick("len", "size"), "u32", data=a.name)
 
+    def along(self, a: Array, axis: int) -> E:
+        """An index along an axis of an array with a rank, and beyond."""
+        match self.rng.randrange(6):
+            case 0:
+                return self.small(a.shape[axis] + 2)
+            case 1:
+                one = self.num_at(1)
+                return E("-", "u32", (E("-", "u32", (E("shape", "u32", data=(a.name, axis)), one)), self.id()))
+            case 2 | 3:
+                return self.signed(self.id())
+            case 4 if (found := self.any_integer()) is not None:
+                return found
+        return self.id() if self.chance(0.7) else self.leaf("u32")
+
+    def signed(self, i: E) -> E:
+        """An id less a little, which may be below zero."""
+        t = self.pick("i32", "i32", "i32", *[t for t in ("i64",) if t in self.types])
+        return E(self.pick("-", "-", "+"), t, (E("cast", t, (i,)), self.small(4, t)))
+
+    def any_integer(self) -> E | None:
+        """A value of any type that an index may have."""
+        found = self.leaf(self.pick(*[t for t in self.types if t in INTS]))
+        return None if found.op in ("num", "turn") else found
+
     def index(self, a: Array) -> E:
         """Any element of an array that is only read, and beyond."""
         rng, n = self.rng, self.length(a)
@@ -157,7 +185,7 @@ class Expressions:
             return self.rng.choice((at, E("%", "u32", (at, self.num_at(5)))))
         i = self.id()
         c = self.small(9)
-        match rng.randrange(12):
+        match rng.randrange(13):
             case 0 | 1 | 2 | 3:
                 return i
             case 4:
@@ -176,6 +204,9 @@ class Expressions:
                 return E("num", "u32", data=(str(value), value))
             case 10:
                 return self.leaf("u32") if self.chance(0.5) else self.expr("u32", 1)
+            case 11 if self.chance(0.7):
+                found = self.signed(i) if self.chance(0.5) else self.any_integer()
+                return self.leaf("u32") if found is None else found
             case _:
                 return E("cast", "u32", (self.leaf(self.pick(*self.numeric())),))
 
@@ -228,7 +259,7 @@ class Expressions:
         buffers, args = [], []
         for _, kind in helper.params:
             if kind[0] == "*":
-                arrays = [a.name for a in self.readable if a.t == kind[1:] and not a.static]
+                arrays = [a.name for a in self.readable if a.t == kind[1:] and not a.static and not a.ranked]
                 if not arrays or self.pure:
                     return None
                 buffers.append(self.rng.choice(arrays))
@@ -415,6 +446,12 @@ class Expressions:
             b = a
         if a.op not in ("num", "turn") and self.chance(0.1):
             args = (self.num(t), a, self.num(t) if self.chance(0.5) else b)
-            return E("compare", "bool", args, (self.pick("<", "<="), self.pick("<", "<=", "==")))
+            signs = ("==", "!=") if self.decided(*args) else (self.pick("<", "<="), self.pick("<", "<=", "=="))
+            return E("compare", "bool", args, signs)
         pair = (a, b) if self.chance(0.8) else (b, a)
-        return E("compare", "bool", pair, (self.pick(*SIGNS),))
+        return E("compare", "bool", pair, (self.pick("==", "!=") if self.decided(*pair) else self.pick(*SIGNS),))
+
+    @staticmethod
+    def decided(*args: E) -> bool:
+        """Whether a 0 meets a type that has nothing below it: the language refuses to ask which is smaller."""
+        return args[0].t[0] == "u" and any(a.op == "num" and a.data[1] == 0 for a in args)

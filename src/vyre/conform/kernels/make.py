@@ -21,6 +21,8 @@ WORKGROUPS: dict[int, tuple[tuple[int, ...], ...]] = {
     3: ((4, 4, 4), (2, 3, 4), (8, 1, 2), (1, 1, 8), (4, 4, 1), (16, 1, 1)),
 }
 LENGTHS = (0, 1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 200, 255, 256, 257, 300)
+RANKED = 0.3
+"""How many of the arrays have several indices."""
 SIDES = {2: (0, 1, 2, 3, 5, 7, 8, 9, 13, 16, 17), 3: (1, 2, 3, 4, 5, 7)}
 MOST_LANES = 640
 
@@ -34,6 +36,7 @@ def random_kernel(seed: int) -> Tree:
 class _Maker(Statements):
     written: list[Array]
     count: int  # lanes of the domain
+    rank: int  # its axes
     meeting: Array | None = None  # what lanes of the whole grid exchange values by
 
     def __init__(self, rng: random.Random) -> None:
@@ -54,6 +57,7 @@ class _Maker(Statements):
         lanes = prod(workgroup)
         dims = (rng.choice(LENGTHS),) if rank == 1 else tuple(rng.choice(SIDES[rank]) for _ in range(rank))
         alike = rng.random() < 0.4  # every array has the shape of the domain
+        self.rank = rank
         way = rng.choice(("grid", "domain", "shapes", "shapes") if alike else ("grid", "domain"))
         grid = tuple(ceil_div(n, w) for n, w in zip(dims, workgroup, strict=True))
         if way == "grid":
@@ -91,19 +95,23 @@ class _Maker(Statements):
             t = rng.choice(self.types)
             static = rng.random() < 0.12
             extent = shaped(static)
+            ranked = rng.random() < RANKED
+            if ranked and not alike:
+                extent = tuple(rng.choice((0, 1, 2, 3, 4, 5, 6, 7)) for _ in range(rng.randint(1, 4)))
             data = inputs.elements(rng, t, prod(extent))
-            arrays.append(Array(f"x{k}", "in", t, extent, data, static and bool(prod(extent)), rng.random() < 0.1))
+            static = static and bool(prod(extent)) and not ranked
+            arrays.append(Array(f"x{k}", "in", t, extent, data, static, rng.random() < 0.1, ranked=ranked))
         if rng.random() < 0.15:
             t, n = rng.choice(self.types), rng.randint(1, 5)
             arrays.append(Array("table", "uniform", t, (n,), inputs.elements(rng, t, n), True))
         self.readable = list(arrays)
         for k in range(rng.randint(0, 1) + (rng.random() < 0.2)):
             t = rng.choice(self.types)
-            extent = shaped(False)
-            arrays.append(Array(f"io{k}", "inout", t, extent, inputs.elements(rng, t, prod(extent))))
+            extent, ranked = self.planes(shaped(False), alike)
+            arrays.append(Array(f"io{k}", "inout", t, extent, inputs.elements(rng, t, prod(extent)), ranked=ranked))
         if rng.random() < 0.15:
-            t, extent = rng.choice(("u32", "i32")), shaped(False)
-            arrays.append(Array("swap", "inout", t, extent, inputs.elements(rng, t, prod(extent))))
+            t, (extent, ranked) = rng.choice(("u32", "i32")), self.planes(shaped(False), alike)
+            arrays.append(Array("swap", "inout", t, extent, inputs.elements(rng, t, prod(extent)), ranked=ranked))
         if rng.random() < 0.15 and (not alike or way != "shapes"):
             t, n = rng.choice(("u32", "i32")), rng.randint(1, 7)
             arrays.append(Array("bins", "inout", t, (n,), inputs.elements(rng, t, n)))
@@ -118,8 +126,11 @@ class _Maker(Statements):
             extent = shaped(static)
             if not alike and self.count and rng.random() < 0.7:
                 extent = (self.count * rng.choice((2, 3, 4, 8)),)
-            given = rng.random() < 0.3
-            arrays.append(Array(f"out{k}", "out", t, extent, b"", static and bool(prod(extent)), False, given))
+            given, ranked = rng.random() < 0.3, False
+            if not static:
+                extent, ranked = self.planes(extent, alike)
+            static = static and bool(prod(extent))
+            arrays.append(Array(f"out{k}", "out", t, extent, b"", static, False, given, ranked))
         rng.shuffle(arrays)
         self.written = [a for a in arrays if a.role in ("out", "inout") and a.name not in ("bins", "meet")]
         scalars = []
@@ -129,9 +140,23 @@ class _Maker(Statements):
             self.scopes[0].append((f"a{k}", t, False))
         return arrays, scalars
 
+    def planes(self, shape: tuple[int, ...], alike: bool) -> tuple[tuple[int, ...], bool]:
+        """The shape of a result, and whether the kernel sees its axes; of a line, those that it might be cut into."""
+        rng = self.rng
+        if rng.random() >= RANKED:
+            return shape, False
+        if alike:
+            return shape, True
+        for _ in range(rng.randint(0, 3)):
+            width = rng.randint(1, 9)
+            shape = (shape[0] // width, width, *shape[1:])
+        return shape, True
+
     def says_shapes(self, arrays: list[Array]) -> bool:
         """Whether the inputs say how long the results are."""
-        return any(a.role in ("in", "inout") and not a.static for a in arrays)
+        inputs = [a for a in arrays if a.role in ("in", "inout") and not a.static]
+        outs = [a for a in arrays if a.role == "out"]
+        return all(any(not a.ranked or i.ranked for i in inputs) for a in outs)
 
     # -- ids
 
@@ -168,6 +193,8 @@ class _Maker(Statements):
     def places(self, a: Array, i: E) -> list[E]:
         """Elements that belong to one lane: the same rule for every access to the array."""
         rng = self.rng
+        if a.ranked:
+            return [self.corner(a, i)]
         n = E("num", "u32", data=(str(a.size), a.size)) if a.static else E("len", "u32", data=a.name)
         one = self.num_at(1)
         match rng.randrange(10):
@@ -182,6 +209,22 @@ class _Maker(Statements):
             case 3:
                 return [E("-", "u32", (self.num_at(rng.randint(0, 300)), i))]
         return [i]
+
+    def corner(self, a: Array, i: E) -> E:
+        """The element of a lane in an array with a rank: its number, taken apart, or its ids."""
+        rng, rank = self.rng, len(a.shape)
+        indices = [E("id", "u32", data=("gid", axis)) for axis in reversed("xyz"[:rank])]
+        if rank != self.rank or rng.random() < 0.6:
+            indices = [i]
+            for axis in reversed(range(1, rank)):
+                n = E("shape", "u32", data=(a.name, axis))
+                if a.shape[axis] and rng.random() < 0.5:
+                    n = self.num_at(a.shape[axis])
+                indices[:1] = [E("//", "u32", (indices[0], n)), E("%", "u32", (indices[0], n))]
+        if rng.random() < 0.4:
+            k = rng.randrange(rank)
+            indices[k] = self.signed(indices[k])
+        return E("at", "u32", tuple(indices), a.name)
 
     # -- the body
 

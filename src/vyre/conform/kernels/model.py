@@ -37,10 +37,10 @@ class Memory(list[Any]):
         self.stored: set[int] = set()
 
     def read(self, at: int, zero: Any) -> Any:
-        return self[at] if at < len(self) else zero
+        return self[at] if 0 <= at < len(self) else zero
 
     def store(self, at: int, value: Any) -> None:
-        if at < len(self):
+        if 0 <= at < len(self):
             self[at] = value
             self.stored.add(at)
 
@@ -334,6 +334,14 @@ class Model:
             case "id":
                 name, axis = e.data
                 return lambda lane: lane.ids[name]["xyz".index(axis)]
+            case "len" if (found := self._shape(e.data)) is not None:
+                first = found[0]
+                return lambda lane: first
+            case "shape":
+                extent = self.tree.array(e.data[0]).shape[e.data[1]]
+                return lambda lane: extent
+            case "at":
+                return self._at(self.tree.array(e.data).shape, args)
             case "len" | "size":
                 return lambda lane: len(lane.memory[e.data])
             case "load":
@@ -358,6 +366,24 @@ class Model:
         if e.op in OPS or (e.args and e.args[0].t in FIELDS):
             return self._applied(meaning(e), args)
         return self._applied(self._operator(e), args)
+
+    def _shape(self, name: str) -> tuple[int, ...] | None:
+        """Of an array with a rank."""
+        return next((a.shape for a in self.tree.arrays if a.name == name and a.ranked), None)
+
+    @staticmethod
+    def _at(shape: tuple[int, ...], args: list[Value]) -> Value:
+        """The element of an array with a rank; -1 where an index is out of its axis."""
+
+        def place(lane: Lane) -> int:
+            at = 0
+            for extent, value in zip(shape, [arg(lane) for arg in args], strict=True):
+                if not 0 <= value < extent:
+                    return -1
+                at = at * extent + value
+            return at
+
+        return place
 
     def _operator(self, e: E) -> Function:
         step = OPERATORS[e.args[0].t][e.op]

@@ -262,10 +262,16 @@ class Statements(SmallExpressions):
         if not plain:
             return self.store(around)
         a = self.rng.choice(plain)
-        n = E("len", "u32", data=a.name)
-        places = [n, E("+", "u32", (n, self.small(9)))]
+        axis = self.rng.randrange(len(a.shape)) if a.ranked else 0
+        n = E("shape", "u32", data=(a.name, axis)) if a.ranked else E("len", "u32", data=a.name)
+        below = E("-", "i32", (self.small(9, "i32"), E("num", "i32", data=("i32(9)", 9))))
+        places = [n, E("+", "u32", (n, self.small(9))), below]
         places += [self.num_at(v) for v in (a.size, 0xFFFFFFFF, 0x40000000, 0x7FFFFFFF, 0x80000000) if v >= a.size]
-        return [S("store", a.name, (self.rng.choice(places), self.expr(a.t, 2)))]
+        place = self.rng.choice(places)
+        if a.ranked:
+            indices = [self.small(9) for _ in a.shape]
+            place = E("at", "u32", (*indices[:axis], place, *indices[axis + 1 :]), a.name)
+        return [S("store", a.name, (place, self.expr(a.t, 2)))]
 
     def change(self, around: Around) -> list[S]:
         bins = self.rng.choice(self.bins)
@@ -366,7 +372,7 @@ class Statements(SmallExpressions):
     def conditional(self, around: Around) -> list[S]:
         """`while`, with a counter that ends it."""
         name = self.local("u32", mutable=False, stem="w")
-        below = E("compare", "bool", (E("var", "u32", data=name), self.small(5)), ("<",))
+        below = E("compare", "bool", (E("var", "u32", data=name), self.num_at(1 + self.rng.randrange(4))), ("<",))
         condition = E("and", "bool", (below, self.truth(1))) if self.chance(0.6) else below
         with self.scope():
             body = self.sequence(self.rng.randint(1, 3), self.inner(around, 4, loop=True))

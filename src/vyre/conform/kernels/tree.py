@@ -89,7 +89,8 @@ class Helper:
 @dataclass(frozen=True)
 class Array:
     """A buffer parameter. `static`: the annotation has the length; `apart`: the host array is a view with gaps;
-    `given`: the caller brings the array of an output."""
+    `given`: the caller brings the array of an output; `ranked`: the annotation has the rank, and an element several
+    indices."""
 
     name: str
     role: str
@@ -99,6 +100,7 @@ class Array:
     static: bool = False
     apart: bool = False
     given: bool = False
+    ranked: bool = False
 
     @property
     def size(self) -> int:

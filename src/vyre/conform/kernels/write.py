@@ -31,6 +31,10 @@ def text(e: E, typed: bool = False) -> str:
             return f"{e.data}.size"
         case "load":
             return f"{e.data}[{text(e.args[0])}]"
+        case "at":
+            return ", ".join(map(text, e.args))
+        case "shape":
+            return f"{e.data[0]}.shape[{e.data[1]}]"
         case "compare":
             parts = _alike(e.args)
             return "(" + parts[0] + "".join(f" {s} {p}" for s, p in zip(e.data, parts[1:], strict=True)) + ")"
@@ -119,7 +123,7 @@ def statement(s: S, depth: int) -> Iterator[str]:
             yield f"{s.data[0]}[{text(s.args[0])}] {s.data[1]}= {text(s.args[1])}"
         case "atomic":
             name, function, buffer = s.data
-            call = f"{function}({', '.join([buffer, *(text(a) for a in s.args)])})"
+            call = f"{function}({', '.join([buffer, *(f'({text(a)})' if a.op == 'at' else text(a) for a in s.args)])})"
             yield f"{name} = {call}" if name else call
         case "if":
             for k, (condition, body) in enumerate(zip(s.args, s.bodies, strict=False)):
@@ -196,7 +200,8 @@ def _returns(helper: Helper) -> str:
 
 def _annotation(a: Array) -> str:
     role = {"in": "In", "out": "Out", "inout": "InOut", "uniform": "Uniform"}[a.role]
-    return f"{role}[{_type(a.t)}, {a.size}]" if a.static else f"{role}[{_type(a.t)}]"
+    more = f", D{len(a.shape)}" if a.ranked else f", {a.size}" if a.static else ""
+    return f"{role}[{_type(a.t)}{more}]"
 
 
 def shown(value: Any) -> str:

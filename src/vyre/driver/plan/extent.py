@@ -119,10 +119,19 @@ class Extent:
     def asked(self, read: int, axis: int) -> int | None:
         """How many ids along the axis read an element of an array; None where that is not known."""
         if (read, axis) not in self._asked_of:
-            buffer, at = self.reach.reads[read]
-            found = [self._asked(s, self.lengths[buffer], axis) for s in self.sums(at)]
-            self._asked_of[read, axis] = max(n for n in found if n is not None) if None not in found else None
+            self._asked_of[read, axis] = min((n for n, _ in self._asked_along(read, axis)), default=None)
         return self._asked_of[read, axis]
+
+    def _asked_along(self, read: int, axis: int) -> Iterator[tuple[int, bool]]:
+        """By each axis of the array that says so, and whether some of them only read the neighbour on the left."""
+        buffer, at, facts = self.reach.reads[read]
+        sizes = [(f.small, self._upper(f.large, ())) for f in facts if not f.signed]
+        for index, size in sizes or [(at, self.lengths[buffer])]:
+            sums = self.sums(index)
+            found = [None] if size is None else [self._asked(s, size, axis) for s in sums]
+            known = [n for n in found if n is not None]
+            if size is not None and len(known) == len(found):
+                yield max(known), max(known) > size and all(s.get((), 0) < 0 for s in sums)
 
     def _asked(self, s: Sum, length: int, axis: int) -> int | None:
         found = self._below(s, length, axis)
@@ -131,9 +140,9 @@ class Extent:
         row = self._row([s], length, axis)
         return found if found is None or row is None else min(found, row)
 
-    def is_left(self, read: int) -> bool:
+    def is_left(self, read: int, axis: int) -> bool:
         """Whether it reads a neighbour on the left, beside which other reads of the array count."""
-        return all(s.get((), 0) < 0 for s in self.sums(self.reach.reads[read].at))
+        return min(self._asked_along(read, axis), default=(0, False))[1]
 
     def is_explained(self, buffer: str, at: Poly, axis: int, ids: int) -> bool:
         """Whether so many ids see of an array, at this index, all that any number of them would."""

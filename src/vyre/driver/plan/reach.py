@@ -39,9 +39,9 @@ class Atom(NamedTuple):
     """What a polynomial is made of.
 
     `w` and `l` are the ids of workgroup and place along an axis, `len` the length of a buffer, `num` a number that the
-    caller passes, `/` a quotient of `a` by `b`, `|` one of `a` and `b`, `t` the turns of a loop, `a` at most, and `?`
-    any other value. It differs between workgroups along `axes`, or only inside of one or from time to time if it is
-    `local`, and adds to an id without wrapping where it is `positive`.
+    caller passes, or a word of a table (`shapes[1]`), `/` a quotient of `a` by `b`, `|` one of `a` and `b`, `t` the
+    turns of a loop, `a` at most, and `?` any other value. It differs between workgroups along `axes`, or only inside of
+    one or from time to time if it is `local`, and adds to an id without wrapping where it is `positive`.
     """
 
     kind: str
@@ -63,10 +63,12 @@ class Fact(NamedTuple):
 
 
 class Read(NamedTuple):
-    """One that differs between workgroups; where memory alone says which element it is, there is none."""
+    """One that differs between workgroups; where memory alone says which element it is, there is none. `facts` hold
+    where it is inside of every axis."""
 
     buffer: str
     at: Poly
+    facts: tuple[Fact, ...] = ()
 
 
 class Write(NamedTuple):
@@ -136,6 +138,7 @@ class Reach:
         self._conditions: dict[str, tuple[tuple[Fact, ...], tuple[Fact, ...]]] = {}
         self._made_from: dict[Key, set[Key]] = {}
         self._read_numbers: dict[object, int] = {}
+        self._inside: dict[int, tuple[Poly, tuple[Fact, ...]]] = {}  # of an index with axes, what it is inside of them
         self.writes: list[Write] = []
         self._keys: set[Key] = set()
         self._atomics: list[tuple[str, Poly | None]] = []
@@ -256,7 +259,13 @@ class Reach:
         if buffer in self.buffers and self.buffers[buffer].is_workgroup:
             self._made_from.setdefault(("s", buffer), set()).update(keys)
         else:
-            self.writes.append(Write(buffer, index, is_atomic, at.facts, keys))
+            index, facts = self._element(index)
+            self.writes.append(Write(buffer, index, is_atomic, at.facts + facts, keys))
+
+    def _element(self, index: Poly | None) -> tuple[Poly | None, tuple[Fact, ...]]:
+        """Which element an index names, and what holds if it names any."""
+        atom = next(iter(index))[0] if index is not None and len(index) == 1 and next(iter(index)) else None
+        return (index, ()) if atom is None else self._inside.get(atom, (index, ()))
 
     def _assigned(self, body: tuple[ir.Node, ...]) -> set[str]:
         """The names from outside that it assigns."""
@@ -393,6 +402,8 @@ class Reach:
             case ir.UnOp(op=UnaryOp.NEGATE), [p]:
                 return add({}, p, -1)
             case ir.Select(), [_, yes, no]:
+                if number(no) == -1:  # no element has this index
+                    return self._checked(yes, e.condition)
                 return self._either(yes, no)
             case ir.BinOp(op=op), [a, b]:
                 found = self._binary(op, a, b)
@@ -408,11 +419,19 @@ class Reach:
             return None
         if _is_number(buffer) and index is not None and number(index) == 0:
             return self._atom("num", frozenset(), False, name, False)
+        if (
+            buffer.access is Access.UNIFORM
+            and buffer.element == u32
+            and index is not None
+            and number(index) is not None
+        ):
+            return self._atom("num", frozenset(), False, f"{name}[{number(index)}]", False)
+        index, facts = self._element(index)
         if index is not None and self.axes_of(index):
-            n = self._read_numbers.setdefault((name, frozenset(index.items())), len(self.reads))
+            n = self._read_numbers.setdefault((name, frozenset(index.items()), *map(_key, facts)), len(self.reads))
             self._keys.add(("r", n))
             if n == len(self.reads):
-                self.reads.append(Read(name, index))
+                self.reads.append(Read(name, index, facts))
         if name in self._written:
             self._keys.add(("m", name))
         return self._unknown(e, name, [index]) if index is not None and self._is_shared(index) else None
@@ -437,6 +456,15 @@ class Reach:
             return a if a == b else None
         return self._made_of("|", _pair(a, b), True, [a, b], a, b)
 
+    def _checked(self, inside: Poly, condition: ir.Expr) -> Poly | None:
+        """An index that names an element only where the condition holds."""
+        facts = tuple(_below(f) for f in self._facts(condition, True))
+        nowhere: Poly = {(): -1}
+        key = _pair(inside, nowhere), *map(_key, facts)
+        found = self._made_of("|", key, True, [inside, nowhere], inside, nowhere)
+        self._inside[next(iter(found))[0]] = inside, facts
+        return found
+
     def _binary(self, op: object, a: Poly, b: Poly) -> Poly | None:
         n = number(b)
         match op:
@@ -444,7 +472,7 @@ class Reach:
                 return add(a, b)
             case BinaryOp.SUB | BinaryOp.WRAPPING_SUB:
                 return add(a, b, -1)
-            case BinaryOp.SATURATING_SUB if n is not None and n >= 0:
+            case BinaryOp.SATURATING_SUB:
                 return add(a, b, -1)
             case BinaryOp.MUL if _is_small(a, b):
                 return multiply(a, b)
@@ -481,6 +509,15 @@ _OPPOSITE = {
     BinaryOp.LT: BinaryOp.GE, BinaryOp.GE: BinaryOp.LT, BinaryOp.GT: BinaryOp.LE, BinaryOp.LE: BinaryOp.GT,
     BinaryOp.EQ: BinaryOp.NE, BinaryOp.NE: BinaryOp.EQ,
 }  # fmt: skip
+
+
+def _below(f: Fact) -> Fact:
+    """`i <= size - 1`, which is how a program asks whether an index is inside of an axis, as `i < size`."""
+    return Fact(f.small, add(f.large, {(): 1}), f.signed) if f.equal else f
+
+
+def _key(f: Fact) -> object:
+    return _pair(f.small, f.large), f.signed, f.equal
 
 
 def _pair(a: Poly, b: Poly) -> object:

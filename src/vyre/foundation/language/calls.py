@@ -55,6 +55,7 @@ from .values import (
     Result,
     Scalar,
     Typed,
+    is_zero,
     outside_value,
     several,
     show,
@@ -197,7 +198,9 @@ class CallCompiler(ArrayCompiler):
             return self.cast(t, self.arguments(node, t.name, "x")[0], node)
         if what is len:
             (arg,) = self.arguments(node, "len", "x")
-            table = self.table(arg)
+            table, sizes = self.table(arg), self.sizes(arg)
+            if sizes is not None:
+                return Const(len(sizes.axes))
             if table is not None:
                 return Const(len(table.items))
             found = self.value(arg)
@@ -274,6 +277,10 @@ class CallCompiler(ArrayCompiler):
             return Const(abs(value.value))
         self.refuse_narrow(value.dtype, node, arg, "abs()")
         if value.dtype.is_int and not value.dtype.is_signed:
+            match arg:
+                case ast.BinOp(left, ast.Sub(), right):
+                    what = f"abs() of a difference of {value.dtype}, which is never below zero"
+                    raise self.fail(node, what, f"write abs_diff({show(left)}, {show(right)})")
             return value
         if value.dtype.is_int:
             value = self.once(value)
@@ -290,6 +297,11 @@ class CallCompiler(ArrayCompiler):
         if len(known) == len(values):
             return self._known_extreme(op, known, node)
         (first, *rest), t = self.alike(values, list(nodes), node, f"{op.text}()")
+        for at in nodes if t == u32 and any(map(is_zero, nodes)) else ():
+            match at:
+                case ast.BinOp(left, ast.Sub(), right):
+                    fix = f"write saturating_sub({show(left)}, {show(right)}), or subtract as i32"
+                    raise self.fail(node, f"{op.text}() of a difference of u32 and 0: u32 is never below zero", fix)
         self.refuse_narrow(t, node, nodes[0], f"{op.text}()")
         result = Typed(first, t)
         for k, expr in enumerate(rest, 1):
@@ -358,8 +370,9 @@ class CallCompiler(ArrayCompiler):
             raise self.fail(
                 args[0], f"`{buffer.name}` cannot be read and written", f"declare it InOut[{t}] for {fn.name}()"
             )
-        position, *rest = self.scalars(*args[1:])
-        index = self.index(position, args[1], buffer.decl.count)
+        nodes = self.axes(buffer, args[1], args[1])
+        found = self.scalars(*nodes, *args[2:])
+        index, rest = self.index(buffer, found[: len(nodes)], nodes), found[len(nodes) :]
         exprs = [self.fit(v, t, n, f"`{buffer.name}`") for v, n in zip(rest, args[2:], strict=True)]
         value, expected = exprs[-1], exprs[0] if len(exprs) == 2 else None
         if fn.name == "atomic_sub":
@@ -418,7 +431,9 @@ class CallCompiler(ArrayCompiler):
     def _trap(self, args: list[ast.expr]) -> Nothing:
         if not (isinstance(args[0], ast.Constant) and isinstance(args[0].value, str)):
             raise self.fail(args[0], "the tag of a trap is not a string", 'write trap("what went wrong")')
-        address = self.index(self.scalar(args[1]), args[1]) if len(args) > 1 else lit(0, u32)
+        address: Expr = lit(0, u32)
+        if len(args) > 1:
+            address = self.fit(self.scalar(args[1]), u32, args[1], "the address of a trap")
         self.effects += 1
         self.b.trap(args[0].value, address)
         return Nothing("trap()")

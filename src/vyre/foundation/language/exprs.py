@@ -18,16 +18,11 @@ from ..ir.build import Buffer, Builder
 from ..ir.dtypes import DataType, bool_, u32
 from ..ir.nodes import (
     BinOp,
-    BufLen,
     Expr,
-    InvocationId,
-    Lit,
     Load,
-    LocalId,
     Select,
     UnOp,
     Var,
-    WorkgroupId,
     show_number,
 )
 from ..ir.ops import AtomicOp, BinaryOp, UnaryOp
@@ -36,7 +31,7 @@ from ..ir.visit import walk_exprs
 from .lang import DeviceFunction, Ids, Intrinsic, element_type
 from .numbers import BINARY, NumberCompiler
 from .refused_syntax import BUFFER_FIXES, FOREIGN_TYPES, foreign_fix
-from .small.memory import Columns, LocalArray, Memory, Rows, count_of
+from .small.memory import Columns, LocalArray, Memory, Rows
 from .source import MISSING, Place, dotted_name
 from .values import (
     Const,
@@ -48,10 +43,12 @@ from .values import (
     Outside,
     Result,
     Scalar,
+    Sizes,
     Typed,
     Value,
     adapts,
     held,
+    is_zero,
     kind_of,
     misplaced,
     outside_value,
@@ -84,7 +81,6 @@ class ExpressionCompiler(NumberCompiler, ABC):
         self.hint = ""  # the name that the value being compiled is assigned to
         self.wanted: DataType | None = None  # the type that `1 if c else 0` takes where it stands
         self.cells: set[str] = set()  # locals that are elements of arrays: a helper may change them
-        self.temporaries: set[str] = set()  # locals that hold one value and have no name in the source
         self._acting: dict[ast.expr, bool] = {}
 
     # -- values
@@ -117,7 +113,10 @@ class ExpressionCompiler(NumberCompiler, ABC):
 
     def scalar(self, node: ast.expr) -> Scalar:
         """The value of an expression that must have one."""
-        found = self.operand(node)
+        return self.one(self.operand(node), node)
+
+    def one(self, found: Value, node: ast.expr) -> Scalar:
+        """A value that must not be several."""
         if isinstance(found, Group):
             raise self.fail(node, *several(found, show(node)))
         return found
@@ -136,6 +135,11 @@ class ExpressionCompiler(NumberCompiler, ABC):
         match found:
             case Nothing(call=call):
                 raise self.fail(node, f"{call} has no value", "call it as a statement of its own")
+            case Sizes(buffer=name, axes=axes):
+                names = ", ".join("hwdn"[: len(axes)])
+                raise self.fail(
+                    node, f"`{name}.shape` is several numbers", f"write {name}.shape[0], or {names} = {name}.shape"
+                )
             case Outside(what=what, name=name):
                 small = self.captured(what, node)
                 if small is None:
@@ -171,12 +175,6 @@ class ExpressionCompiler(NumberCompiler, ABC):
             return self.keep(value)
         return value
 
-    def keep(self, value: Typed, stem: str = "t") -> Typed:
-        """The value in a local of its own."""
-        var = self.b.let(stem, value.expr)
-        self.temporaries.add(var.name)
-        return Typed(var, value.dtype)
-
     @overload
     def once(self, value: Typed) -> Typed: ...
     @overload
@@ -187,9 +185,8 @@ class ExpressionCompiler(NumberCompiler, ABC):
             return value._replace(items=tuple(map(self.once, value.items)))
         if isinstance(value, Const):
             return value
-        plain = isinstance(value.expr, Var | Lit | BufLen | InvocationId | LocalId | WorkgroupId)
-        plain = plain and not (isinstance(value.expr, Var) and value.expr.name in self.cells)
-        return value if plain else self.keep(value)
+        changes = isinstance(value.expr, Var) and value.expr.name in self.cells
+        return self.keep(value) if changes else super().once(value)
 
     def _acts(self, node: ast.expr) -> bool:
         """Whether evaluating it may change memory."""
@@ -249,8 +246,13 @@ class ExpressionCompiler(NumberCompiler, ABC):
         if isinstance(base, Group):
             return self.field(base, node)
         if isinstance(base, Buffer | LocalArray | Columns | Rows):
+            sizes = self.axes_of(base)
             if node.attr == "size":
-                return self.length(base)
+                return self.elements(base)
+            if sizes and node.attr == "shape":
+                return Sizes(base.name, tuple(Typed(size, u32) for size in sizes))
+            if sizes and node.attr == "ndim":
+                return Const(len(sizes))
             fix = BUFFER_FIXES.get(node.attr, "use x[i], len(x) or x.size")
             raise self.fail(node, f"buffers have no `.{node.attr}`", fix)
         if isinstance(base, Outside) and isinstance(base.what, Ids):
@@ -274,9 +276,14 @@ class ExpressionCompiler(NumberCompiler, ABC):
     def item(self, group: Group, at: ast.expr, name: str) -> Value:
         """`v[0]`."""
 
-    @abstractmethod
     def length(self, memory: Memory) -> Scalar:
-        """`len(x)`."""
+        """What `len` says: of a buffer with a rank, the size of its first axis."""
+        sizes = self.axes_of(memory)
+        return Typed(sizes[0], u32) if sizes else self.elements(memory)
+
+    @abstractmethod
+    def elements(self, memory: Memory) -> Scalar:
+        """`x.size`."""
 
     def truth(self, node: ast.expr) -> Scalar:
         """A condition: bool, u32 (not zero), or a number known while compiling."""
@@ -426,12 +433,28 @@ class ExpressionCompiler(NumberCompiler, ABC):
                 found.append(self.same(ir_op, a, b, node, *nodes[k : k + 2]))
                 continue
             (left, right), t = self.alike([a, b], nodes[k : k + 2], node, f"`{ir_op.text}`")
+            self._refuse_decided(ir_op, nodes[k], nodes[k + 1], t, node)
             found.append(self.checked(BinOp(ir_op, left, right), (t, t), node).expr)
         return Typed(balanced(BinaryOp.AND, found), bool_) if found else Const(True)
 
     @abstractmethod
     def same(self, op: BinaryOp, a: Value, b: Value, node: Place, at_a: ast.expr, at_b: ast.expr) -> Expr:
         """Whether groups are equal, or differ."""
+
+    def _refuse_decided(self, op: BinaryOp, left: ast.expr, right: ast.expr, t: DataType, node: Place) -> None:
+        """Whether something is below zero is a mistake to ask where nothing is."""
+        always = {BinaryOp.LT: (False, is_zero(right)), BinaryOp.GE: (True, is_zero(right))}
+        always |= {BinaryOp.GT: (False, is_zero(left)), BinaryOp.LE: (True, is_zero(left))}
+        truth, decided = always.get(op, (False, False))
+        if not decided or t.is_float or t.is_signed or t == bool_:
+            return
+        asked = left if is_zero(right) else right
+        binding = self.frame.find(asked.id) if isinstance(asked, ast.Name) else None
+        fix = f"compute it as a signed number, as i32(gid.x) - 1 is, or leave this test out: it is {truth}"
+        if isinstance(binding, Local) and not binding.fixed:
+            fix = f"make `{show(asked)}` signed at line {binding.line}, as i32(...) or : i32, or leave this test out"
+        shown = f"{show(left)} {op.text} {show(right)}"
+        raise self.fail(node, f"`{shown}` is always {str(truth).lower()}: {t} is never below zero", fix)
 
     def _ternary(self, node: ast.IfExp, wanted: DataType | None) -> Value:
         """`a if c else b if d else ...`, eager like `and` and `or`."""
@@ -510,24 +533,66 @@ class ExpressionCompiler(NumberCompiler, ABC):
             )
         raise self.fail(node, f"`{name}` is not a buffer", fix)
 
-    def indexed(self, node: ast.Subscript) -> Memory:
-        """The buffer of `x[...]`, with the forms of indexing that kernels lack refused."""
-        self._plain_index(node)
-        return self.buffer(node.value, indexed=True)
+    def indexed(self, node: ast.Subscript) -> tuple[Memory, list[ast.expr]]:
+        """What `x[...]` indexes, and its indices, with the forms of indexing that kernels lack refused."""
+        self._refuse_slice(node.slice)
+        memory = self.buffer(node.value, indexed=True)
+        return memory, self.axes(memory, node.slice, node)
 
-    def _plain_index(self, node: ast.Subscript) -> None:
-        if isinstance(node.slice, ast.Slice):
-            raise self.fail(node, "slices are not part of kernels", "index one element, in a loop if need be")
-        if isinstance(node.slice, ast.Tuple):
-            raise self.fail(node, "buffers are flat", "compute one index: x[row * width + column]")
+    def _refuse_slice(self, at: ast.expr) -> None:
+        if isinstance(at, ast.Slice):
+            raise self.fail(at, "slices are not part of kernels", "index one element, in a loop if need be")
+
+    def axes(self, memory: Memory, given: ast.expr, node: Place) -> list[ast.expr]:
+        """The index along each axis of what is indexed."""
+        nodes = given.elts if isinstance(given, ast.Tuple) else [given]
+        name, sizes = memory.name, self.axes_of(memory)
+        rank = len(sizes) or 1
+        for at in nodes:
+            self._refuse_slice(at)
+        if len(nodes) == rank:
+            return nodes
+        if rank > 1:
+            many = "1 index" if len(nodes) == 1 else f"{len(nodes)} indices"
+            place = f"{name}[{', '.join('ijkl'[:rank])}]"
+            raise self.fail(node, f"`{name}` has {rank} axes, and {many}", f"write {place}")
+        fix = "compute one index: x[row * width + column]"
+        if isinstance(memory, Buffer) and not memory.decl.is_workgroup and len(nodes) <= 4 and not sizes:
+            role = {Access.READ_ONLY: "In", Access.WRITE_ONLY: "Out"}.get(memory.decl.access, "InOut")
+            fix = f"declare {name}: {role}[{memory.element}, D{len(nodes)}], or {fix}"
+        what = f"`{name}` has 1 axis" if sizes else f"`{name}` has no rank"
+        raise self.fail(node, f"{what}, and {len(nodes)} indices" if nodes else "an index is missing", fix)
+
+    def sizes(self, node: ast.expr) -> Sizes | None:
+        """`x.shape` of a buffer with a rank; None for any other expression, which is not compiled here."""
+        if not (isinstance(node, ast.Attribute) and node.attr == "shape" and isinstance(node.value, ast.Name)):
+            return None
+        found = self.value(node) if isinstance(self.frame.find(node.value.id), Buffer) else None
+        return found if isinstance(found, Sizes) else None
 
     def _load(self, node: ast.Subscript) -> Result:
-        self._plain_index(node)
+        sizes = self.sizes(node.value)
+        if sizes is not None:
+            return self._size(sizes, node.slice)
+        self._refuse_slice(node.slice)
         found = self.value(node.value)
         if isinstance(found, Group):
             return self.item(found, node.slice, show(node.value))
         memory = self.memory(found, node.value, indexed=True)
-        return self.load(memory, self.index(self.scalar(node.slice), node.slice, count_of(memory)), node)
+        nodes = self.axes(memory, node.slice, node)
+        return self.load(memory, self.index(memory, self.scalars(*nodes), nodes), node)
+
+    def _size(self, sizes: Sizes, at: ast.expr) -> Typed:
+        axis, rank = self.constant(at), len(sizes.axes)
+        if not isinstance(axis, Const) or not (type(axis.value) is int and -rank <= axis.value < rank):
+            raise self.fail(
+                at, f"`{sizes.buffer}` has {rank} {'axis' if rank == 1 else 'axes'}", f"use 0 to {rank - 1}"
+            )
+        return sizes.axes[axis.value]
+
+    @abstractmethod
+    def constant(self, node: ast.expr) -> Scalar:
+        """The value where a number known while compiling is needed."""
 
     def load(self, memory: Memory, index: Expr, node: Place) -> Value:
         buffer = memory

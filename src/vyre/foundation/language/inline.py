@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import NamedTuple, TypeVar, get_args, get_origin
 
 from ...errors import KernelError, VyreError
-from ..ir.build import Builder
+from ..ir.build import Buffer, Builder
 from ..ir.dtypes import DataType, bool_, f32, i32, u32
 from ..ir.nodes import Let, Lit, Node, Var
 from .calls import CallCompiler
@@ -309,6 +309,11 @@ class HelperCompiler(CallCompiler):
             if isinstance(note, Annotation) and (note.small or note.element) != given.element:
                 message = f"`{name}` is a buffer of {note.small or note.element}, and this one holds {given.element}"
                 raise self.fail(at, message, "pass another buffer")
+            rank = len(self.shapes.get(given.name, ())) if isinstance(given, Buffer) else 0
+            if isinstance(note, Annotation) and note.rank != rank:
+                has = f"{rank} {'axis' if rank == 1 else 'axes'}" if rank else "no rank"
+                say = note.replace(rank=rank)
+                raise self.fail(at, f"`{name}` is declared {note}, and this one has {has}", f"declare {name}: {say}")
             return given
         if isinstance(note, Annotation):
             raise self.fail(at, f"`{name}` is a buffer, and this is a value", "pass a buffer")

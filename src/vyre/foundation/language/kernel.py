@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from ...errors import VyreError
 from ..ir.build import Builder, workgroup_shape
 from ..ir.dtypes import DataType, bool_, u32
-from ..ir.nodes import Bitcast, Expr, Load, lit
+from ..ir.nodes import Bitcast, BufLen, Expr, Load, lit
 from ..ir.prints import LOGS
 from ..ir.program import Access, Program
 from ..ir.value import Value
@@ -51,7 +51,8 @@ NO_DEFAULT: object = _NoDefault()
 
 
 class Param(Value):
-    """A parameter of a kernel. `role` is in, out, inout, uniform, scalar or const; `count` 0 is sized at dispatch.
+    """A parameter of a kernel. `role` is in, out, inout, uniform, scalar or const; `count` 0 is sized at dispatch,
+    `rank` 0 takes arrays of any shape.
 
     `default` is the number that a scalar or const is where a call gives none; `keyword` says that it goes by name only.
     """
@@ -65,6 +66,7 @@ class Param(Value):
     keyword: bool = False
     small: SmallType | None = None
     generic: str = ""
+    rank: int = 0
 
     @property
     def width(self) -> int:
@@ -81,13 +83,17 @@ class Param(Value):
         """What its function says of it."""
         if self.generic:
             variable = TypeVar(self.generic)  # type: ignore[misc]
-            return variable if self.role == "scalar" else Annotation(self.role, u32, self.count, None, self.generic)
+            return (
+                variable
+                if self.role == "scalar"
+                else Annotation(self.role, u32, self.count, None, self.generic, self.rank)
+            )
         if self.element is None:
             return const
         count = self.count // self.width
         if self.role == "scalar":
             return self.element if self.small is None else self.small.cls
-        return Annotation(self.role, self.element, count, self.small)
+        return Annotation(self.role, self.element, count, self.small, "", self.rank)
 
 
 class KernelSource(FunctionSource):
@@ -202,7 +208,7 @@ class KernelSource(FunctionSource):
             raise self.error(arg, f"the buffer `{name}` has a default", fix)
         if isinstance(note, Annotation):
             found = Param(name, note.role, note.element, note.count, NO_DEFAULT, line, False, note.small)
-            return found.replace(count=note.count * found.width)
+            return found.replace(count=note.count * found.width, rank=note.rank)
         raise self.error(
             arg.annotation, f"`{ast.unparse(arg.annotation)}` is not a type of kernels", _annotation_fix(note)
         )
@@ -249,6 +255,17 @@ def read_source(fn: Callable[..., Any], workgroup: int | Iterable[int]) -> Kerne
     return KernelSource(fn, workgroup)
 
 
+def shapes_name(params: Iterable[Param]) -> str | None:
+    """The buffer behind the parameters that holds the shapes of those with a rank; None where there are none.
+
+    It has a u32 for each axis: of the first such parameter its first axis, its second, and then those of the next.
+    """
+    taken = {p.name for p in params}
+    if not any(p.rank > 1 for p in params):
+        return None
+    return next(name for k in range(len(taken) + 1) if (name := "shapes" + "_" * k) not in taken)
+
+
 def build_program(source: KernelSource, consts: Mapping[str, object]) -> Program:
     """The program of a kernel for these values of its compile-time parameters."""
     return with_arrays(lambda in_memory: _built(source, consts, in_memory))
@@ -276,6 +293,7 @@ def _built(source: KernelSource, consts: Mapping[str, object], in_memory: frozen
             scope[param.name] = buffer
     compiler = StatementCompiler(builder, frame)
     compiler.in_memory = in_memory
+    compiler.shapes = _shapes(builder, source.params)
     try:
         compiler.block(source.tree.body)
     except RecursionError:
@@ -296,6 +314,18 @@ def _members(param: Param, small: SmallType, places: Iterator[int]) -> Members:
         load: Expr = Load(param.name, lit(next(places)), dtype=param.element)
         items.append(Local(load if t == param.element else Bitcast(t, load), t, param.line, "a parameter"))
     return Members(tuple(items), small, param.line, "a parameter")
+
+
+def _shapes(builder: Builder, params: tuple[Param, ...]) -> dict[str, tuple[Expr, ...]]:
+    """The sizes of the axes of every parameter that has a rank."""
+    found: dict[str, tuple[Expr, ...]] = {p.name: (BufLen(p.name),) for p in params if p.rank == 1}
+    name = shapes_name(params)
+    if name is not None:
+        ranked = [p for p in params if p.rank > 1]
+        words = builder.uniform(name, u32, sum(p.rank for p in ranked))
+        axes = iter(range(words.decl.count))
+        found |= {p.name: tuple(words[next(axes)] for _ in range(p.rank)) for p in ranked}
+    return found
 
 
 def _const_value(source: KernelSource, param: Param, consts: Mapping[str, object]) -> int | float | bool:

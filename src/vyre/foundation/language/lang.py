@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 
 
 class Annotation(Value):
-    """What `In[f32]` or `Out[u32, 4]` says about a parameter. Count 0 means: sized at dispatch."""
+    """What `In[f32]`, `Out[u32, 4]` or `In[f32, D2]` says about a parameter. Count 0 means: sized at dispatch, rank 0:
+    one index for an array of any shape."""
 
     role: str
     element: DataType
@@ -54,15 +55,30 @@ class Annotation(Value):
     small: SmallType | None = None
     generic: str = ""
     """The compile-time parameter that says the element type, where the annotation leaves that open."""
+    rank: int = 0
 
     def __repr__(self) -> str:
         name = {"inout": "InOut"}.get(self.role, self.role.capitalize())
         what = self.generic or self.small or self.element
-        return f"{name}[{what}, {self.count}]" if self.count else f"{name}[{what}]"
+        more = f", D{self.rank}" if self.rank else f", {self.count}" if self.count else ""
+        return f"{name}[{what}{more}]"
+
+
+class Rank:
+    """`D1` to `D4`: how many axes a buffer has, and so how many indices an element."""
+
+    def __init__(self, axes: int) -> None:
+        self.axes = axes
+
+    def __repr__(self) -> str:
+        return f"D{self.axes}"
+
+
+D1, D2, D3, D4 = Rank(1), Rank(2), Rank(3), Rank(4)
 
 
 class Role:
-    """`In`, `Out`, `InOut`, `Uniform`: subscripted with an element type and, where the length is fixed, a count.
+    """`In`, `Out`, `InOut`, `Uniform`: subscripted with an element type and, where it has one, a fixed count or a rank.
 
     The count is an `int`; `Literal[4]` says the same in a form that type checkers accept.
     """
@@ -84,10 +100,25 @@ class Role:
                 f"{self.name}[...] does not name an element type",
                 fix=f"write {self.name}[{ours}], or {self.name}[{ours}, 4] where the length is fixed",
             )
+        if isinstance(count, Rank):
+            if self.name == "Uniform":
+                raise ArgumentTypeError(
+                    f"Uniform[{t}, {count}] has a rank and no fixed length",
+                    fix=f"write In[{t}, {count}], or Uniform[{t}, 16] and compute one index",
+                )
+            if small is not None and count.axes > 1:
+                raise ArgumentTypeError(
+                    f"{self.name}[{small}, {count}] has small values along {count.axes} axes",
+                    fix=f"write {self.name}[{small}] and compute one index, or a buffer of numbers with a rank",
+                )
+            return Annotation(self.name.lower(), t, 0, small, generic, count.axes if small is None else 0)
         literal: tuple[object, ...] = getattr(count, "__args__", (count,))  # of Literal[4]
         n = literal[0]
         if isinstance(n, bool) or not isinstance(n, int):
-            raise ArgumentTypeError(f"the count of {self.name}[...] is not a number", fix="write a whole number")
+            raise ArgumentTypeError(
+                f"the count of {self.name}[...] is not a number",
+                fix="write a whole number, or D1, D2, D3 or D4 for the number of axes",
+            )
         if not (n > 0 or (n == 0 and not isinstance(item, tuple))):
             raise ArgumentValueError(
                 f"the count of {self.name}[...] is not positive", fix="leave it out to size the buffer at dispatch"
@@ -121,6 +152,7 @@ const = Marker("const")
 ANNOTATIONS: dict[str, object] = {
     "In": In, "Out": Out, "InOut": InOut, "Uniform": Uniform, "const": const, "bool_": bool_,
     "vec2": vec2, "vec3": vec3, "vec4": vec4, "c64": c64,
+    "D1": D1, "D2": D2, "D3": D3, "D4": D4,
     **{t.name: t for t in SIMPLE.values() if t.live and t != bool_},
 }  # fmt: skip
 """Names for annotations whose text is evaluated after the names of their surroundings are gone."""

@@ -16,13 +16,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import NamedTuple
 
+from ..ir.build import Builder
 from ..ir.dtypes import DataType, bool_, i32, u32
 from ..ir.nodes import BinOp, Cast, Expr, Lit, Select, Var, lit, show_number
 from ..ir.ops import BinaryOp
 from .inline import Flags, HelperCompiler, Inlining
 from .lang import static_range
 from .source import Table, dotted_name, jumps, returns
-from .values import Binding, Const, Local, Outside, Result, Scalar, Typed, outside_value, show
+from .values import Binding, Const, Frame, Local, Outside, Result, Scalar, Typed, outside_value, show
 
 MAX_UNROLLED = 16_384
 """Turns of all unrolled loops of a kernel, which take ten seconds to write out; more belong in a range."""
@@ -31,11 +32,25 @@ MAX_STATEMENTS = 50_000
 UNROLL_LESS = "use range(), which a kernel turns in while it runs"
 
 
+def may_wrap(expr: Expr) -> bool:
+    """Whether it is a difference of u32 that a negative number would be in Python."""
+    match expr:
+        case BinOp(op=BinaryOp.SUB, left=BinOp(op=BinaryOp.MAX, left=a, right=b), right=Lit(bits=taken)):
+            return expr.type_hint == u32 and not any(isinstance(x, Lit) and x.bits >= taken for x in (a, b))
+        case BinOp(op=BinaryOp.SUB, left=a, right=b):
+            return expr.type_hint == u32 and a != b
+    return False
+
+
 class LoopCompiler(HelperCompiler):
     """Compiles `for` and `while`, and the jumps inside them."""
 
     turns = 0  # of unrolled loops, so far
     statements = 0
+
+    def __init__(self, builder: Builder, frame: Frame) -> None:
+        super().__init__(builder, frame)
+        self.differences: set[str] = set()  # locals of u32 that have one value, which may have wrapped below zero
 
     @contextmanager
     def scope(self, line: int) -> Iterator[dict[str, Binding]]:
@@ -213,10 +228,16 @@ class LoopCompiler(HelperCompiler):
         low, high, step = [[Const(0), *values, Const(1)], [*values, Const(1)], values][len(values) - 1]
         at_low, at_high, at_step = call.args[0], call.args[min(1, len(values) - 1)], call.args[-1]
         t = next(v.dtype for v in (low, high, step) if isinstance(v, Typed))
+        types = {v.dtype for v in (low, high, step) if isinstance(v, Typed)}
         for v, at in ((low, at_low), (high, at_high), (step, at_step)):
             if isinstance(v, Typed) and (v.dtype != t or t not in (u32, i32)):
-                want = t if t in (u32, i32) else u32
+                if types == {u32, i32}:
+                    at = next(n for x, n in ((low, at_low), (high, at_high), (step, at_step)) if _is_u32(x))
+                    raise self.fail(at, "bounds of the range are u32 and i32", f"write i32({show(at)})")
+                want = i32 if v.dtype.is_signed else u32
                 raise self.fail(at, f"this bound of the range is {v.dtype}", f"write {want}({show(at)})")
+        down = isinstance(step, Const) and step.value < 0
+        low, high = self._unwrapped(low, at_low, down), self._last(high, at_high, down)
         if not isinstance(step, Const):
             first, last = self.typed(low, at_low, t), self.typed(high, at_high, t)
             return self._dynamic_trips(first, last, self.keep(step, "step"), t)
@@ -231,11 +252,38 @@ class LoopCompiler(HelperCompiler):
         if t == u32 and down and isinstance(high, Const) and type(high.value) is int and high.value == -1:
             return self._trips_to_zero(first, size)
         last = self.typed(high, at_high, t)
+        if down and may_wrap(first.expr):  # below zero it ends at once: so it does at 0
+            first = Typed(_saturating(first.expr), u32)
         if t == u32 and step.value == 1:
             return _Trips(first.expr, last.expr)
         first = first if isinstance(first.expr, Lit) else self.keep(first, "start")
         span = self._span_of(first.expr, self.once(last).expr, t, down)
         return _Trips(lit(0), self._ceil_div(span, size), _Item(first.expr, size, down, t))
+
+    def _unwrapped(self, low: Scalar, at: ast.expr, down: bool) -> Scalar:
+        """Where a range begins. Down from below zero there is nothing; up from there, numbers that u32 lacks."""
+        if not isinstance(low, Typed):
+            return low
+        named = isinstance(low.expr, Var) and low.expr.name in self.differences
+        if down or not (may_wrap(low.expr) or named):
+            return low
+        match at:
+            case ast.BinOp(left, ast.Sub(), right):
+                by = show(right) if isinstance(right, ast.Constant) else f"i32({show(right)})"
+                fix = f"write i32({show(left)}) - {by} for numbers below zero, "
+                fix += f"or saturating_sub({show(left)}, {show(right)}) to begin at 0"
+            case _:
+                fix = "compute it with i32 for numbers below zero, or with saturating_sub(a, b) to begin at 0"
+        raise self.fail(at, f"`{show(at)}` is u32 and wraps where it is below zero", fix)
+
+    def _last(self, high: Scalar, at: ast.expr, down: bool) -> Scalar:
+        """Where a range ends: up to a number below zero there is nothing, as there is up to 0."""
+        if not isinstance(high, Typed) or not may_wrap(high.expr):
+            return high
+        if down:
+            fix = "count with i32: range(i32(...), i32(...) - 1, -1)"
+            raise self.fail(at, f"`{show(at)}` is u32 and wraps where it is below zero", fix)
+        return Typed(_saturating(high.expr), u32)
 
     def _trips_to_zero(self, first: Typed, size: Expr) -> _Trips:
         """Down to 0 and including it, which Python writes as a stop of -1.
@@ -244,8 +292,9 @@ class LoopCompiler(HelperCompiler):
         other number of u32 there may be 2**32, one more than a loop has turns.
         """
         match first.expr:
-            case BinOp(op=BinaryOp.SUB, left=count, right=Lit(bits=1)):
-                count = self.keep(Typed(count, u32), "count").expr
+            case BinOp(op=BinaryOp.SUB, left=total, right=Lit(bits=taken)) if taken:
+                turns = total if taken == 1 else _saturating(total - (taken - 1))
+                count = self.keep(Typed(turns, u32), "count").expr
                 return _Trips(lit(0), self._ceil_div(count, size), _Item(count - 1, size, True, u32))
         start = self.keep(first, "start").expr
         if size == lit(1):
@@ -305,6 +354,15 @@ class LoopCompiler(HelperCompiler):
             raise self.fail(
                 node.orelse[0], "`else` of a loop is not part of kernels", "set a flag before break, and test it"
             )
+
+
+def _saturating(difference: Expr) -> Expr:
+    assert isinstance(difference, BinOp)
+    return BinOp(BinaryOp.SATURATING_SUB, difference.left, difference.right)
+
+
+def _is_u32(value: Scalar) -> bool:
+    return isinstance(value, Typed) and value.dtype == u32
 
 
 class _Trips(NamedTuple):

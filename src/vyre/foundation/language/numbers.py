@@ -1,4 +1,4 @@
-"""Numbers of the kernel language: which type they take, and what is computed while compiling.
+"""Numbers of the kernel language: which type they take, what is computed while compiling, and which element they name.
 
 A plain number takes the type of what it meets, and keeps its value: one that does not fit is refused.
 """
@@ -8,20 +8,32 @@ from __future__ import annotations
 import ast
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 from ...errors import KernelError
 from ..check.typing import infer
-from ..ir.build import Builder
-from ..ir.dtypes import DataType, bool_, i32, u32
+from ..integers import U32_MAX
+from ..ir.build import Buffer, Builder
+from ..ir.dtypes import DataType, bool_, i32, u32, u64
 from ..ir.nodes import (
+    BinOp,
+    BufLen,
+    Cast,
     Expr,
+    InvocationId,
+    Lit,
+    LocalId,
+    Select,
     Span,
+    Var,
+    WorkgroupId,
     lit,
     show_number,
 )
 from ..ir.ops import BinaryOp
+from .small.memory import Memory, count_of
 from .source import Place
 from .values import (
     Const,
@@ -32,6 +44,7 @@ from .values import (
     common_type,
     default_type,
     float_fits,
+    meeting_type,
     show,
 )
 
@@ -51,6 +64,10 @@ BINARY: dict[type[ast.operator], tuple[str, BinaryOp, Callable[[Any, Any], Any]]
 }
 MAX_FOLDED_BITS = 256
 """Integers known while compiling stay below this; no type holds more than 64 bits."""
+MOST_OF_AN_AXIS = 1 << 31
+"""Elements along an axis of a buffer with a rank: an i32 below zero is beyond them, whatever is made of it."""
+NOWHERE = lit(U32_MAX, u32)
+"""The index of no element: a buffer has at most so many."""
 
 
 class NumberCompiler:
@@ -58,6 +75,8 @@ class NumberCompiler:
 
     def __init__(self, builder: Builder, frame: Frame) -> None:
         self.b, self.frame = builder, frame
+        self.temporaries: set[str] = set()  # locals that hold one value and have no name in the source
+        self.shapes: dict[str, tuple[Expr, ...]] = {}  # of buffers with a rank, the size of every axis
 
     def fail(self, node: Place | Span, message: str, fix: str) -> KernelError:
         return self.frame.source.error(node, message, fix)
@@ -107,7 +126,11 @@ class NumberCompiler:
         """A value that has to be of type `t`."""
         found = self.typed(value, node, t)
         if found.dtype != t:
-            raise self.fail(node, f"{what} is {t}, and this value is {found.dtype}", f"write {t}({show(node)})")
+            fix = f"write {t}({show(node)})"
+            if found.dtype.is_signed and found.dtype.is_int and t.is_int and not t.is_signed:
+                bits = f"bitcast({t}, {show(node)}) for its bits" if (found.dtype, t) == (i32, u32) else fix[6:]
+                fix = f"declare it {found.dtype}, which has numbers below zero, or write {bits}"
+            raise self.fail(node, f"{what} is {t}, and this value is {found.dtype}", fix)
         return found.expr
 
     def alike(
@@ -118,28 +141,101 @@ class NumberCompiler:
         t = types[0] if types else common_type([v.value for v in values if isinstance(v, Const)])
         for other in types:
             if other != t:
-                goal, lost = (other, t) if other.is_float and not t.is_float else (t, other)
-                at = next(n for n, v in zip(nodes, values, strict=True) if isinstance(v, Typed) and v.dtype == lost)
-                raise self.fail(
-                    whole, f"{what} of {t} and {other}", f"convert one side, for example {goal}({show(at)})"
-                )
+                goal = meeting_type(t, other)
+                first = {v.dtype: n for n, v in reversed([*zip(nodes, values, strict=True)]) if isinstance(v, Typed)}
+                texts = [f"{goal}({show(first[lost])})" for lost in (t, other) if lost != goal]
+                side = "one side, for example" if len(texts) == 1 else "both sides:"
+                raise self.fail(whole, f"{what} of {t} and {other}", f"convert {side} {' and '.join(texts)}")
         return [self.typed(v, n, t).expr for v, n in zip(values, nodes, strict=True)], t
 
-    def index(self, value: Scalar, node: ast.expr, count: int = 0) -> Expr:
-        """A buffer index: u32, or a number that is not negative."""
+    # -- values that are used more than once
+
+    def keep(self, value: Typed, stem: str = "t") -> Typed:
+        """The value in a local of its own."""
+        var = self.b.let(stem, value.expr)
+        self.temporaries.add(var.name)
+        return Typed(var, value.dtype)
+
+    def once(self, value: Typed) -> Typed:
+        """The value in a form that may be written twice without being computed twice."""
+        plain = isinstance(value.expr, Var | Lit | BufLen | InvocationId | LocalId | WorkgroupId)
+        return value if plain else self.keep(value)
+
+    # -- elements
+
+    def axes_of(self, memory: object) -> tuple[Expr, ...]:
+        """The size of every axis of a buffer with a rank."""
+        return self.shapes.get(memory.name, ()) if isinstance(memory, Buffer) else ()
+
+    def index(self, memory: Memory, values: Sequence[Scalar], nodes: list[ast.expr]) -> Expr:
+        """The element that these indices name, as one u32; `NOWHERE` where one of them leaves its axis."""
+        sizes, count = self.axes_of(memory), count_of(memory)
+        if len(sizes) < 2:
+            return self._only_index(values[0], nodes[0], count, bool(sizes) or 0 < count <= MOST_OF_AN_AXIS)
+        flat: Expr | None = None
+        inside: list[Expr] = []
+        for size, value, node in zip(sizes, values, nodes, strict=True):
+            # `size - 1` wraps where there is nothing; the length of the buffer is 0 then, and is looked at too
+            last: Expr = BinOp(BinaryOp.SUB, size, lit(1, u32))
+            if isinstance(value, Const):
+                word: Expr = self._known_index(value, node, 0)
+                if value.value:
+                    inside.append(BinOp(BinaryOp.LE, word, last))
+            else:
+                found = self.once(self._whole(value, node))
+                word = found.expr if found.dtype == u32 else Cast(u32, found.expr)
+                wide = found.dtype.bits == 64
+                bits = found.expr if found.dtype == u64 else Cast(u64, found.expr) if wide else word
+                inside.append(BinOp(BinaryOp.LE, bits, Cast(u64, last) if wide else last))
+            if flat is None or flat == lit(0, u32):
+                flat = word
+            else:
+                flat = BinOp(BinaryOp.ADD, BinOp(BinaryOp.MUL, flat, size), word)
+        assert flat is not None
+        return Select(reduce(lambda a, b: BinOp(BinaryOp.AND, a, b), inside), flat, NOWHERE) if inside else flat
+
+    def _only_index(self, value: Scalar, node: ast.expr, count: int, few: bool) -> Expr:
+        """One index. Where there are `few` elements, a negative number is beyond them as a u32 too."""
         if isinstance(value, Const):
-            number = value.value
-            if isinstance(number, bool) or not isinstance(number, int):
-                raise self.fail(node, f"the index {number!r} is not a whole number", "index with u32 values")
-            shown = show_number(number)
-            if number < 0:
-                raise self.fail(node, f"the index {shown} is negative", "count from the front: x[len(x) - 1]")
-            if count and number >= count:
-                raise self.fail(node, f"the index {shown} lies outside the {count} elements", f"use 0 to {count - 1}")
-            return self.literal(number, u32, node)
-        if value.dtype != u32:
-            raise self.fail(node, f"the index is {value.dtype}", f"write u32({show(node)})")
-        return value.expr
+            return self._known_index(value, node, count)
+        found = self._whole(value, node)
+        if found.dtype == u32:
+            return found.expr
+        if found.dtype == i32 and few:
+            return Cast(u32, found.expr)
+        expr = self.once(found).expr
+        if found.dtype == i32:
+            return Select(BinOp(BinaryOp.GE, expr, lit(0, i32)), Cast(u32, expr), NOWHERE)
+        bits = expr if found.dtype == u64 else Cast(u64, expr)
+        return Select(BinOp(BinaryOp.LE, bits, lit(U32_MAX, u64)), Cast(u32, expr), NOWHERE)
+
+    def _known_index(self, value: Const, node: ast.expr, count: int) -> Expr:
+        number = value.value
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise self.fail(node, f"the index {number!r} is not a whole number", "index with whole numbers")
+        shown = show_number(number)
+        if number < 0:
+            raise self.fail(node, f"the index {shown} is negative", "count from the front: x[len(x) - 1]")
+        if count and number >= count:
+            raise self.fail(node, f"the index {shown} lies outside the {count} elements", f"use 0 to {count - 1}")
+        return self.literal(number, u32, node)
+
+    def _whole(self, value: Typed, node: ast.expr) -> Typed:
+        """An index as a number of 32 or 64 bits."""
+        t = value.dtype
+        if not t.is_int:
+            goal = "u32" if t == bool_ else "i32"
+            raise self.fail(node, f"the index is {t}", f"write {goal}({show(node)})")
+        match node, value.expr:
+            case ast.BinOp(ast.BinOp(a, ast.Sub(), b), ast.Mod(), n), BinOp(op=BinaryOp.MOD, right=over):
+                turns = isinstance(over, Lit) and over.bits & (over.bits - 1) == 0 and not t.is_signed
+                if turns or (isinstance(a, ast.BinOp) and isinstance(a.op, ast.Add)):  # (i + n - 1) % n
+                    return value
+                turned = "wraps to a large number" if not t.is_signed else "stays below zero under %"
+                fix = f"write ({show(a)} + {show(n)} - {show(b)}) % {show(n)}"
+                raise self.fail(node, f"`{show(a)} - {show(b)}` {turned} where it is below zero", fix)
+        wide = (i32 if t.is_signed else u32) if t.is_narrow else t
+        return value if wide == t else Typed(Cast(wide, value.expr), wide)
 
     def as_bool(self, value: Scalar) -> Expr:
         """A condition as a bool."""

@@ -82,7 +82,8 @@ FOREIGN_FUNCTIONS: dict[str, str] = {
     "power": "pow", "frexp": "frexp_mantissa", "bitwise_count": "popcount",
 }  # fmt: skip
 """Names of our functions in other libraries."""
-_PIXEL = "compute one index: x[row * width + column]"
+_PIXEL = "declare the rank, In[f32, D2], and index x[row, column]"
+_LINE = "declare it without a rank, In[f32], and use one index"
 _ONE = "a kernel says what one invocation does: use gid.x for its place"
 _AHEAD = "compute it before the kernel, and pass numbers or an array"
 FOREIGN_FIXES: dict[str, str] = {
@@ -155,10 +156,9 @@ FOREIGN_FIXES: dict[str, str] = {
 }  # fmt: skip
 """Features of other libraries that kernels lack, by the name that people write, and what to write instead."""
 BUFFER_FIXES: dict[str, str] = {
-    "shape": "use len(x); buffers are flat, so pass the width as a parameter: width: u32",
-    "ndim": "buffers are flat: pass the width as a parameter and index x[row * width + column]",
-    "T": _PIXEL, "reshape": _PIXEL, "transpose": _PIXEL, "ravel": "buffers are flat already",
-    "flatten": "buffers are flat already",
+    "shape": "declare the rank, In[f32, D2], for x.shape[0], or use len(x)",
+    "ndim": "declare the rank: In[f32, D2]",
+    "T": _PIXEL, "reshape": _PIXEL, "transpose": _PIXEL, "ravel": _LINE, "flatten": _LINE,
     "sum": "add in a for loop, or with atomic_add(total, 0, x[i])",
     "mean": "add in a for loop, and divide by f32(len(x))",
     "max": "compare in a for loop, or with atomic_max(best, 0, x[i])",

@@ -15,16 +15,16 @@ from typing import NoReturn
 
 from ...errors import KernelError
 from ..ir.build import Buffer
-from ..ir.dtypes import DataType, bool_, f32, i32, u32
+from ..ir.dtypes import DataType, bool_, f32, i32, u32, u64
 from ..ir.nodes import Expr, Let, Lit, Var, show_number
 from ..ir.visit import walk_exprs
 from .debug.statements import DebugCompiler
 from .inline import Inlining, variable
 from .lang import DeviceFunction, Intrinsic, local, shared
-from .loops import MAX_STATEMENTS
+from .loops import MAX_STATEMENTS, may_wrap
 from .refused_syntax import REFUSED_STATEMENTS
 from .small.arrays import zero
-from .small.memory import Columns, LocalArray, Memory, Rows, count_of
+from .small.memory import Columns, LocalArray, Memory, Rows
 from .small.types import SmallType
 from .source import (
     Names,
@@ -51,6 +51,7 @@ from .values import (
     Nothing,
     Outside,
     Scalar,
+    Sizes,
     Typed,
     Value,
     adapts,
@@ -283,11 +284,11 @@ class StatementCompiler(DebugCompiler):
             case ast.Attribute():
                 self._refuse_field(target)
             case ast.Subscript():
-                buffer = self.indexed(target)
+                buffer, nodes = self.indexed(target)
                 self.wanted = _number_type(buffer)
-                given, position = self.operands(value, target.slice)
-                assert not isinstance(position, Group)
-                self.store(buffer, self.index(position, target.slice, count_of(buffer)), given, target, value)
+                given, *positions = self.operands(value, *nodes)
+                places = [self.one(p, at) for p, at in zip(positions, nodes, strict=True)]
+                self.store(buffer, self.index(buffer, places, nodes), given, target, value)
             case ast.Tuple() | ast.List():
                 self._unpack(target, value)
             case _:
@@ -311,13 +312,30 @@ class StatementCompiler(DebugCompiler):
             return
         if isinstance(binding, Local) and not binding.fixed:
             assert isinstance(binding.var, Var)
+            if (
+                binding.dtype in (u32, u64)
+                and isinstance(value, Const)
+                and type(value.value) is int
+                and value.value < 0
+            ):
+                raise self.fail(
+                    at,
+                    f"`{name}` is {binding.dtype} since line {binding.line}, "
+                    f"and {show_number(value.value)} is below zero",
+                    f"begin with a signed number at line {binding.line}: {name}: i{binding.dtype.bits} = ...",
+                )
             found = self.typed(value, at, binding.dtype) if adapts(value, binding.dtype) else self.typed(value, at)
             if found.dtype != binding.dtype or declared not in (None, binding.dtype):
+                other = declared or found.dtype
+                fix = f"write {binding.dtype}({show(at)}), or use another name"
+                if other.is_int and other.is_signed and binding.dtype.is_int and not binding.dtype.is_signed:
+                    fix = (
+                        f"begin with a signed number at line {binding.line}: {name}: {other} = ..., or use another name"
+                    )
                 raise self.fail(
                     at if declared in (None, binding.dtype) else target,
-                    f"`{name}` is {binding.dtype} since line {binding.line} and cannot become "
-                    f"{declared or found.dtype}",
-                    f"write {binding.dtype}({show(at)}), or use another name",
+                    f"`{name}` is {binding.dtype} since line {binding.line} and cannot become {other}",
+                    fix,
                 )
             self.b.assign(binding.var, found.expr)
             if self.frame.find(name) is None:  # another arm of the same if declared it
@@ -341,9 +359,12 @@ class StatementCompiler(DebugCompiler):
             var = found.expr
         else:
             var = self.b.let(name, found.expr)
-        number = self.known_number(found) if name in self.frame.source.assigned_once else None
-        if number is not None:
-            self.numbers[var.name] = number
+        if name in self.frame.source.assigned_once:
+            number = self.known_number(found)
+            if number is not None:
+                self.numbers[var.name] = number
+            if may_wrap(found.expr):
+                self.differences.add(var.name)
         self.frame.scopes[-1][name] = Local(var, found.dtype, line)
 
     def _fixed(self, target: ast.Name, binding: Binding) -> KernelError:
@@ -422,6 +443,10 @@ class StatementCompiler(DebugCompiler):
         if table is not None:
             self._unpack_table(target, table, value)
             return
+        sizes = self.sizes(value)
+        if sizes is not None:
+            self._unpack_sizes(target, sizes, value)
+            return
         parts = value.elts if isinstance(value, ast.Tuple | ast.List) else []
         for item in (*target.elts, *parts):
             if isinstance(item, ast.Starred):
@@ -442,9 +467,8 @@ class StatementCompiler(DebugCompiler):
                 case ast.Name():
                     self.bind(left, found, right)
                 case ast.Subscript():
-                    buffer = self.indexed(left)
-                    index = self.index(self.scalar(left.slice), left.slice, count_of(buffer))
-                    self.store(buffer, index, found, left, right)
+                    buffer, nodes = self.indexed(left)
+                    self.store(buffer, self.index(buffer, self.scalars(*nodes), nodes), found, left, right)
                 case _:
                     raise self.fail(left, f"`{show(left)}` cannot be assigned", "assign to names and elements: x[i]")
 
@@ -461,6 +485,16 @@ class StatementCompiler(DebugCompiler):
                 raise self.fail(left, f"`{show(left)}` gets no number", "unpack numbers to names: a, b = PAIR")
             self.bind(left, found, value)
 
+    def _unpack_sizes(self, target: ast.Tuple | ast.List, sizes: Sizes, value: ast.expr) -> None:
+        """`height, width = x.shape`."""
+        rank = len(sizes.axes)
+        if len(target.elts) != rank:
+            raise self.fail(target, f"{rank} values for {len(target.elts)} targets", "write a name for each axis")
+        for left, size in zip(target.elts, sizes.axes, strict=True):
+            if not isinstance(left, ast.Name):
+                raise self.fail(left, f"`{show(left)}` gets no number", "unpack to names: height, width = x.shape")
+            self.bind(left, size, value)
+
     def _augmented(self, node: ast.AugAssign) -> None:
         if isinstance(node.target, ast.Name):
             before = self.settled(self.operand(node.target), node.value)
@@ -470,9 +504,8 @@ class StatementCompiler(DebugCompiler):
             self._refuse_field(node.target)
         if not isinstance(node.target, ast.Subscript):
             raise self.fail(node.target, f"`{show(node.target)}` cannot be assigned", "assign to a name or an element")
-        buffer = self.indexed(node.target)
-        at = node.target.slice
-        index = self.once(Typed(self.index(self.scalar(at), at, count_of(buffer)), u32)).expr
+        buffer, nodes = self.indexed(node.target)
+        index = self.once(Typed(self.index(buffer, self.scalars(*nodes), nodes), u32)).expr
         before = self.settled(self.load(buffer, index, node.target), node.value)
         self.store(buffer, index, self._combined(node, before), node.target, node.value)
 

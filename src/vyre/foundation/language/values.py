@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import NamedTuple
 
-from ..ir.dtypes import DataType, bool_, f32, i32, u32
+from ..ir.dtypes import DataType, bool_, f32, i32, i64, u32
 from ..ir.nodes import Expr, Node, Span, plain_number
 from ..ir.rounding import round_bf16, round_f16, round_f32
 from . import lang
@@ -48,6 +48,13 @@ class Outside(NamedTuple):
     name: str
 
 
+class Sizes(NamedTuple):
+    """`x.shape`: a number for each axis."""
+
+    buffer: str
+    axes: tuple[Typed, ...]
+
+
 class Nothing(NamedTuple):
     """The result of a call that has none."""
 
@@ -83,7 +90,7 @@ class Join:
 
 Scalar = Const | Typed
 Value = Const | Typed | Group
-Result = Const | Typed | Group | Memory | Outside | Nothing
+Result = Const | Typed | Group | Memory | Outside | Sizes | Nothing
 Binding = Local | Members | Const | Memory | Outside
 
 ROUND: dict[str, Callable[[float], float]] = {"f16": round_f16, "bf16": round_bf16, "f32": round_f32, "f64": float}
@@ -180,6 +187,23 @@ def common_type(numbers: list[Number]) -> DataType:
     """The type of numbers that meet each other only."""
     types = [default_type(n) for n in numbers]
     return next((t for t in (f32, i32, u32) if t in types), bool_)
+
+
+def meeting_type(a: DataType, b: DataType) -> DataType:
+    """The type to which values of two types are best converted: none that loses what is below zero."""
+    if a.is_float or b.is_float:
+        return a if a.is_float else b
+    if bool_ in (a, b):
+        return a if b == bool_ else b
+    if a.is_signed == b.is_signed:
+        return max(a, b, key=lambda t: t.bits or 0)
+    signed, other = (a, b) if a.is_signed else (b, a)
+    return i64 if 64 in (signed.bits, other.bits) else i32
+
+
+def is_zero(node: ast.expr) -> bool:
+    """Whether it is a 0 that the text says."""
+    return isinstance(node, ast.Constant) and type(node.value) is int and node.value == 0
 
 
 def float_fits(number: Number, t: DataType) -> bool:

@@ -20,7 +20,7 @@ from ...driver.policy.decision import Decision
 from ...errors import ArgumentTypeError, ArgumentValueError, CooperativeResidencyExceeded, Trap, UnsupportedFeature
 from ...foundation.language.kernel import Param
 from ..arrays import ARRAY_DTYPES, Array, check_dtype, from_bytes, to_input
-from ..bind import ArgumentLayout, CallPlan, Options, OutputPlan, check_array
+from ..bind import ArgumentLayout, CallPlan, Options, OutputPlan, check_array, check_rank
 from ..call import NO_OPTIONS, Call, as_called, check_target, compiled_now, kept
 from ..debug import with_place
 from .array import DeviceBuffer, adopt, device_of, duplicate
@@ -392,6 +392,8 @@ def _numbers(
             found.append(value.hex())  # 0.0 is not -0.0
         elif kind is int:
             found.append((value,))  # nor is it the number of an array
+        elif value is None:
+            found.append(None)
         else:
             return None
     return tuple(found)
@@ -446,4 +448,5 @@ def _checked(param: Param, value: DeviceBuffer | Array) -> Any:
             f"{param.name} has {value.size} elements and the kernel declares {param.count}",
             fix=f"pass {param.count} elements, or declare it without a count",
         )
+    check_rank(param, value.shape)
     return _Like(value)

@@ -1,5 +1,7 @@
 """Accesses that need no test: in every dispatch, or in the tiles of workgroups for which a short check says so.
 
+An access of several axes has an index, or a value, that a `guarded` select makes of whether it is inside of them.
+
 The check looks at ranges of indices (`ranges`). Conditions around an access narrow them, and so does a return
 before it: behind `if i >= len(a): return` an index i is below the length of a, whatever the dispatch.
 """
@@ -8,7 +10,8 @@ from __future__ import annotations
 
 from ...foundation.integers import U32_MAX
 from ...foundation.ir.visit import Steps, run_nested
-from ..kernel_ir import Body, Buffer, If, Ins, Kernel
+from ..kernel_ir import Body, Buffer, If, Ins, Kernel, Loop, walk
+from .dce import dce
 from .full_stores import stored
 from .ranges import Ranges
 
@@ -21,32 +24,38 @@ _STEPS = 100
 
 
 def bounds_checks(kernel: Kernel) -> None:
-    """Clear `guarded` where an access is always in bounds, mark what the check covers, and fill in `stored`."""
+    """Drop tests of axes that the conditions around them imply, clear `guarded` where an access is always in bounds,
+    mark what the check covers, and fill in `stored`."""
+    if any(isinstance(item, Ins) and item.op == "select" and item.guarded for item in walk(kernel.body)):
+        _Implied(kernel).run()
+        dce(kernel)
     _Cover(kernel).run()
     kernel.stored = stored(kernel)
 
 
-class _Cover:
+class _Walk:
+    """Goes through a kernel with the facts that hold at each place."""
+
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.ranges = Ranges(kernel)
-        self.conditions: set[Ins] = set()
         self.ends: set[int] = set()  # bodies that always end the invocation
         self.steps = 0  # left to a proof
 
     def run(self) -> None:
         run_nested(self.body(self.kernel.body))
-        if self.conditions:
-            self.kernel.check = self.ranges.check(self.conditions)
+
+    def visit(self, item: Ins | If | Loop) -> None:
+        """An instruction, or a statement before what is inside."""
 
     def body(self, items: Body) -> Steps:
         ranges = self.ranges
         outer = ranges.enter()
         for item in items:
+            self.visit(item)
             if isinstance(item, Ins):
-                if item.op in _ACCESSES and item.guarded:
-                    self.access(item)
-            elif isinstance(item, If):
+                continue
+            if isinstance(item, If):
                 for inner, truth in ((item.then, True), (item.orelse, False)):
                     if inner:
                         here = ranges.enter()
@@ -66,11 +75,118 @@ class _Cover:
         elif last is not None and last.op == "return":
             self.ends.add(id(items))
 
+    def is_below(self, value: Ins, bound: Ins | Buffer, strict: bool) -> bool:
+        """Whether value < bound (or <=) is known without any check; of a buffer, its length is meant."""
+        self.steps -= 1
+        if self.steps < 0:
+            return False
+        if value is bound or (value.op == "len" and value.attr is bound):
+            return not strict
+        ranges = self.ranges
+        for other, k in ranges.above.get(value, ()):
+            if self.is_below(other, bound, strict and k == 0):
+                return True
+        if isinstance(bound, Ins) and self._is_below_value(value, bound, strict):
+            return True
+        a, b = (*value.args, value, value)[:2]
+        match value.op:
+            case "min" | "and":
+                return self.is_below(a, bound, strict) or self.is_below(b, bound, strict)
+            case "shr" | "div":
+                return self.is_below(a, bound, strict)
+            case "rem":
+                return self.is_below(a, bound, strict) or self.is_below(b, bound, False)
+            case "select":
+                return all(self.is_below(x, bound, strict) for x in value.args[1:])
+            case "index":
+                return self.is_below(value.attr.stop, bound, False)
+            case "sub":
+                less = b.op == "const" and b.attr > 0
+                return ranges.is_at_most(b, a) and self.is_below(a, bound, strict and not less)
+            case "add" if b.op == "const" or a.op == "const":
+                x, step = (a, b.attr) if b.op == "const" else (b, a.attr)
+                known = ranges.above.get(x, ())
+                return any(k >= step and self.is_below(other, bound, strict and k == step) for other, k in known)
+        return False
+
+    def _is_below_value(self, value: Ins, bound: Ins, strict: bool) -> bool:
+        """By what the bound is."""
+        if bound.op == "const":
+            top = self.ranges.of(value)
+            return not top.needs and top.top <= bound.attr - strict
+        if bound.op == "sub" and not strict:  # what is below n is at most n - 1
+            n, one = bound.args
+            return one.op == "const" and one.attr == 1 and self.is_below(value, n, True)
+        return False
+
+
+class _Implied(_Walk):
+    """Takes away the tests of axes that the conditions around them make needless."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__(kernel)
+        self.same: dict[Ins, Ins] = {}
+
+    def visit(self, item: Ins | If | Loop) -> None:
+        same = self.same
+        if isinstance(item, If):
+            item.condition = same.get(item.condition, item.condition)
+        elif isinstance(item, Loop):
+            item.start, item.stop = same.get(item.start, item.start), same.get(item.stop, item.stop)
+        elif not same.keys().isdisjoint(item.args):
+            item.args = tuple(same.get(a, a) for a in item.args)
+        if isinstance(item, Ins) and item.op == "select" and item.guarded and self.holds(item.args[0]):
+            same[item] = item.args[1]
+
+    def holds(self, condition: Ins) -> bool:
+        """Whether all its parts hold wherever this place is reached."""
+        unvisited = [condition]
+        while unvisited:
+            c = unvisited.pop()
+            self.steps = self.ranges.fuel = _STEPS
+            if c.op == "and" and c.dtype == "bool":
+                unvisited += c.args
+                continue
+            compares = c.op in ("lt", "le") and c.args[0].dtype == "u32"
+            if not compares or not self.is_below(c.args[0], c.args[1], c.op == "lt"):
+                return False
+        return True
+
+
+class _Cover(_Walk):
+    """Says of accesses, and of the tests of axes, where they need nothing but the check."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__(kernel)
+        self.conditions: dict[Ins, None] = {}
+
+    def run(self) -> None:
+        super().run()
+        if self.conditions:
+            self.kernel.check = self.ranges.check(set(self.conditions))
+
+    def visit(self, item: Ins | If | Loop) -> None:
+        if isinstance(item, Ins) and item.guarded:
+            if item.op in _ACCESSES:
+                self.access(item)
+            elif item.op == "select" and len(self.ranges.code.body) <= _CODE:
+                needs = self.ranges.proof(item.args[0], True)
+                item.covered = bool(needs) and self.takes(frozenset(needs or ()))
+
+    def takes(self, needs: frozenset[Ins]) -> bool:
+        """Whether the check asks for these too."""
+        if len(self.conditions.keys() | needs) > _CONDITIONS:
+            return False
+        self.conditions.update((step, None) for step in self.ranges.code.body if step in needs)
+        return True
+
     def access(self, item: Ins) -> None:
         buffer: Buffer = item.attr[1] if item.op == "atomic" else item.attr
-        index = item.args[0]
+        index, inside = item.args[0], True
+        while index.op == "select" and index.covered:
+            index, inside = index.args[1], False  # which it is only where the check holds
         self.steps, self.ranges.fuel = _STEPS, _STEPS
-        if self.is_below(index, buffer, True):
+        if inside and self.is_below(index, buffer, True):
             item.guarded = False
             item.whole = self.whole(index)
             return
@@ -84,11 +200,10 @@ class _Cover:
         if fits is False:
             return
         needs = found.needs if fits is True else found.needs | {fits}
-        if not needs:
+        if not needs and inside:
             item.guarded = False
-        elif len(self.conditions | needs) <= _CONDITIONS:
-            self.conditions |= needs
-            item.covered = True
+        else:
+            item.covered = self.takes(needs)
         if not item.guarded or item.covered:
             item.whole = self.whole(index)
 
@@ -105,31 +220,3 @@ class _Cover:
                 found.add(v)
                 unvisited.extend(v.args)
         return frozenset(found)
-
-    def is_below(self, value: Ins, buffer: Buffer, strict: bool) -> bool:
-        """Whether value < length (or <=) is known without any check."""
-        self.steps -= 1
-        if self.steps < 0:
-            return False
-        if value.op == "len":
-            return value.attr is buffer and not strict
-        ranges = self.ranges
-        for bound, k in ranges.above.get(value, ()):
-            if self.is_below(bound, buffer, strict and k == 0):
-                return True
-        a, b = (*value.args, value, value)[:2]
-        match value.op:
-            case "min" | "and":
-                return self.is_below(a, buffer, strict) or self.is_below(b, buffer, strict)
-            case "shr" | "div":
-                return self.is_below(a, buffer, strict)
-            case "rem":
-                return self.is_below(a, buffer, strict) or self.is_below(b, buffer, False)
-            case "select":
-                return all(self.is_below(x, buffer, strict) for x in value.args[1:])
-            case "index":
-                return self.is_below(value.attr.stop, buffer, False)
-            case "sub":
-                less = b.op == "const" and b.attr > 0
-                return ranges.is_at_most(b, a) and self.is_below(a, buffer, strict and not less)
-        return False

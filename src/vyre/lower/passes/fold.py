@@ -15,6 +15,8 @@ _ONE = {"f32": 0x3F800000, "f64": 0x3FF0000000000000}
 _MINUS_ZERO = {"f32": 1 << 31, "f64": 1 << 63}
 _WITH_ITSELF = {"sub": 0, "xor": 0, "and": None, "or": None, "min": None, "max": None}  # None: the operand
 _SAME = {"eq": 1, "le": 1, "ge": 1, "ne": 0, "lt": 0, "gt": 0}
+_SAME_BITS = frozenset(("add", "sub", "mul"))
+"""Steps of i32 and u32 that give the same bits."""
 _IDEMPOTENT = frozenset(("flush", "quiet", "abs", "round_f16", "round_bf16", "floor", "ceil", "trunc"))
 
 
@@ -162,6 +164,18 @@ class _Fold:
             return x
         return None
 
+    def as_word(self, x: Ins) -> Ins:
+        """An i32 as a u32 of the same bits."""
+        if x.op == "const":
+            return self.const("u32", x.attr)
+        if x.op == "convert" and x.args[0].dtype == "u32":
+            return x.args[0]
+        found = Ins("convert", "u32", (x,))
+        simpler = self.unary(found, x)
+        if simpler is None:
+            self.out.append(found)
+        return simpler or found
+
     def unary(self, item: Ins, x: Ins) -> Ins | None:
         op = item.op
         if op in _IDEMPOTENT and x.op == op:
@@ -174,6 +188,10 @@ class _Fold:
             whole = not {item.dtype, x.dtype} & FLOATS
             if whole and x.op == "convert" and x.args[0].dtype == item.dtype and BITS[x.dtype] >= BITS[item.dtype]:
                 return x.args[0]  # there and back
+            if (item.dtype, x.dtype) == ("u32", "i32") and x.op in _SAME_BITS:  # a signed index, as ids and lengths are
+                found = Ins(x.op, "u32", tuple(self.as_word(a) for a in x.args))
+                self.out.append(found)
+                return found
         if op == "quiet" and x.op == "convert" and x.args[0].dtype not in FLOATS:
             return x
         if op == "narrow" and x.op == "load" and x.attr.element.name == item.attr:

@@ -17,6 +17,10 @@ from ..kernel_ir import FLOATS, PURE, Buffer, Ins, Kernel, Local, TileCheck, wal
 _HUGE = 1 << 62
 _DEPTH = 40
 _SLICE = 64
+_FUEL = 200
+"""Questions that one proof asks."""
+MOST_SIGNED = (1 << 31) - 1
+_OPPOSITE = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
 _PLACES = frozenset(("gid", "wid", "lid", "lane", "index", "gid_lo", "gid_hi"))
 
 Bound: TypeAlias = int | Ins
@@ -115,6 +119,8 @@ class Ranges:
         self.fuel = 0  # questions left
         self._exact: dict[Ins, Ins | None] = {**kernel.check.loads} if kernel.check else {}
         self._tops: dict[Local, int] | None = None
+        self._words: dict[Any, Ins] | None = None
+        self._word_of: dict[Ins, Ins | None] = {}
 
     # -- facts
 
@@ -130,6 +136,7 @@ class Ranges:
     def assume(self, condition: Ins, truth: bool) -> None:
         """The condition is known to be true (or false) from here on."""
         unvisited = [(condition, truth)]
+        signed: list[tuple[Ins, Ins, int]] = []
         while unvisited:
             c, truth = unvisited.pop()
             if c.op == "not":
@@ -138,6 +145,45 @@ class Ranges:
                 unvisited += [(c.args[0], truth), (c.args[1], truth)]
             elif c.op in COMPARES and c.args[0].dtype == "u32":
                 self._compare(c.op, c.args[0], c.args[1], truth)
+            elif c.op in _OPPOSITE and c.args[0].dtype == "i32":
+                op = c.op if truth else _OPPOSITE[c.op]
+                a, b = c.args if op in ("lt", "le") else c.args[::-1]
+                signed.append((a, b, int(op in ("lt", "gt"))))
+        signed.sort(key=lambda pair: pair[0].op != "const")  # lower bounds first: what they bound is not below zero
+        for a, b, k in signed:
+            low, high = self.word(a), self.word(b)
+            if low is not None and high is not None and self._is_natural(low):
+                self._at_most(low, high, k)
+                self._at_most(high, self._known_word("const", (), MOST_SIGNED), 0)
+
+    def _is_natural(self, word: Ins) -> bool:
+        """Whether the i32 of these bits is known not to be below zero."""
+        self.fuel = _FUEL
+        found = self.of(word)
+        return found.top <= MOST_SIGNED and not found.needs
+
+    def word(self, v: Ins, deep: int = 0) -> Ins | None:
+        """The u32 of the same bits as an i32, if its range can be known: the one of the kernel where that has it."""
+        if v.dtype == "u32":
+            return v
+        if v.op == "convert" and v.args[0].dtype == "u32":
+            return v.args[0]
+        if v.dtype == "i32" and v.op == "const":
+            return self._known_word("const", (), v.attr)
+        if v.dtype != "i32" or v.op not in ("add", "sub", "mul"):
+            return None
+        if v not in self._word_of:
+            parts = [self.word(a, deep + 1) for a in v.args] if deep < _DEPTH else []
+            known = tuple(p for p in parts if p is not None)
+            self._word_of[v] = self._known_word(v.op, known) if len(known) == len(v.args) else None
+        return self._word_of[v]
+
+    def _known_word(self, op: str, args: tuple[Ins, ...], attr: Any = None) -> Ins:
+        if self._words is None:
+            items = (i for i in walk(self.kernel.body) if isinstance(i, Ins) and i.dtype == "u32")
+            self._words = {_shape(i): i for i in items if i.op in ("const", "add", "sub", "mul")}
+        made = Ins(op, "u32", args, attr)
+        return self._words.setdefault(_shape(made), made)
 
     def _compare(self, op: str, a: Ins, b: Ins, truth: bool) -> None:
         if op in ("gt", "ge"):
@@ -185,6 +231,35 @@ class Ranges:
             ok,
             {load: found for load, found in loads.items() if found in needed},
         )
+
+    def proof(self, condition: Ins, truth: bool) -> list[Ins] | None:
+        """What a tile must meet so that the condition has this truth for every lane; None where that is unknown."""
+        needs: list[Ins] = []
+        unvisited = [(condition, truth)]
+        while unvisited:
+            c, truth = unvisited.pop()
+            if c.op == "not":
+                unvisited.append((c.args[0], not truth))
+            elif c.dtype == "bool" and c.op == ("and" if truth else "or"):
+                unvisited += [(c.args[0], truth), (c.args[1], truth)]
+            elif c.op in _OPPOSITE and c.args[0].dtype in ("u32", "i32"):
+                op = c.op if truth else _OPPOSITE[c.op]
+                a, b = (self.word(x) for x in (c.args if op in ("lt", "le") else c.args[::-1]))
+                if a is None or b is None:
+                    return None
+                self.fuel = _FUEL
+                low, high = self.settled(self.of(a)), self.settled(self.of(b))
+                if low.hi == U32_MAX or (high.lo == 0 and low.hi != 0):
+                    return None
+                found = [self.code.compare({"gt": "lt", "ge": "le"}.get(op, op), low.hi, high.lo)]
+                if c.args[0].dtype == "i32":  # which are the same numbers where they are not below zero
+                    found += [self.code.compare("le", r.hi, MOST_SIGNED) for r in (low, high)]
+                if False in found:
+                    return None
+                needs += [*low.needs, *high.needs, *(fits for fits in found if isinstance(fits, Ins))]
+            else:
+                return None
+        return needs
 
     # -- values that are the same for the whole dispatch
 
@@ -435,6 +510,11 @@ class Ranges:
             for p, q in ((x.lo, y.lo), (x.hi, y.hi))
         )
         return Range(lo, hi, max(x.top, y.top), needs)
+
+
+def _shape(v: Ins) -> Any:
+    """What two equal steps share."""
+    return v.op, v.attr if v.op == "const" else None, v.args
 
 
 def _limit(v: Ins) -> int:

@@ -166,7 +166,7 @@ KERNELS = [
     ("def k(x: In[f32], out: Out[f32]):\n    out[...] = 0.0",
      2, "...", "`...` names no element", "x[i]"),
     ("def k(x: In[f32], out: Out[f32]):\n    i, j = gid.x, gid.y\n    out[i, j] = x[i, j]",
-     3, "out[i, j]", "buffers are flat", "x[row * width + column]"),
+     3, "out[i, j]", "`out` has no rank", "declare out: Out[f32, D2]"),
     ("def k(x: In[f32], out: Out[f32]):\n    i, j = gid.x, gid.y\n    out[i] = x[i][j]",
      3, "x[i]", "not a buffer", "write x[i] without an index"),
     ("def k(x: In[f32], out: Out[f32]):\n    n = x.shape[0]\n    if gid.x < n:\n        out[gid.x] = x[gid.x]",

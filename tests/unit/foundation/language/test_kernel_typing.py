@@ -23,8 +23,8 @@ from __future__ import annotations
 from typing import Literal
 
 import vyre
-from vyre import In, InOut, Out, Uniform, atomic_add, barrier, bf16, bool_, const, f16, f32, gid, i32, lid, shared
-from vyre import static_range, u8, u32, wg
+from vyre import D1, D2, D3, D4, In, InOut, Out, Uniform, atomic_add, barrier, bf16, bool_, const, f16, f32, gid, i32
+from vyre import lid, shared, static_range, u8, u32, wg
 
 BINS = 16
 
@@ -119,6 +119,21 @@ def look(data: object) -> list[float]:
     return [at.locals["i"] for at in looked_at.step(data, invocation=(3, 0, 0)) if at.line > 1 and not at.done]
 
 
+@vyre.device
+def at(x: In[f32, D2], i: i32, j: i32) -> f32:
+    return x[i, j]
+
+
+@vyre.kernel(workgroup=(8, 8))
+def planes(x: In[f32, D2], v: InOut[u32, D3], q: In[f32, D1], w: In[f32, D4], out: Out[f32, D2]) -> None:
+    height, width = x.shape
+    i, j = i32(gid.y), i32(gid.x)
+    if gid.y < height and gid.x < width:
+        out[i, j] = at(x, i - 1, j) + q[i] + w[i, j, 0, 0] + f32(x.size) + f32(x.ndim)
+        v[0, i, j] += 1
+        atomic_add(v, (0, i, j), x.shape[1] + len(x))
+
+
 text: str = str(saxpy.program) + saxpy.program.fingerprint
 '''
 SMALL = '''
@@ -188,7 +203,7 @@ blobs: bytes = several.program.to_wire() + scaled.specialize(T=f32).to_wire()
 '''
 WRONG = """
 import vyre
-from vyre import In, Out, f32, gid, u32
+from vyre import D2, In, Out, f32, gid, u32
 
 
 @vyre.kernel(workgroup=64)
@@ -198,6 +213,14 @@ def k(x: In[u32], out: Out[u32]) -> None:
     out[0] = vyre.sqroot(2.0)
     out[gid.x] = "text"
     out[1.5] = 1
+
+
+@vyre.kernel(workgroup=64)
+def planes(x: In[f32, D2], y: In[f32], out: Out[f32, D2]) -> None:
+    out[0] = 1.0
+    out[0, 0] = x[0]
+    out[0, 0] = x[0, 0, 0]
+    out[0, 0] = y[0, 0]
 """
 
 
@@ -229,7 +252,7 @@ def test_the_checker_sees_wrong_kernels(tmp_path):
     code, said = check(tmp_path, WRONG)
     assert code == 1
     lines = [line for line in said.splitlines() if ": error: " in line]
-    assert [int(line.split(":")[1]) for line in lines] == [8, 9, 10, 11, 12]
+    assert [int(line.split(":")[1]) for line in lines] == [8, 9, 10, 11, 12, 17, 18, 19, 20]
 
 
 def test_the_checker_knows_every_public_name():

@@ -21,7 +21,7 @@ from ....foundation.ir.ops import AtomicOp
 from ....lower.kernel_ir import Buffer, Ins, Kernel, walk
 from .. import abi
 from .instructions import STORAGE, SUFFIX, from_storage, to_storage, ty, vec
-from .uniformity import EACH, ROW, SAME, WIDE, Val, each_once
+from .uniformity import EACH, ROW, SAME, WIDE, Val, chosen, each_once
 
 if TYPE_CHECKING:
     from .values import LaneValues
@@ -147,7 +147,8 @@ def _steady(e: LaneValues, ins: Ins) -> str:
 def _far(e: LaneValues, ins: Ins) -> tuple[str, ...]:
     """The index of an access in 64 bits, of a row its base. Steps that do not wrap are computed in 64 bits already:
     then the compiler sees that an address moves along with a counter."""
-    index = e.value(ins.args[0])
+    at = chosen(ins.args[0], e.fast)
+    index = e.value(at)
     whole = frozenset[Ins]() if tested(e, ins) else ins.whole
 
     def steps(v: Ins) -> tuple[str, ...]:
@@ -157,7 +158,7 @@ def _far(e: LaneValues, ins: Ins) -> tuple[str, ...]:
         a, b = (x if len(x) == len(val.parts) else x * len(val.parts) for x in map(steps, v.args))
         return each_once(zip(a, b, strict=True), lambda xy: e.w.new(f"{v.op} i64 {xy[0]}, {xy[1]}"))
 
-    return tuple(map(e.far, index.parts)) if ins.args[0] not in whole else steps(ins.args[0])
+    return tuple(map(e.far, index.parts)) if at not in whole else steps(at)
 
 
 def _at(e: LaneValues, buffer: Buffer, far: str) -> str:

@@ -61,7 +61,7 @@ class Lanes(LaneFlow):
         if (width, parts) not in self.variances:
             memory, spilled = frozenset(self.phases.memory), frozenset(self.phases.spilled)
             self.variances[width, parts] = Variance(
-                self.kernel, width, parts, self.flat, self.rows, memory, spilled, self.held
+                self.kernel, width, parts, self.flat, self.rows, memory, spilled, self.held, self.fast
             )
         return self.variances[width, parts]
 

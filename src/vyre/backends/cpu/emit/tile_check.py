@@ -16,12 +16,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ....foundation.integers import U32_MAX
 from ....lower.kernel_ir import PURE, Body, If, Ins, Kernel, Local, Loop, TileCheck, bodies, operands, walk
 from ....lower.passes.ranges import Ranges
-
-_OPPOSITE = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
-_FUEL = 200
+from .uniformity import chosen
 
 
 def held_conditions(kernel: Kernel) -> tuple[dict[int, bool], TileCheck | None]:
@@ -34,10 +31,10 @@ def held_conditions(kernel: Kernel) -> tuple[dict[int, bool], TileCheck | None]:
     elsewhere.subtract(id(condition) for condition, _, _ in guards)
     for condition, truth, encloses in guards:
         # a branch that stays may ask it too, and lanes may disagree there
-        found = None if elsewhere[id(condition)] else _proof(ranges, condition, truth)
+        found = None if elsewhere[id(condition)] else ranges.proof(condition, truth)
         if found is not None:
             held[id(condition)] = truth
-            needs |= found
+            needs.update(found)
         elif encloses:
             break  # this branch stays, with all that is inside
     if not needs:
@@ -58,12 +55,14 @@ def without(body: Body, held: Mapping[int, bool]) -> Body:
 
 
 def unused(kernel: Kernel, held: Mapping[int, bool]) -> frozenset[int]:
-    """Values without a use once these conditions are known."""
+    """Values without a use in the fast version, where these conditions are known."""
     needed: set[int] = set()
     found: set[int] = set()
     for item in reversed(list(walk(kernel.body))):
         if isinstance(item, Ins) and (item.op in PURE or item.op in ("get", "load")) and id(item) not in needed:
             found.add(id(item))
+        elif isinstance(item, Ins) and chosen(item) is not item:
+            needed.add(id(chosen(item)))
         elif not isinstance(item, If) or id(item.condition) not in held:
             needed.update(map(id, operands(item)))
     return frozenset(found)
@@ -95,34 +94,6 @@ def _changes(item: object) -> bool:
         return False
     buffer = item.attr[1] if item.op == "atomic" else item.attr
     return item.op in ("trap", "return") or not buffer.shared
-
-
-def _proof(ranges: Ranges, condition: Ins, truth: bool) -> set[Ins] | None:
-    """What a tile must meet so that the condition has this truth for every lane; None where that is unknown."""
-    needs: set[Ins] = set()
-    unvisited = [(condition, truth)]
-    while unvisited:
-        c, truth = unvisited.pop()
-        if c.op == "not":
-            unvisited.append((c.args[0], not truth))
-        elif c.dtype == "bool" and c.op == ("and" if truth else "or"):
-            unvisited += [(c.args[0], truth), (c.args[1], truth)]
-        elif c.op in _OPPOSITE and c.args[0].dtype == "u32":
-            op = c.op if truth else _OPPOSITE[c.op]
-            a, b = c.args if op in ("lt", "le") else c.args[::-1]
-            ranges.fuel = _FUEL
-            low, high = ranges.settled(ranges.of(a)), ranges.settled(ranges.of(b))
-            if low.hi == U32_MAX or high.lo == 0:
-                return None
-            fits = ranges.code.compare({"gt": "lt", "ge": "le"}.get(op, op), low.hi, high.lo)
-            if fits is False:
-                return None
-            needs |= low.needs | high.needs
-            if isinstance(fits, Ins):
-                needs.add(fits)
-        else:
-            return None
-    return needs
 
 
 # ---- loads that steer ------------------------------------------------------------------------------------------------

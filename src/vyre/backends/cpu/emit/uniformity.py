@@ -40,13 +40,20 @@ def each_once(parts: Iterable[K], make: Callable[[K], str]) -> tuple[str, ...]:
     return tuple(found)
 
 
+def chosen(ins: Ins, fast: bool = True) -> Ins:
+    """The value itself; in the fast version, of one that the check covers the one that is chosen there."""
+    while fast and ins.op == "select" and ins.covered:
+        ins = ins.args[1]
+    return ins
+
+
 class Variance:
     """Levels of values and locals, and regions of bodies, for one way to cut a kernel into blocks.
 
     `flat`: blocks run along x over the invocations of many workgroups; otherwise over the linear local ids of one.
     `rows`: the vectors of a flat block are neighbours along y.
     `memory` are the locals that live in memory between stretches of the body, `spilled` the values (by identity);
-    `held` are conditions whose truth is known.
+    `held` are conditions whose truth is known, and `fast` says that what the check covers holds.
     """
 
     def __init__(
@@ -59,13 +66,14 @@ class Variance:
         memory: frozenset[Local] = frozenset(),
         spilled: frozenset[int] = frozenset(),
         held: Mapping[int, bool] | None = None,
+        fast: bool = False,
     ) -> None:
         self.kernel, self.width, self.parts, self.flat = kernel, width, parts, flat
         self.rows = rows
         self.block = width * parts
         self.step = width if rows else self.block
         self.row = SAME if self.block == 1 else EACH if width == 1 else ROW
-        self.spilled, self.held = spilled, held or {}
+        self.spilled, self.held, self.fast = spilled, held or {}, fast
         self.levels: dict[int, int] = {}
         self.locals: dict[Local, int] = dict.fromkeys(memory, WIDE if self.block > 1 else SAME)
         self.regions: dict[int, int] = {}
@@ -109,6 +117,7 @@ class Variance:
     def is_row(self, ins: Ins) -> bool:
         """Whether neighbouring lanes hold neighbouring numbers: an id along x, moved."""
         while True:
+            ins = chosen(ins, self.fast)
             if ins.op in ("gid", "lid") and ins.attr == 0:
                 sizes = self.kernel.workgroup
                 return self.flat or sizes[0] == self.kernel.lanes or sizes[0] % self.width == 0
@@ -192,6 +201,8 @@ class Variance:
     def _level(self, ins: Ins) -> int:
         if id(ins) in self.spilled:
             return WIDE
+        if chosen(ins, self.fast) is not ins:
+            return self.level(chosen(ins))
         match ins.op:
             case "gid" | "wid" | "lid":
                 return self.id_level(ins.op, ins.attr)

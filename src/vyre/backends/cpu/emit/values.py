@@ -13,7 +13,7 @@ from . import access
 from .barrier_phases import Phases
 from .instructions import literal, pure, ty
 from .tile_check import Taken, unused
-from .uniformity import EACH, ROW, SAME, WIDE, Val, each_once
+from .uniformity import EACH, ROW, SAME, WIDE, Val, chosen, each_once
 from .writer import FunctionWriter
 
 LEFT = Local("", "bool")
@@ -52,7 +52,7 @@ class LaneValues(FunctionWriter):
         self.given = version.taken.given if version.fast else {}
         self.past: dict[Buffer, int] = {}
         """Buffers with stores that went past the cache, and to how many bytes their elements must be aligned."""
-        self.unused = unused(kernel, self.held) if self.held else frozenset()
+        self.unused = unused(kernel, self.held) if self.fast else frozenset()
         self.counters: dict[int, Val] = {}
         self.mask: tuple[str, ...] | None = None
         self.region = 0
@@ -92,6 +92,8 @@ class LaneValues(FunctionWriter):
         return self.know(id(ins), self._compute(ins))
 
     def _compute(self, ins: Ins) -> Val:
+        if chosen(ins, self.fast) is not ins:
+            return self.value(chosen(ins))
         match ins.op:
             case "const":
                 return Val(SAME, (self.number(ins.attr) if ins.dtype == "f32" else literal(ins.dtype, ins.attr),))

@@ -71,7 +71,7 @@ class ArrayCompiler(GroupCompiler):
         self.effects -= sum(self.writes.pop(name, 0) for name in self.arrays[count:])
         del self.arrays[count:]
 
-    def length(self, memory: Memory) -> Scalar:
+    def elements(self, memory: Memory) -> Scalar:
         count = count_of(memory)
         if count:
             return Const(count)
@@ -200,12 +200,12 @@ class ArrayCompiler(GroupCompiler):
 
     # -- arrays that are locals
 
-    def _known_index(self, index: Expr) -> int | None:
+    def _cell_number(self, index: Expr) -> int | None:
         number = self.known_number(Typed(index, u32))
         return None if number is None else int(number)
 
     def _read_cell(self, array: LocalArray, index: Expr) -> Expr:
-        known = self._known_index(index)
+        known = self._cell_number(index)
         if known is not None:
             return array.cells[known] if known < array.count else zero(array.element)
         at = self._chosen_by(array, index)
@@ -216,7 +216,7 @@ class ArrayCompiler(GroupCompiler):
 
     def _write_cell(self, array: LocalArray, index: Expr, value: Scalar) -> None:
         assert isinstance(value, Typed)
-        known = self._known_index(index)
+        known = self._cell_number(index)
         if known is not None:
             if known < array.count:
                 self.b.assign(array.cells[known], value.expr)
