@@ -22,9 +22,19 @@ from ..errors import ArgumentTypeError, ArgumentValueError, DeviceOutOfMemory, s
 from ..foundation.ir.prints import is_log, prints_of
 from ..foundation.language.kernel import Param, shapes_name
 from ..foundation.language.numbers import MOST_OF_AN_AXIS
-from .arrays import ARRAY_DTYPES, WORD, Array, as_array, check_writable, is_plain, number_writer, to_input
+from .arrays import (
+    ARRAY_DTYPES,
+    WORD,
+    Array,
+    as_array,
+    check_writable,
+    is_plain,
+    number_writer,
+    row_bytes,
+    rows_of,
+    to_input,
+)
 from .domain import choose_grid
-from .rows import row_bytes, rows_of
 
 if TYPE_CHECKING:
     from ..foundation.ir.program import Program

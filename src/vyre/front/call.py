@@ -22,12 +22,21 @@ from ..driver.selection.registry import generation
 from ..driver.settings.knobs import BACKEND, STRICT
 from ..errors import ArgumentValueError, Trap
 from ..foundation.memo import keep
-from .arrays import ARRAY_DTYPES, Array, check_writable, destination, from_bytes, may_share_memory, ndarray, to_input
+from .arrays import (
+    ARRAY_DTYPES,
+    Array,
+    check_writable,
+    destination,
+    from_bytes,
+    may_share_memory,
+    ndarray,
+    shown_rows,
+    to_input,
+)
 from .bind import ArgumentLayout, CallPlan, Extent, Options, OutputPlan, check_array
 from .compile import backend_for, choice_for
 from .debug import require_no_race, show_prints, steps_of, with_place
 from .device.array import is_on_device
-from .rows import shown_rows
 
 if TYPE_CHECKING:
     from ..driver.contract.backend import VyreBackend

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .functions import function
+from ..values.functions import function
 from .tree import BITS, FLOATS, FUNCTIONS, INTS, WIDE, limits
 
 Function = Callable[..., Any]

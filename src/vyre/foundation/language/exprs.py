@@ -48,7 +48,6 @@ from .values import (
     Value,
     adapts,
     held,
-    is_zero,
     kind_of,
     misplaced,
     outside_value,
@@ -433,28 +432,13 @@ class ExpressionCompiler(NumberCompiler, ABC):
                 found.append(self.same(ir_op, a, b, node, *nodes[k : k + 2]))
                 continue
             (left, right), t = self.alike([a, b], nodes[k : k + 2], node, f"`{ir_op.text}`")
-            self._refuse_decided(ir_op, nodes[k], nodes[k + 1], t, node)
+            self.refuse_decided(ir_op, nodes[k], nodes[k + 1], t, node)
             found.append(self.checked(BinOp(ir_op, left, right), (t, t), node).expr)
         return Typed(balanced(BinaryOp.AND, found), bool_) if found else Const(True)
 
     @abstractmethod
     def same(self, op: BinaryOp, a: Value, b: Value, node: Place, at_a: ast.expr, at_b: ast.expr) -> Expr:
         """Whether groups are equal, or differ."""
-
-    def _refuse_decided(self, op: BinaryOp, left: ast.expr, right: ast.expr, t: DataType, node: Place) -> None:
-        """Whether something is below zero is a mistake to ask where nothing is."""
-        always = {BinaryOp.LT: (False, is_zero(right)), BinaryOp.GE: (True, is_zero(right))}
-        always |= {BinaryOp.GT: (False, is_zero(left)), BinaryOp.LE: (True, is_zero(left))}
-        truth, decided = always.get(op, (False, False))
-        if not decided or t.is_float or t.is_signed or t == bool_:
-            return
-        asked = left if is_zero(right) else right
-        binding = self.frame.find(asked.id) if isinstance(asked, ast.Name) else None
-        fix = f"compute it as a signed number, as i32(gid.x) - 1 is, or leave this test out: it is {truth}"
-        if isinstance(binding, Local) and not binding.fixed:
-            fix = f"make `{show(asked)}` signed at line {binding.line}, as i32(...) or : i32, or leave this test out"
-        shown = f"{show(left)} {op.text} {show(right)}"
-        raise self.fail(node, f"`{shown}` is always {str(truth).lower()}: {t} is never below zero", fix)
 
     def _ternary(self, node: ast.IfExp, wanted: DataType | None) -> Value:
         """`a if c else b if d else ...`, eager like `and` and `or`."""
@@ -535,33 +519,9 @@ class ExpressionCompiler(NumberCompiler, ABC):
 
     def indexed(self, node: ast.Subscript) -> tuple[Memory, list[ast.expr]]:
         """What `x[...]` indexes, and its indices, with the forms of indexing that kernels lack refused."""
-        self._refuse_slice(node.slice)
+        self.refuse_slice(node.slice, node)
         memory = self.buffer(node.value, indexed=True)
         return memory, self.axes(memory, node.slice, node)
-
-    def _refuse_slice(self, at: ast.expr) -> None:
-        if isinstance(at, ast.Slice):
-            raise self.fail(at, "slices are not part of kernels", "index one element, in a loop if need be")
-
-    def axes(self, memory: Memory, given: ast.expr, node: Place) -> list[ast.expr]:
-        """The index along each axis of what is indexed."""
-        nodes = given.elts if isinstance(given, ast.Tuple) else [given]
-        name, sizes = memory.name, self.axes_of(memory)
-        rank = len(sizes) or 1
-        for at in nodes:
-            self._refuse_slice(at)
-        if len(nodes) == rank:
-            return nodes
-        if rank > 1:
-            many = "1 index" if len(nodes) == 1 else f"{len(nodes)} indices"
-            place = f"{name}[{', '.join('ijkl'[:rank])}]"
-            raise self.fail(node, f"`{name}` has {rank} axes, and {many}", f"write {place}")
-        fix = "compute one index: x[row * width + column]"
-        if isinstance(memory, Buffer) and not memory.decl.is_workgroup and len(nodes) <= 4 and not sizes:
-            role = {Access.READ_ONLY: "In", Access.WRITE_ONLY: "Out"}.get(memory.decl.access, "InOut")
-            fix = f"declare {name}: {role}[{memory.element}, D{len(nodes)}], or {fix}"
-        what = f"`{name}` has 1 axis" if sizes else f"`{name}` has no rank"
-        raise self.fail(node, f"{what}, and {len(nodes)} indices" if nodes else "an index is missing", fix)
 
     def sizes(self, node: ast.expr) -> Sizes | None:
         """`x.shape` of a buffer with a rank; None for any other expression, which is not compiled here."""
@@ -574,7 +534,7 @@ class ExpressionCompiler(NumberCompiler, ABC):
         sizes = self.sizes(node.value)
         if sizes is not None:
             return self._size(sizes, node.slice)
-        self._refuse_slice(node.slice)
+        self.refuse_slice(node.slice, node)
         found = self.value(node.value)
         if isinstance(found, Group):
             return self.item(found, node.slice, show(node.value))

@@ -33,17 +33,20 @@ from ..ir.nodes import (
     show_number,
 )
 from ..ir.ops import BinaryOp
+from ..ir.program import Access
 from .small.memory import Memory, count_of
 from .source import Place
 from .values import (
     Const,
     Frame,
+    Local,
     Number,
     Scalar,
     Typed,
     common_type,
     default_type,
     float_fits,
+    is_zero,
     meeting_type,
     show,
 )
@@ -166,6 +169,45 @@ class NumberCompiler:
     def axes_of(self, memory: object) -> tuple[Expr, ...]:
         """The size of every axis of a buffer with a rank."""
         return self.shapes.get(memory.name, ()) if isinstance(memory, Buffer) else ()
+
+    def refuse_slice(self, at: ast.expr, node: Place) -> None:
+        if isinstance(at, ast.Slice):
+            raise self.fail(node, "slices are not part of kernels", "index one element, in a loop if need be")
+
+    def axes(self, memory: Memory, given: ast.expr, node: Place) -> list[ast.expr]:
+        """The index along each axis of what is indexed."""
+        nodes = given.elts if isinstance(given, ast.Tuple) else [given]
+        name, sizes = memory.name, self.axes_of(memory)
+        rank = len(sizes) or 1
+        for at in nodes:
+            self.refuse_slice(at, at)
+        if len(nodes) == rank:
+            return nodes
+        if rank > 1:
+            many = "1 index" if len(nodes) == 1 else f"{len(nodes)} indices"
+            place = f"{name}[{', '.join('ijkl'[:rank])}]"
+            raise self.fail(node, f"`{name}` has {rank} axes, and {many}", f"write {place}")
+        fix = "compute one index: x[row * width + column]"
+        if isinstance(memory, Buffer) and not memory.decl.is_workgroup and len(nodes) <= 4 and not sizes:
+            role = {Access.READ_ONLY: "In", Access.WRITE_ONLY: "Out"}.get(memory.decl.access, "InOut")
+            fix = f"declare {name}: {role}[{memory.element}, D{len(nodes)}], or {fix}"
+        what = f"`{name}` has 1 axis" if sizes else f"`{name}` has no rank"
+        raise self.fail(node, f"{what}, and {len(nodes)} indices" if nodes else "an index is missing", fix)
+
+    def refuse_decided(self, op: BinaryOp, left: ast.expr, right: ast.expr, t: DataType, node: Place) -> None:
+        """Whether something is below zero is a mistake to ask where nothing is."""
+        always = {BinaryOp.LT: (False, is_zero(right)), BinaryOp.GE: (True, is_zero(right))}
+        always |= {BinaryOp.GT: (False, is_zero(left)), BinaryOp.LE: (True, is_zero(left))}
+        truth, decided = always.get(op, (False, False))
+        if not decided or t.is_float or t.is_signed or t == bool_:
+            return
+        asked = left if is_zero(right) else right
+        binding = self.frame.find(asked.id) if isinstance(asked, ast.Name) else None
+        fix = f"compute it as a signed number, as i32(gid.x) - 1 is, or leave this test out: it is {truth}"
+        if isinstance(binding, Local) and not binding.fixed:
+            fix = f"make `{show(asked)}` signed at line {binding.line}, as i32(...) or : i32, or leave this test out"
+        shown = f"{show(left)} {op.text} {show(right)}"
+        raise self.fail(node, f"`{shown}` is always {str(truth).lower()}: {t} is never below zero", fix)
 
     def index(self, memory: Memory, values: Sequence[Scalar], nodes: list[ast.expr]) -> Expr:
         """The element that these indices name, as one u32; `NOWHERE` where one of them leaves its axis."""
