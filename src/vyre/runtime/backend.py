@@ -31,6 +31,7 @@ from .device import Artifact, Code, Device, LaunchFacts, Ticket
 from .memory_pool import MemoryPool
 from .pipeline import OffloadPipeline, WorkPending
 from .resident import Residents, run_steps
+from .resident_memory import NO_TRANSFERS
 from .work import compares
 
 MAX_SMALL_DISPATCHES = 64
@@ -218,7 +219,7 @@ class OffloadBackend(CompiledBackend):
                 "pooled_idle_bytes": 0 if session is None else session.pool.idle_bytes,
                 "resident_bytes": 0 if session is None else session.residents.nbytes,
             }
-            | ({} if session is None else session.residents.transfers())
+            | (NO_TRANSFERS if session is None else session.residents.transfers())
         )
 
     # -- for pipelines

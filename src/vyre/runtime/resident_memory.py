@@ -182,7 +182,7 @@ class ResidentMemory(ABC, Generic[M]):
 
     def transfers(self) -> dict[str, int]:
         """What was copied, for metrics."""
-        return self.uploaded.counts("resident_upload") | self.downloaded.counts("resident_download")
+        return _transfers(self.uploaded, self.downloaded)
 
     # -- steps
 
@@ -207,6 +207,14 @@ class ResidentMemory(ABC, Generic[M]):
         for key, kept in list(self._repeats.items()):
             if handle.id in kept.handles:
                 self._repeats.pop(key, None)
+
+
+def _transfers(uploaded: TransferLedger, downloaded: TransferLedger) -> dict[str, int]:
+    return uploaded.counts("resident_upload") | downloaded.counts("resident_download")
+
+
+NO_TRANSFERS = _transfers(TransferLedger("upload"), TransferLedger("download"))
+"""The figures of a backend that has copied nothing yet."""
 
 
 class _Kept(NamedTuple):

@@ -423,9 +423,9 @@ def test_code_with_another_definition_of_a_function_cannot_be_used_and_says_whic
     before = toolchain.version_of
     monkeypatch.setattr(toolchain, "version_of", lambda name: "0" * 16 if name == "sin" else before(name))
     rows = document(capsys, cache.Imported, "cache", "import", "x.zip")["devices"]
-    assert [(r["entries"], r["usable"], [c["field"] for c in r["why"]]) for r in rows] == [
-        (1, False, ["function.sin"]),
-        (1, True, []),
+    assert sorted((r["usable"], r["entries"], [c["field"] for c in r["why"]]) for r in rows) == [
+        (False, 1, ["function.sin"]),
+        (True, 1, []),
     ]
 
 

@@ -68,6 +68,13 @@ def plain(x: In[u32], out: Out[u32]):
 
 
 @vyre.kernel(workgroup=64)
+def said(x: In[u32], out: Out[u32]):
+    if gid.x < len(out):
+        print("x", x[gid.x])
+        out[gid.x] = x[gid.x]
+
+
+@vyre.kernel(workgroup=64)
 def patient(x: In[u32], out: Out[u32]):
     """Not more turns than any device takes."""
     v = x[gid.x & 63]
@@ -221,8 +228,10 @@ def prove(backend, claim):
     elif claim == "host_grid_sync_split":
         found = guarded(backend).dispatch(ACROSS, [bytes(32), bytes(32)])[1]
         assert np.frombuffer(found, np.uint32).tolist() == [k ^ 4 for k in range(8)]
+    elif claim == "prints":
+        same_as_the_reference(backend, said.program)
     else:
-        raise AssertionError(f"nobody knows how to prove {claim}")
+        raise AssertionError(f"there is no proof of {claim}")
 
 
 def prove_deadline(backend, how):
@@ -289,6 +298,7 @@ def refuse(backend, claim, monkeypatch):
     else:
         attempt, name = {
             "grid_sync": ((plain.program, [x], DispatchConfig(cooperative=True)), "grid-wide synchronisation"),
+            "prints": ((said.program, [x, bytes(1 << 18)], DispatchConfig()), "limits"),
             "speculation": ((plain.program, [x], DispatchConfig(speculation="force")), "speculation"),
             "persistent_threads": (
                 (plain.program, [x], DispatchConfig(persistent_thread="force")),
@@ -349,7 +359,8 @@ def test_without_a_split_a_barrier_of_the_whole_grid_is_refused(fresh, monkeypat
     refuse(fresh, "host_grid_sync_split", monkeypatch)
 
 
-@pytest.mark.parametrize("claim", [*CLAIMS, "type u32x4"])
+# a kernel that prints stores words, as any other: whether a backend offers it is a choice
+@pytest.mark.parametrize("claim", [*(c for c in CLAIMS if c != "prints"), "type u32x4"])
 def test_a_yes_that_is_not_true_is_found_out(fresh, claim):
     """A record that says yes to anything more does not pass: the proofs are real."""
     word, _, rest = claim.partition(" ")

@@ -129,12 +129,14 @@ class CpuBackend(CompiledBackend):
         )
 
     def metrics(self) -> Mapping[str, int]:
+        from ...runtime.resident_memory import NO_TRANSFERS  # which a first dispatch does without
+
         residents = self._residents
         return dict(super().metrics()) | {
             "pooled_results_reused": self.pages.reused,
             "pooled_idle_bytes": self.pages.idle_bytes,
             "resident_bytes": 0 if residents is None else residents.nbytes,
-            **({} if residents is None else residents.transfers()),
+            **(NO_TRANSFERS if residents is None else residents.transfers()),
         }
 
     def on_thread(self, run: Callable[[], None]) -> None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...errors import VyreError
 from ...foundation import forking
+from ...foundation.forking import in_child
 from ..settings.folders import why_not_ours
 
 if TYPE_CHECKING:
@@ -287,7 +288,7 @@ def _after_fork(child: bool) -> Callable[[], None]:
 
 forking.before.append(_before_fork)
 forking.in_parent.append(_after_fork(child=False))
-forking.in_child(_after_fork(child=True))
+in_child(_after_fork(child=True))
 
 
 # ---- what may be trusted --------------------------------------------------------------------------------------------
