@@ -32,16 +32,6 @@ MAX_STATEMENTS = 50_000
 UNROLL_LESS = "use range(), which a kernel turns in while it runs"
 
 
-def may_wrap(expr: Expr) -> bool:
-    """Whether it is a difference of u32 that a negative number would be in Python."""
-    match expr:
-        case BinOp(op=BinaryOp.SUB, left=BinOp(op=BinaryOp.MAX, left=a, right=b), right=Lit(bits=taken)):
-            return expr.type_hint == u32 and not any(isinstance(x, Lit) and x.bits >= taken for x in (a, b))
-        case BinOp(op=BinaryOp.SUB, left=a, right=b):
-            return expr.type_hint == u32 and a != b
-    return False
-
-
 class LoopCompiler(HelperCompiler):
     """Compiles `for` and `while`, and the jumps inside them."""
 
@@ -252,7 +242,7 @@ class LoopCompiler(HelperCompiler):
         if t == u32 and down and isinstance(high, Const) and type(high.value) is int and high.value == -1:
             return self._trips_to_zero(first, size)
         last = self.typed(high, at_high, t)
-        if down and may_wrap(first.expr):  # below zero it ends at once: so it does at 0
+        if down and self.may_wrap(first.expr):  # below zero it ends at once: so it does at 0
             first = Typed(_saturating(first.expr), u32)
         if t == u32 and step.value == 1:
             return _Trips(first.expr, last.expr)
@@ -265,7 +255,7 @@ class LoopCompiler(HelperCompiler):
         if not isinstance(low, Typed):
             return low
         named = isinstance(low.expr, Var) and low.expr.name in self.differences
-        if down or not (may_wrap(low.expr) or named):
+        if down or not (self.may_wrap(low.expr) or named):
             return low
         match at:
             case ast.BinOp(left, ast.Sub(), right):
@@ -278,7 +268,7 @@ class LoopCompiler(HelperCompiler):
 
     def _last(self, high: Scalar, at: ast.expr, down: bool) -> Scalar:
         """Where a range ends: up to a number below zero there is nothing, as there is up to 0."""
-        if not isinstance(high, Typed) or not may_wrap(high.expr):
+        if not isinstance(high, Typed) or not self.may_wrap(high.expr):
             return high
         if down:
             fix = "count with i32: range(i32(...), i32(...) - 1, -1)"

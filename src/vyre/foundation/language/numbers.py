@@ -73,6 +73,10 @@ NOWHERE = lit(U32_MAX, u32)
 """The index of no element: a buffer has at most so many."""
 
 
+_NOT_ABOVE = (BinaryOp.MOD, BinaryOp.BIT_AND, BinaryOp.SHR, BinaryOp.MIN)
+"""Of two u32, none of these gives more than the first one."""
+
+
 class NumberCompiler:
     """What all compilers of expressions share: the builder, the frame, and numbers in both of their forms."""
 
@@ -273,11 +277,46 @@ class NumberCompiler:
                 turns = isinstance(over, Lit) and over.bits & (over.bits - 1) == 0 and not t.is_signed
                 if turns or (isinstance(a, ast.BinOp) and isinstance(a.op, ast.Add)):  # (i + n - 1) % n
                     return value
+                if not t.is_signed and not self.may_wrap(value.expr.left):
+                    return value
                 turned = "wraps to a large number" if not t.is_signed else "stays below zero under %"
                 fix = f"write ({show(a)} + {show(n)} - {show(b)}) % {show(n)}"
                 raise self.fail(node, f"`{show(a)} - {show(b)}` {turned} where it is below zero", fix)
         wide = (i32 if t.is_signed else u32) if t.is_narrow else t
         return value if wide == t else Typed(Cast(wide, value.expr), wide)
+
+    def may_wrap(self, expr: Expr) -> bool:
+        """Whether it is a difference of u32 that a negative number would be in Python."""
+        match expr:
+            case BinOp(op=BinaryOp.SUB, left=a, right=b) if expr.type_hint == u32:
+                rounds_down = isinstance(b, BinOp) and b.op in _NOT_ABOVE and b.left == a  # a - a % 4
+                most = self._most(b)
+                return not (a == b or rounds_down or (most is not None and self._least(a) >= most))
+        return False
+
+    def _least(self, expr: Expr) -> int:
+        """The least that a u32 may be, if no sum in it wraps."""
+        match expr:
+            case Lit(bits=bits):
+                return bits
+            case BinOp(op=BinaryOp.ADD, left=a, right=b):
+                return self._least(a) + self._least(b)
+            case BinOp(op=BinaryOp.MAX, left=a, right=b):
+                return max(self._least(a), self._least(b))
+        return 0
+
+    def _most(self, expr: Expr) -> int | None:
+        """The most that a u32 may be, where that is plain to see."""
+        match expr:
+            case Lit(bits=bits):
+                return bits
+            case LocalId(axis=axis):
+                return self.b.workgroup_size[axis] - 1
+            case BinOp(op=BinaryOp.MOD, right=Lit(bits=bits)) if bits:
+                return bits - 1
+            case BinOp(op=BinaryOp.BIT_AND | BinaryOp.MIN, right=Lit(bits=bits)):
+                return bits
+        return None
 
     def as_bool(self, value: Scalar) -> Expr:
         """A condition as a bool."""

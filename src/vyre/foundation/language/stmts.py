@@ -21,7 +21,7 @@ from ..ir.visit import walk_exprs
 from .debug.statements import DebugCompiler
 from .inline import Inlining, variable
 from .lang import DeviceFunction, Intrinsic, local, shared
-from .loops import MAX_STATEMENTS, may_wrap
+from .loops import MAX_STATEMENTS
 from .refused_syntax import REFUSED_STATEMENTS
 from .small.arrays import zero
 from .small.memory import Columns, LocalArray, Memory, Rows
@@ -363,7 +363,7 @@ class StatementCompiler(DebugCompiler):
             number = self.known_number(found)
             if number is not None:
                 self.numbers[var.name] = number
-            if may_wrap(found.expr):
+            if self.may_wrap(found.expr):
                 self.differences.add(var.name)
         self.frame.scopes[-1][name] = Local(var, found.dtype, line)
 

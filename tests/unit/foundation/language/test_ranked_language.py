@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import vyre
-from vyre import D2, D3, In, InOut, Out, atomic_add, gid, i8, i32, i64, shared, u32, u64
+from vyre import D2, D3, In, InOut, Out, atomic_add, gid, i8, i32, i64, lid, shared, u32, u64
 from vyre.errors import KernelError
 
 
@@ -163,3 +163,14 @@ def test_indices_known_while_compiling():
     x = np.arange(6, dtype=np.uint32).reshape(2, 3) + 1
     assert run(known, x, n=1) == [1 + 30 + 500]
     assert "0 *" not in str(known.program)
+
+
+@pytest.mark.parametrize(
+    "start",
+    ["gid.x - gid.x % 4", "gid.x - (gid.x & 3)", "gid.x + 63 - lid.x", "max(gid.x, 5) - 3", "gid.x - min(gid.x, 7)"],
+)
+def test_a_loop_may_begin_at_a_difference_that_is_never_below_zero(start):
+    body = f"for i in range({start}, len(x)):\n        out[i] = x[i] + x[({start}) % len(x)]"
+    source = f"def k(x: In[u32], out: Out[u32]):\n    {body}"
+    assert lid is not None  # which the kernels name
+    assert "loop" in str(vyre.kernel(workgroup=64, source=source).program)

@@ -119,7 +119,7 @@ CASES = [
     (
         "acc = local(u32, 4)\nacc[0, 1] = 1",
         "acc[0, 1]",
-        "buffers are flat",
+        "`acc` has no rank, and 2 indices",
         "compute one index: x[row * width + column]",
     ),
     ("acc = local(u32, 4)\ntakes(acc)", "acc", "`a` is a buffer of f32, and this one holds u32", "pass another buffer"),
