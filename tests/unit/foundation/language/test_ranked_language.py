@@ -173,4 +173,4 @@ def test_a_loop_may_begin_at_a_difference_that_is_never_below_zero(start):
     body = f"for i in range({start}, len(x)):\n        out[i] = x[i] + x[({start}) % len(x)]"
     source = f"def k(x: In[u32], out: Out[u32]):\n    {body}"
     assert lid is not None  # which the kernels name
-    assert "loop" in str(vyre.kernel(workgroup=64, source=source).program)
+    assert "for i in" in str(vyre.kernel(workgroup=64, source=source).program)
