@@ -596,3 +596,16 @@ def test_a_local_array_gathers_before_atomics(on):
     x = np.random.default_rng(3).integers(0, 99, 512, np.uint32)
     bins = on(tally)(x, np.zeros(16, np.uint32), domain=64)
     assert bins.tolist() == np.bincount(x % 16, minlength=16).tolist()
+
+
+def test_a_generic_buffer_may_have_a_rank(on):
+    @vyre.kernel(workgroup=(8, 8))
+    def twice(x: In[T, vyre.D2], out: Out[T, vyre.D2], *, T: const) -> None:
+        if gid.y < x.shape[0] and gid.x < x.shape[1]:
+            out[gid.y, gid.x] = x[gid.y, gid.x] * T(2)
+
+    for t, dtype in ((f32, np.float32), (i32, np.int32)):
+        x = np.arange(15, dtype=dtype).reshape(3, 5)
+        assert on(twice)(x, T=t).tobytes() == (x * 2).astype(dtype).tobytes()
+        with pytest.raises(vyre.ArgumentValueError, match="D2"):
+            on(twice)(x.ravel(), T=t)

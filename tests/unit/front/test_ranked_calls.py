@@ -314,3 +314,16 @@ def test_what_has_no_rank(make, said, fix):
         make()
     assert said in str(e.value)
     assert fix in e.value.fix
+
+
+def test_an_axis_whose_index_is_an_id_counts_also_where_the_other_index_is_read():
+    @vyre.kernel
+    def scattered(x: In[u32, D2], out: InOut[u32, D2]):
+        out[gid.y, x[gid.y, gid.x]] = 1
+
+    x = np.zeros((6, 10), np.uint32)
+    found, wanted = (np.zeros((9, 12), np.uint32) for _ in range(2))
+    scattered(x, found)
+    scattered(x, wanted, domain=(64, 9))
+    assert found.tobytes() == wanted.tobytes()
+    assert found[:, 0].tolist() == [1] * 9

@@ -138,7 +138,7 @@ class Reach:
         self._conditions: dict[str, tuple[tuple[Fact, ...], tuple[Fact, ...]]] = {}
         self._made_from: dict[Key, set[Key]] = {}
         self._read_numbers: dict[object, int] = {}
-        self._inside: dict[int, tuple[Poly, tuple[Fact, ...]]] = {}  # of an index with axes, what it is inside of them
+        self._inside: dict[int, tuple[Poly | None, tuple[Fact, ...]]] = {}  # of an index with axes, what it is there
         self.writes: list[Write] = []
         self._keys: set[Key] = set()
         self._atomics: list[tuple[str, Poly | None]] = []
@@ -391,6 +391,8 @@ class Reach:
                 self._atomics.append((name, index))
                 self._keys |= {("m", name), ("s", name)}
                 return None
+            case ir.Select(), (_, None, no) if no is not None and number(no) == -1:
+                return self._checked(None, e.condition)  # which element is unknown, and not where there is one
         given = [p for p in below if p is not None]
         if len(given) < len(below) or isinstance(e, (*SUBGROUP_EXPRS, ir.Opaque)):
             return None
@@ -456,12 +458,15 @@ class Reach:
             return a if a == b else None
         return self._made_of("|", _pair(a, b), True, [a, b], a, b)
 
-    def _checked(self, inside: Poly, condition: ir.Expr) -> Poly | None:
+    def _checked(self, inside: Poly | None, condition: ir.Expr) -> Poly | None:
         """An index that names an element only where the condition holds."""
         facts = tuple(_below(f) for f in self._facts(condition, True))
         nowhere: Poly = {(): -1}
-        key = _pair(inside, nowhere), *map(_key, facts)
-        found = self._made_of("|", key, True, [inside, nowhere], inside, nowhere)
+        if inside is None:
+            found = self._atom("?", frozenset((0, 1, 2)), True, (id(condition), *map(_key, facts)))
+        else:
+            key = _pair(inside, nowhere), *map(_key, facts)
+            found = self._made_of("|", key, True, [inside, nowhere], inside, nowhere)
         self._inside[next(iter(found))[0]] = inside, facts
         return found
 

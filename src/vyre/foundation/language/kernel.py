@@ -183,7 +183,7 @@ class KernelSource(FunctionSource):
                 raise self.error(arg, f"`{name}` has a default, and no type yet", "leave the default out")
             return Param(name, "scalar", None, 1, default, line, generic=note.__name__)
         if isinstance(note, Annotation) and note.generic:
-            return Param(name, note.role, None, note.count, NO_DEFAULT, line, generic=note.generic)
+            return Param(name, note.role, None, note.count, NO_DEFAULT, line, generic=note.generic, rank=note.rank)
         try:
             small = small_type(note)
             words = None if small is None else element_of(small)
@@ -221,7 +221,8 @@ class KernelSource(FunctionSource):
             if isinstance(note, Annotation) and note.generic in self.types:
                 role: Any = getattr(lang, {"inout": "InOut"}.get(note.role, note.role.capitalize()))
                 given = self.types[note.generic]
-                return role[given, note.count] if note.count else role[given]
+                rank = getattr(lang, f"D{note.rank}") if note.rank else None
+                return role[given, note.count or rank] if note.count or rank else role[given]
         except VyreError as e:
             raise self.error(arg, e.message, e.fix) from e
         return note

@@ -106,12 +106,12 @@ class Role:
                     f"Uniform[{t}, {count}] has a rank and no fixed length",
                     fix=f"write In[{t}, {count}], or Uniform[{t}, 16] and compute one index",
                 )
-            if small is not None and count.axes > 1:
+            if small is not None:
                 raise ArgumentTypeError(
-                    f"{self.name}[{small}, {count}] has small values along {count.axes} axes",
-                    fix=f"write {self.name}[{small}] and compute one index, or a buffer of numbers with a rank",
+                    f"{self.name}[{small}, {count}] has small values, whose rows are counted with one index",
+                    fix=f"write {self.name}[{small}], or a buffer of numbers with a rank",
                 )
-            return Annotation(self.name.lower(), t, 0, small, generic, count.axes if small is None else 0)
+            return Annotation(self.name.lower(), t, 0, None, generic, count.axes)
         literal: tuple[object, ...] = getattr(count, "__args__", (count,))  # of Literal[4]
         n = literal[0]
         if isinstance(n, bool) or not isinstance(n, int):

@@ -142,6 +142,7 @@ class DeviceBuffer:
 
     def free(self) -> None:
         """Let go of the memory now; a second call does nothing. A library that was lent it keeps it."""
+        refuse_to_read("a device array was freed")
         self._home = self._memory = None
         self._number = next(_numbers)
 
@@ -469,8 +470,12 @@ def to_device(x: Any, device: str) -> DeviceBuffer:
         given = given.numpy()
     array = given if type(given) is np.ndarray else view("x", given)
     if array.dtype.newbyteorder("=") not in DTYPES:
+        small = array.dtype.names is not None or array.dtype.kind == "c"
+        numbers = "pass the numbers of small values: x[..., np.newaxis].view(np.float32)"
         raise ArgumentTypeError(
-            f"x holds {array.dtype}, which no kernel takes", fix="convert it: x.astype(np.float32)", argument="x"
+            f"x holds {array.dtype}, which no device array does",
+            fix=numbers if small else "convert it: x.astype(np.float32)",
+            argument="x",
         )
     return upload(home, array)
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...driver.contract.values import ResidentHandle
 from ...errors import ArgumentTypeError, ArgumentValueError
-from ..arrays import Array, check_writable, view
+from ..arrays import HOST_DEVICES, Array, check_writable, view
 from ..device.array import DTYPES, DeviceBuffer, device_of, duplicate
 from ..device.home import Home
 
 PLAIN = (bool, int, float, str, bytes, type(None))
 """Types of arguments and results that are the same in every repetition."""
+_MOST_WORK = 1000
+"""Steps that go into telling two strided arrays apart; such that take more count as one memory."""
 
 
 class Given:
@@ -26,6 +28,8 @@ class Given:
         self.arrays: list[Any] = []
         """Those of the host and `DeviceBuffer`s, each once."""
         self.names: list[str] = []
+        self.overlaps: list[tuple[int, int]] = []
+        """Places of arrays that share memory and are not one array, where the host sees that."""
         self.home: Home | None = None
         self._places: dict[int, int] = {}
         self._objects: list[Any] = []
@@ -77,6 +81,12 @@ class Given:
             )
         else:
             array = value if type(value) is np.ndarray else view(name, value)
+            if array.dtype.names is not None or array.dtype.kind == "c":
+                raise ArgumentTypeError(
+                    f"{name} holds {array.dtype}, and a sequence takes the numbers of small values",
+                    fix=f"pass {name}[..., np.newaxis].view(np.float32), whose last axis has them",
+                    argument=name,
+                )
             if array.dtype.newbyteorder("=") not in DTYPES:
                 raise ArgumentTypeError(
                     f"{name} holds {array.dtype}, which no kernel takes",
@@ -84,6 +94,9 @@ class Given:
                     argument=name,
                 )
             kind += (array.dtype, array.shape)
+        overlapping = [k for k, other in enumerate(self.arrays) if _overlap(array, other)]
+        self.overlaps += ((k, len(self.arrays)) for k in overlapping)
+        kind += overlapping
         self.arrays.append(array)
         self.names.append(name)
         self._objects.append(value)
@@ -106,6 +119,20 @@ class Given:
         found = (a._memory for a in self.arrays if type(a) is DeviceBuffer)
         return tuple(memory.handle for memory in found if memory is not None)
 
+    def places_of(self, handles: Collection[int]) -> set[int]:
+        """The places of device arrays over this memory."""
+        found = ((at, a._memory) for at, a in enumerate(self.arrays) if type(a) is DeviceBuffer)
+        return {at for at, memory in found if memory is not None and memory.handle.id in handles}
+
+    def require_apart(self, written: Collection[int]) -> None:
+        """Raise if an array that is written shares memory with another argument: each would be a copy of its own."""
+        for k, j in self.overlaps:
+            if k in written or j in written:
+                raise ArgumentValueError(
+                    f"{self.names[k]} and {self.names[j]} share memory, and the sequence writes to it",
+                    fix=f"pass a copy of {self.names[j]}, or the same array for both",
+                )
+
     def object(self, at: int) -> Any:
         """What the caller passed."""
         return self._objects[at]
@@ -125,6 +152,24 @@ class Given:
         """Call the function with other arrays in the places of these."""
         named = {name: filled(value, arrays) for name, value in self._named.items()}
         return function(*(filled(value, arrays) for value in self._args), **named)
+
+
+def _overlap(a: Any, b: Any) -> bool:
+    """Whether two arrays share memory that the host sees; those of one device are told apart by their memory."""
+    on_device = [x for x in (a, b) if isinstance(x, DeviceBuffer)]
+    if len(on_device) == 2:
+        return False
+    if not on_device:
+        try:
+            return np.shares_memory(a, b, max_work=_MOST_WORK)  # type: ignore[arg-type] # stubs know two numbers of it
+        except np.exceptions.TooHardError:
+            return True
+    memory, on_host = on_device[0]._memory, b if a is on_device[0] else a
+    exchange = None if memory is None else memory.home.exchange
+    if memory is None or exchange is None or exchange.device[0] not in HOST_DEVICES:
+        return False
+    (begin, stop), (start, end) = memory.span, np.lib.array_utils.byte_bounds(on_host)
+    return start < stop and begin < end
 
 
 class At(NamedTuple):

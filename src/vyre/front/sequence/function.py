@@ -40,6 +40,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 MOST_KINDS = 64
 """Kinds of arguments for which a sequence keeps recordings, the oldest out first."""
+_WITHOUT_MEMORY = ("resident buffer allocation", "resident buffer upload", "resident dispatch")
+"""What a backend lacks that keeps nothing on its device."""
 MOST_ALIKE = 8
 """Recordings of one kind: one for each thread at work, and for each set of results on the device that is in use."""
 
@@ -120,6 +122,7 @@ class KernelSequence(Generic[P, R]):
 
         The function runs once for it, over copies of the arguments.
         """
+        self._require_fitting(args, named)
         given = Given(self._parameters, args, named)
         return _Recording(self._function, given.copied(), self._home(given), explains=True).explanation()
 
@@ -136,7 +139,7 @@ class KernelSequence(Generic[P, R]):
             made = _Recording(self._function, given, home)
             return made.first(given)
         except UnsupportedFeature as e:
-            if made is not None or not str(e.context.get("name")).startswith("resident buffer"):
+            if e.context.get("name") not in _WITHOUT_MEMORY:
                 raise
             return _over_host_memory(self._function, given, home)
         finally:
@@ -221,6 +224,8 @@ class _Recording:
         self._form = self._looked_at(returned, seen)
         self._on_device = given.home is not None
         self._written = [(at, handle) for at, handle in self._filled if handle.id in self._recorder.written]
+        written = {at for at, _ in self._written}
+        given.require_apart(written | given.places_of(self._recorder.written))
         self._reads = [ResidentReadRange(handle, 0, seen[at].nbytes) for at, handle in self._written]
         if not self._on_device:
             self._reads += filter(None, map(_read_back, self._results))
@@ -266,6 +271,11 @@ class _Recording:
     def _looked_at(self, value: Any, seen: Sequence[Any]) -> Any:
         """What the function returned, with `At` in place of every array."""
         if type(value) is DeviceBuffer:
+            if not self._recorder.knows(value):
+                raise ArgumentTypeError(
+                    "the function returned a device array that it was not given and did not make while it was recorded",
+                    fix="pass it to the sequence, and call kernels in this thread alone",
+                )
             self._results.append(_result(value, seen))
             return At(len(self._results) - 1)
         if isinstance(value, dict):
@@ -361,6 +371,7 @@ def _over_host_memory(function: Callable[..., Any], given: Given, home: Home) ->
     changed = [
         at for at, (a, b) in enumerate(zip(given.arrays, copies, strict=True)) if np.asarray(a).tobytes() != b.tobytes()
     ]
+    given.require_apart(changed)
     targets = [given.target(at) for at in changed]
     for at, target in zip(changed, targets, strict=True):
         target[...] = copies[at]
