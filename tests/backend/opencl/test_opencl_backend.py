@@ -873,3 +873,27 @@ def test_threads_wait_without_holding_each_other_up(backend):
     thread.join()
     assert steps > 2, "a thread that waits lets others go on"
     assert unwords(backend.dispatch(COUNT, [words(4)])[0]) == [5]
+
+
+@needs_driver
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_process_that_opens_the_device_anew_is_told_to_spawn():
+    script = """
+import os
+from tests.contract.programs import COUNT, words
+from vyre.backends.opencl import REGISTRATION
+from vyre.errors import BackendUnavailable
+assert REGISTRATION.open().dispatch(COUNT, [words(1)]) == [words(2)]
+child = os.fork()
+if not child:
+    assert "spawn" in REGISTRATION.unavailable()
+    try:
+        REGISTRATION.open()
+    except BackendUnavailable as e:
+        os._exit(0 if "forked" in str(e) and "Fix: use the spawn start method" in str(e) else 4)
+    os._exit(3)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert REGISTRATION.open().dispatch(COUNT, [words(1)]) == [words(2)]
+"""
+    done = run_python(script, "-W", "ignore::DeprecationWarning")
+    assert done.returncode == 0, done.stderr

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ...driver.contract.capability import BackendCapability
 from ...driver.contract.values import U32_MAX
+from ...errors import BackendUnavailable
 from ...foundation.ir.program import Program
 from ...runtime.backend import OffloadBackend, chosen_device
 from ...runtime.compiled import OPS
@@ -15,7 +16,7 @@ from ...runtime.device import Artifact, Device
 from ...runtime.float_probe import Exactness
 from .build import build
 from .device import OpenCLDevice, polls
-from .devices import Found, found_devices, library
+from .devices import FORKED, Found, found_devices, is_forked, library
 from .emit.text import Mode
 from .exactness import exactness_of
 
@@ -45,6 +46,8 @@ class OpenCLBackend(OffloadBackend):
 
 def chosen(device: object) -> Found:
     """The device with this index, or the first."""
+    if is_forked():
+        raise BackendUnavailable(FORKED.reason, fix=FORKED.fix, backend=OpenCLBackend.id)
     return chosen_device(found_devices(), device, "OpenCL", OpenCLBackend.id)
 
 

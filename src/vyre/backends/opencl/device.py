@@ -26,7 +26,7 @@ from ...errors import (
 from ...foundation.forking import in_child
 from ...runtime.device import Artifact, Code, Device, Memory, Ticket
 from ...runtime.exits import skip_exit_handlers
-from .devices import library
+from .devices import library, used_in
 from .emit.text import Mode
 from .run.commands import Launched, Loaded, OpenCLBatch
 
@@ -70,6 +70,7 @@ class OpenCLDevice(Device):
         self._spin_s = SPIN_ON_PROCESSOR_S if device.type & cl.device_type.CPU else SPIN_S
         self._done = cl.command_execution_status.COMPLETE
         self.status_info = cl.event_info.COMMAND_EXECUTION_STATUS
+        used_in.add(os.getpid())
         with self.errors("opening the device"):
             self.context = cl.Context([device])
             timed = cl.command_queue_properties.PROFILING_ENABLE

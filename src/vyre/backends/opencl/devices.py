@@ -93,8 +93,23 @@ def infos() -> tuple[DeviceInfo, ...]:
     return tuple(DeviceInfo(k, found.name, found.emulated) for k, found in enumerate(found_devices()))
 
 
+FORKED = Unavailable(
+    "this process was forked from one that uses OpenCL, and the threads of the driver are not here",
+    "use the spawn start method",
+)
+used_in: set[int] = set()
+"""The processes that opened a device: this one, or one that it was forked from."""
+
+
+def is_forked() -> bool:
+    """Whether the process was forked from one that had opened a device. Waiting for a driver never ends here."""
+    return bool(used_in - {os.getpid()})
+
+
 def unavailable() -> Unavailable | None:
     """Why no device can be used, as a registration says it."""
+    if is_forked():
+        return FORKED
     if find_spec("pyopencl") is None:
         return Unavailable("pyopencl is not installed", "pip install 'vyre[opencl]'")
     try:
