@@ -66,7 +66,7 @@ def test_a_constant_is_rounded_as_the_number_of_a_call():
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
 def test_random_kernels_give_the_same_bytes_with_constants(backend):
-    tried = differ(backend, range(10))
+    tried = differ(backend, range(24))
     assert tried > 3
 
 
@@ -86,6 +86,8 @@ def differ(backend, seeds):
         if not numbers or any(a.role == "uniform" and a.size == 1 for a in tree.arrays):
             continue
         kernel = built(tree)
+        if any(p.rank > 1 for p in kernel.params):
+            continue  # of a program by itself, shapes are an argument
         fixed = Kernel.of_program(kernel.specialize(**dict(tree.consts), **numbers)).on(backend)
         rest = replace(tree, scalars=tuple(s for s in tree.scalars if s[0] not in numbers), consts=())
         try:
