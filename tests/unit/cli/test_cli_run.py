@@ -476,3 +476,30 @@ def test_the_check_of_documents_sees_a_wrong_one():
     assert misfits([1], list[str]) == ["[0]: 1 is not <class 'str'>"]
     assert misfits({"a": None}, dict[str, int | None]) == []
     assert misfits({"a": "b"}, dict[str, int | None]) != []
+
+
+GENERIC = """
+from typing import TypeVar
+
+from vyre import In, Out, const, gid, kernel
+
+T = TypeVar("T")
+
+
+@kernel
+def doubled(x: In[T], out: Out[T], *, T: const):
+    if gid.x < len(out):
+        out[gid.x] = x[gid.x] * T(2)
+"""
+
+
+def test_the_type_of_a_generic_kernel_is_an_input(capsys, files, monkeypatch):
+    (files / "generic.py").write_text(GENERIC, "utf-8")
+    monkeypatch.chdir(files)
+    for t, dtype in (("f32", "<f4"), ("vyre.i32", "<i4")):
+        found = document(capsys, Document, "run", "generic.py", "-i", "x=arange:4", "-i", f"T={t}", "-b", "cpu")
+        assert found["outputs"][0]["blake3"] == blake3((2 * np.arange(4)).astype(dtype).tobytes()).hex()
+        assert inside("ir", "generic.py", "--const", f"T={t}") == 0
+        assert f"buffer x @0 read {t.removeprefix('vyre.')}" in capsys.readouterr().out
+    assert "pass T=vyre.f32" in refused(capsys, "run", "generic.py", "-i", "x=arange:4", "-b", "cpu")
+    assert "T=f31 is not a number" in refused(capsys, "run", "generic.py", "-i", "x=arange:4", "-i", "T=f31")

@@ -11,7 +11,7 @@ import typer
 from ...errors import ArgumentTypeError, ArgumentValueError, BackendUnavailable, UnsupportedFeature
 from ..app import Json, app
 from ..inputs.calls import File, plain, require_place, write_whole
-from ..inputs.programs import Loaded, load, number, pairs
+from ..inputs.programs import Loaded, const, load, pairs
 from ..output import others_on_stderr, print_json, print_table
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def ir(
 
 
 def program_of(loaded: Loaded, consts: Sequence[str]) -> Program:
-    values = {name: number("--const", name, text) for name, text in pairs("--const", consts).items()}
+    values = {name: const("--const", name, text) for name, text in pairs("--const", consts).items()}
     try:
         return loaded.kernel.specialize(**values)
     except ArgumentTypeError as e:

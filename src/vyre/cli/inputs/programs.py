@@ -280,6 +280,14 @@ def sizes(given: Iterable[str]) -> dict[str, tuple[int, ...]]:
     return {name: shape(text, f"--sizes {name}={text}") for name, text in pairs("--sizes", given).items()}
 
 
+def const(option: str, name: str, text: str) -> int | float | bool | DataType:
+    """The value of a compile-time parameter: a number, or a type by its name."""
+    from ...foundation.ir.dtypes import BY_NAME
+
+    t = BY_NAME.get(text.removeprefix("vyre.").removesuffix("_"))
+    return number(option, name, text) if t is None or not t.live else t
+
+
 def number(option: str, name: str, text: str) -> int | float | bool:
     """A number as Python reads it, true or false.
 
@@ -309,9 +317,15 @@ class Input(NamedTuple):
 
 def inputs_of(kernel: Kernel, given: Sequence[str]) -> dict[str, Input]:
     """The arguments that `--input` gives, by parameter. The call itself names those that are missing."""
-    params = {p.name: p for p in kernel.params}
+    texts = pairs("--input", given)
+    consts = {p.name for p in kernel.params if p.role == "const"}
+    types = {name: const("--input", name, text) for name, text in texts.items() if name in consts}
+    params = {p.name: p for p in kernel._chosen(dict(types)).params}
     found: dict[str, Input] = {}
-    for name, text in pairs("--input", given).items():
+    for name, text in texts.items():
+        if name in consts:
+            found[name] = Input(name, types[name], "number" if isinstance(types[name], int | float) else "type")
+            continue
         if name not in params:
             near = difflib.get_close_matches(name, params, 1)
             raise ArgumentTypeError(
@@ -328,8 +342,6 @@ def inputs_of(kernel: Kernel, given: Sequence[str]) -> dict[str, Input]:
 
 def _input(param: Param, text: str, seed_by_default: int) -> Input:
     name = param.name
-    if param.role == "const":
-        return Input(name, number("--input", name, text), "number")
     assert param.element is not None
     if match := _GENERATOR.fullmatch(text):
         how, origin = match[1], text
