@@ -25,8 +25,10 @@ from vyre import (
     grid_sync,
     i32,
     lid,
+    local,
     shared,
     u32,
+    vec3,
     wg,
 )
 
@@ -483,3 +485,16 @@ def test_a_call_that_runs_nothing_has_no_steps():
 
 def test_an_invocation_may_be_numpys():
     assert next(smooth.step(X, 2, invocation=np.int64(3))).invocation == (3, 0, 0)
+
+
+def test_names_of_several_numbers_are_not_shown_as_one():
+    @vyre.kernel
+    def several(x: In[f32], out: Out[f32]):
+        w = local(f32, 3)
+        v = vec3(x[gid.x], 2.0, 3.0)
+        n = u32(5)
+        w[1] = v.y
+        out[gid.x] = w[1] + v.x + f32(n)
+
+    *_, last = several.step(np.ones(4, np.float32), invocation=2)
+    assert last.locals == {"n": 5}

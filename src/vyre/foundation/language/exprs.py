@@ -80,6 +80,7 @@ class ExpressionCompiler(NumberCompiler, ABC):
         self.hint = ""  # the name that the value being compiled is assigned to
         self.wanted: DataType | None = None  # the type that `1 if c else 0` takes where it stands
         self.cells: set[str] = set()  # locals that are elements of arrays: a helper may change them
+        self.parts: set[str] = set()  # locals that are numbers of small values
         self._acting: dict[ast.expr, bool] = {}
 
     # -- values

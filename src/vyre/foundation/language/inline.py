@@ -170,8 +170,11 @@ class HelperCompiler(CallCompiler):
                 return Members(tuple(local(f"{stem}_{field}", item) for field, item in items), value.of, line)
             number = self.typed(value, at)
             if mark is None:
-                return Local(self.b.let(stem, number.expr), number.dtype, line)
+                var = self.b.let(stem, number.expr)
+                self.parts.add(var.name)
+                return Local(var, number.dtype, line)
             var = Var(self.b.fresh(stem), dtype=number.dtype)
+            self.parts.add(var.name)
             self.b.insert(mark, Let(var.name, zero(number.dtype)))
             self.b.assign(var, number.expr)
             return Local(var, number.dtype, line)

@@ -301,7 +301,7 @@ def _built(source: KernelSource, consts: Mapping[str, object], in_memory: frozen
         raise source.error(source.tree, "the kernel is nested too deeply", "bind parts of it to names") from None
     program = builder.program()
     _refuse_invalid(source, program)
-    program.unnamed(compiler.temporaries)
+    program.unnamed(compiler.temporaries | compiler.cells | compiler.parts)
     return program.called(source.name)
 
 
