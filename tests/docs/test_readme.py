@@ -128,7 +128,9 @@ def test_every_python_block_runs(page, blocks, shown, capsys, tmp_path):
 
 WRONG = "docs/how-to/debug-a-divergence.md"
 """It has a backend that is wrong."""
-ELSEWHERE = ("docs/how-to/run-from-the-shell.md", "docs/explanation/determinism.md")
+ELSEWHERE = tuple(
+    f"docs/{page}.md" for page in ("how-to/run-from-the-shell", "explanation/determinism", "how-to/what-is-remembered")
+)
 """Their dispatches run in other processes, or are only described."""
 
 

@@ -152,7 +152,7 @@ class Writer:
                 self.names += 1
                 name = f"w{self.names}"
                 self.say(depth, f"{name} = 0")
-                self.say(depth, f"while {name} < {self.number(4)} and {self.condition()}:")
+                self.say(depth, f"while {name} < {max(self.number(4), 1)} and {self.condition()}:")
                 self.say(depth + 1, f"{name} += 1")
                 self.block(depth + 1, loop=True)
             case 10 if loop and self.number(4):

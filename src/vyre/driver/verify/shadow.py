@@ -168,7 +168,7 @@ def _program_of(pipeline: CompiledPipeline) -> Program:
 
 # ---- the setting ----------------------------------------------------------------------------------------------------
 
-NONE, SOME, ALL = "none", "some dispatches", "every dispatch"
+NONE, SOME, ALL = "none", "a share", "all"
 _WORDS = {"log": {"on_divergence": "log"}, "unordered": {"compare": "unordered"}}
 _opened: tuple[tuple[int, int], VyreBackend] | None = None
 """The open oracle, and the process and the generation of the registry that it belongs to."""

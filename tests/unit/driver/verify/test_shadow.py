@@ -1090,12 +1090,12 @@ def shadow_of_plan(compiled):
         (
             "0.25,log",
             (
-                "some dispatches",
+                "a share",
                 "VYRE_SHADOW=0.25,log: an oracle computes this share of the dispatches again",
                 {"share": 0.25},
             ),
         ),
-        ("1", ("every dispatch", "VYRE_SHADOW=1: an oracle computes every dispatch again", {"share": 1})),
+        ("1", ("all", "VYRE_SHADOW=1: an oracle computes every dispatch again", {"share": 1})),
     ],
 )
 def test_a_plan_says_whether_it_is_shadowed(monkeypatch, asked, told):
