@@ -168,8 +168,17 @@ def _overlap(a: Any, b: Any) -> bool:
     exchange = None if memory is None else memory.home.exchange
     if memory is None or exchange is None or exchange.device[0] not in HOST_DEVICES:
         return False
-    (begin, stop), (start, end) = memory.span, np.lib.array_utils.byte_bounds(on_host)
+    (begin, stop), (start, end) = memory.span, _bounds(on_host)
     return start < stop and begin < end
+
+
+def _bounds(array: Array) -> tuple[int, int]:
+    """From where to where its elements lie."""
+    start = array.ctypes.data
+    if not array.size:
+        return start, start
+    reach = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)]
+    return start + sum(r for r in reach if r < 0), start + sum(r for r in reach if r > 0) + array.itemsize
 
 
 class At(NamedTuple):
