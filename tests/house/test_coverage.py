@@ -27,13 +27,9 @@ render_coverage = load("docs", "render_coverage")
 ledger = load("bench", "ledger")
 LEDGER = render_coverage.load()
 SECTIONS = {"re-exports": 132, "modules": 64, "items": 18}
-ENTRIES = [
-    pytest.param(section, name, entry, id=f"{section}-{name}")
-    for section in SECTIONS
-    for name, entry in LEDGER[section].items()
-]
-HERE = [p for p in ENTRIES if "path" in p.values[2]]
-VOID = [p for p in ENTRIES if "void" in p.values[2]]
+ENTRIES = [(section, name, entry) for section in SECTIONS for name, entry in LEDGER[section].items()]
+HERE = [(name, entry) for _, name, entry in ENTRIES if "path" in entry]
+VOID = [(name, entry) for _, name, entry in ENTRIES if "void" in entry]
 ROWS = [pytest.param(row, id=row.name) for row in ledger.rows()]
 
 
@@ -47,43 +43,44 @@ def test_the_ledger_has_every_name():
     assert set(LEDGER) == {*SECTIONS, "areas"}
 
 
-@pytest.mark.parametrize("section, name, entry", ENTRIES)
-def test_an_entry_is_here_or_comes_with_an_area_or_is_void(section, name, entry):
-    assert set(entry) in ({"path", "caller", "test"}, {"path", "later", "test"}, {"later"}, {"void"})
-    assert entry.get("later", LEDGER["areas"][0]) in LEDGER["areas"]
-    if "path" not in entry and section != "modules":
-        assert name not in vyre.driver._WHERE
+def test_an_entry_is_here_or_comes_with_an_area_or_is_void():
+    for section, name, entry in ENTRIES:
+        assert set(entry) in ({"path", "caller", "test"}, {"path", "later", "test"}, {"later"}, {"void"}), name
+        assert entry.get("later", LEDGER["areas"][0]) in LEDGER["areas"], name
+        if "path" not in entry and section != "modules":
+            assert name not in vyre.driver._WHERE
 
 
 def test_every_area_still_brings_something():
-    assert set(LEDGER["areas"]) == {p.values[2]["later"] for p in ENTRIES if "later" in p.values[2]}
+    assert set(LEDGER["areas"]) == {entry["later"] for _, _, entry in ENTRIES if "later" in entry}
 
 
-@pytest.mark.parametrize("section, name, entry", VOID)
-def test_what_is_void_has_a_reason_and_is_not_to_be_had(section, name, entry):
-    assert re.fullmatch(r"[^\n|]+[^\n|.]", entry["void"])
-    assert not hasattr(vyre.driver, name)
-    assert importlib.util.find_spec(f"vyre.driver.{name}") is None
+def test_what_is_void_has_a_reason_and_is_not_to_be_had():
+    for name, entry in VOID:
+        assert re.fullmatch(r"[^\n|]+[^\n|.]", entry["void"]), name
+        assert not hasattr(vyre.driver, name), name
+        assert importlib.util.find_spec(f"vyre.driver.{name}") is None, name
 
 
-@pytest.mark.parametrize("section, name, entry", HERE)
-def test_a_name_is_importable_from_the_driver_under_its_own_spelling(section, name, entry):
-    assert getattr(vyre.driver, name) is ledger.resolve(entry["path"])
-    assert name in dir(vyre.driver)
+def test_a_name_is_importable_from_the_driver_under_its_own_spelling():
+    offered = dir(vyre.driver)
+    for name, entry in HERE:
+        assert getattr(vyre.driver, name) is ledger.resolve(entry["path"]), name
+        assert name in offered
 
 
-@pytest.mark.parametrize("row", ROWS)
-def test_a_name_has_a_caller(row):
-    assert row.file.startswith("src/")
-    assert ledger.uses(row, parsed(row.file)), f"{row.caller} does not use {row.path}"
+def test_a_name_has_a_caller():
+    for row in ledger.rows():
+        assert row.file.startswith("src/"), row.name
+        assert ledger.uses(row, parsed(row.file)), f"{row.caller} does not use {row.path}"
 
 
-@pytest.mark.parametrize("section, name, entry", HERE)
-def test_a_name_has_a_test(section, name, entry):
-    path, _, function = entry["test"].partition("::")
-    assert Path(path).name.startswith("test_")
-    assert function.rpartition(".")[2].startswith("test_")
-    assert ledger.find(parsed(path), function) is not None, f"{path} has no {function}"
+def test_a_name_has_a_test():
+    for name, entry in HERE:
+        path, _, function = entry["test"].partition("::")
+        assert Path(path).name.startswith("test_"), name
+        assert function.rpartition(".")[2].startswith("test_"), name
+        assert ledger.find(parsed(path), function) is not None, f"{path} has no {function}"
 
 
 @pytest.mark.sweep

@@ -4,9 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.check
 def test_the_figures_of_the_source_are_those_of_its_files():
     files = [path.read_text("utf-8").count("\n") for path in (ROOT / "src" / "vyre").rglob("*.py")]
     words = [sys.executable, str(ROOT / "bench" / "house.py")]

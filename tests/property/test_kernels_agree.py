@@ -22,17 +22,17 @@ from vyre.errors import UnsupportedFeature
 
 from ..support.device_backends import REQUIRED, open_or_skip
 from ..support.math_edges import EDGES
+from ..support.tiers import first_quick
 
 ROOT = Path(__file__).parents[2]
 
 CHUNKS = [
-    *(("reference", first, 10) for first in range(0, 120, 10)),
-    *(pytest.param("reference", first, 10, marks=pytest.mark.check) for first in range(120, 380, 10)),
-    *(("cpu", first, 5) for first in range(380, 440, 5)),
-    *(("opencl", first, 5) for first in range(440, 470, 5)),
-    *(("wgpu", first, 5) for first in range(470, 500, 5)),
+    *first_quick((("reference", first, 10) for first in range(0, 380, 10)), 4),
+    *first_quick((("cpu", first, 5) for first in range(380, 440, 5)), 4),
+    *first_quick((("opencl", first, 5) for first in range(440, 470, 5)), 1),
+    *first_quick((("wgpu", first, 5) for first in range(470, 500, 5)), 1),
 ]
-"""Backend, first seed, kernels: 500 in all, more than half of them in `make check`."""
+"""Backend, first seed, kernels: 500 in all, most of them in `make check`."""
 
 
 @pytest.mark.parametrize("backend, first, count", CHUNKS)

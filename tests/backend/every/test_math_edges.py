@@ -19,6 +19,7 @@ from vyre.foundation.meaning import mathlib
 from ...support import cuda_host
 from ...support.device_backends import IDS, open_or_skip
 from ...support.math_edges import EDGES
+from ...support.tiers import first_quick
 
 GID = InvocationId(0)
 FUNCTIONS = {op.text: op for op in mathlib.functions()}
@@ -98,7 +99,7 @@ def test_every_backend_gives_the_bits_of_the_reference_for_many_arguments(name, 
     assert bytes(found) == bytes(expected)
 
 
-@pytest.mark.parametrize("id", ["cpu", *IDS])
+@pytest.mark.parametrize("id", first_quick(["cpu", *IDS], 1))
 @by_name
 def test_numbers_known_while_compiling_give_the_same_edges(name, id):
     backend = open_or_skip(id)

@@ -120,6 +120,7 @@ def test_broken_plugins_are_named_and_spoil_nothing_else(tmp_path):
     assert stopped == ["'not a check' is not a check", "they stopped: ValueError: that was all"]
 
 
+@pytest.mark.check
 def test_a_backend_that_hangs_is_left_alone(tmp_path):
     plugins = Plugins(tmp_path)
     plugins.add("hangs", HANGS)

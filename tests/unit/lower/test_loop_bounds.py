@@ -39,6 +39,7 @@ from vyre.lower.kernel_ir import bodies
 from vyre.lower.loop_bounds import most_turns, turns_of
 
 from ...support.lower_oracle import Dispatch, Trapped
+from ...support.tiers import first_quick
 
 GID = InvocationId(0)
 BARE = LowerOptions(off=frozenset(PASSES))
@@ -137,7 +138,7 @@ def holds(case, options, seed):
     return taken, knowing
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", first_quick(range(4), 1))
 def test_random_programs_take_no_more_turns_than_the_bound(block):
     found = []
     for seed in range(14 * block, 14 * block + 14):
@@ -232,7 +233,7 @@ def loops(rng):
     return Case(program, (*words, bytes((3, 0, 7)), bytes(16)), (2, 1, 1), {})
 
 
-@pytest.mark.parametrize("block", range(5))
+@pytest.mark.parametrize("block", first_quick(range(5), 1))
 def test_loops_between_values_of_every_shape_take_no_more_turns_than_the_bound(block):
     found = []
     for seed in range(60 * block, 60 * block + 60):

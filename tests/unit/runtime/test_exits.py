@@ -78,6 +78,7 @@ def test_it_may_be_asked_for_twice_and_while_python_ends():
     assert (done.returncode, len(done.stdout.splitlines())) == (7, 3)
 
 
+@pytest.mark.check
 def test_without_it_the_process_waits():
     with pytest.raises(subprocess.TimeoutExpired):
         ended("", skip="", timeout=3)

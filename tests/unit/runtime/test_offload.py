@@ -380,6 +380,7 @@ def test_a_deadline_in_good_time_changes_nothing(backend):
     assert unwords(backend.dispatch(NEIGHBOUR, [words(*range(8))], config)[0]) == [1, 2, 3, 0, 5, 6, 7, 4]
 
 
+@pytest.mark.check
 def test_random_programs_mean_what_the_reference_says(backend):
     ran = 0
     for seed in range(1000, 1024):

@@ -463,6 +463,7 @@ def test_a_backend_that_is_dropped_with_its_small_dispatches_leaves_others_alone
     assert not backend.device_lost()
 
 
+@pytest.mark.check
 def test_random_programs_mean_the_same_in_small_dispatches(backend, recorded):
     ran = 0
     for seed in range(2000, 2024):

@@ -95,6 +95,7 @@ def compile_it(program):
     kernel_text(program, host(), Switches())
 
 
+@pytest.mark.check
 @pytest.mark.parametrize(
     "name, n",
     [("sins", 4), ("loops", 20), ("branches", 40), ("nested", 64), ("barriers", 20), ("live_locals", 20),

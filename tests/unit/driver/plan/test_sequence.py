@@ -63,6 +63,8 @@ from vyre.foundation.ir.program import (
     write_only,
 )
 
+from ....support.tiers import first_quick
+
 SYNC, GID, ZERO = Barrier(Ordering.GRID_SYNC), InvocationId(0), lit(0)
 MOST = 3
 
@@ -724,7 +726,7 @@ def test_the_plan_is_explained():
 
 
 @pytest.mark.row("B-GS-08")
-@pytest.mark.parametrize("block", range(6))
+@pytest.mark.parametrize("block", first_quick(range(6), 1))
 def test_random_programs_with_grid_wide_barriers_have_the_bytes_of_one_launch(block):
     whole, splitting = Whole(), Splitting()
     for seed in range(block * 12, block * 12 + 12):
