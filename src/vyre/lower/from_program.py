@@ -273,8 +273,9 @@ class _Builder:
     # -- memory
 
     def load(self, buffer: Buffer, index: Ins) -> Ins:
-        """One with an index for which it may be none reads whatever is at its place: rows stay rows."""
-        if index.op == "select" and index.guarded:
+        """One with an index for which it may be none reads whatever is at its place: rows stay rows. What such a load
+        gave is zero outside, and zero is a place."""
+        if index.op == "select" and index.guarded and index.args[2].attr == U32_MAX:
             found = self.load(buffer, index.args[1])
             zero = self.const(found.dtype, 0)
             return self.emit("select", found.dtype, index.args[0], found, zero, guarded=True)

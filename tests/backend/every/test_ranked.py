@@ -237,3 +237,41 @@ def test_nvrtc_takes_the_text_for_cuda(name):
     except vyre.BackendUnavailable as e:
         pytest.skip(e.message)
     assert found.startswith(b"\x7fELF")
+
+
+# ---- indices that were read through indices -------------------------------------------------------------------------
+
+
+@vyre.kernel
+def followed(x: In[u32], at: In[i32], narrow: In[i8], rows: In[u32, D2], out: Out[u32, D2], n: InOut[u32]):
+    """An index out of bounds reads zero, and zero is a place."""
+    k = gid.x
+    if k < len(at):
+        out[k, 0] = x[x[at[k]]]
+        out[k, 1] = x[x[x[narrow[k]]]]
+        out[k, 2] = x[rows[at[k], 1]]
+        out[k, 3] = rows[x[at[k]], rows[at[k], narrow[k]]]
+        atomic_add(n, x[at[k]], 1)
+
+
+def test_what_is_read_outside_is_zero_also_as_an_index(on):
+    x = np.array([3, 0, 7, 1, 900, 2], np.uint32)
+    rows = np.array([[4, 1], [0, 5], [2**32 - 1, 0]], np.uint32)
+    at = np.array([0, 1, 2, 5, 6, -1, -128, 2**31 - 1, -(2**31)], np.int32)
+    narrow = np.array([1, 0, -1, 5, 4, 127, -128, 2, -3], np.int8)
+
+    def read(a, *index):
+        return int(a[index]) if all(0 <= i < n for i, n in zip(index, a.shape, strict=True)) else 0
+
+    wanted, hits = np.zeros((len(at), 4), np.uint32), np.zeros(6, np.uint32)
+    for k, (i, j) in enumerate(zip(at.tolist(), narrow.tolist(), strict=True)):
+        wanted[k, 0] = read(x, read(x, i))
+        wanted[k, 1] = read(x, read(x, read(x, j)))
+        wanted[k, 2] = read(x, read(rows, i, 1))
+        wanted[k, 3] = read(rows, read(x, i), read(rows, i, j))
+        if read(x, i) < len(hits):
+            hits[read(x, i)] += 1
+    n = np.zeros(6, np.uint32)
+    out, _ = followed.on(on)(x, at, narrow, rows, n, sizes={"out": (len(at), 4)}, domain=(len(at),))
+    assert np.array_equal(out, wanted)
+    assert np.array_equal(n, hits)
