@@ -389,6 +389,7 @@ class Expressions:
         zero, one, ones = (self.num(t, v) for v in (0, 1, -1 if low else high))
         power = self.num(t, 1 << self.rng.randrange(1, BITS[t] - 1))
         k = self.small(BITS[t])
+        less = "!=" if self.decided(x, y) else "<"
         forms = [
             E("*", t, (x, zero)), E("-", t, (x, x)), E("^", t, (x, x)), E("|", t, (x, zero)), E("&", t, (x, ones)),
             E("//", t, (x, one)), E("%", t, (x, one)), E("//", t, (x, ones)), E("%", t, (x, ones)),
@@ -397,7 +398,7 @@ class Expressions:
             E("<<", t, (E(">>", t, (x, k)), k)), E("//", t, (E("*", t, (x, power)), power)), E("-", t, (zero, x)),
             E("&", t, (x, E("-", t, (x, one)))), E("min", t, (E("max", t, (x, zero)), self.num(t, 255 & high))),
             E("+", t, (E("*", t, (E("//", t, (x, power)), power)), E("%", t, (x, power)))),
-            E("choose", t, (E("compare", "bool", (x, y), ("<",)), x, y), "if"), E("|", t, (x, E("~", t, (x,)))),
+            E("choose", t, (E("compare", "bool", (x, y), (less,)), x, y), "if"), E("|", t, (x, E("~", t, (x,)))),
             E(">>", t, (x, self.num_at(BITS[t] - 1))), E("//", t, (x, E("-", t, (y, y)))), E("rotate_left", t, (x, k)),
         ]  # fmt: skip
         if x.op not in ("num", "turn"):  # a plain zero as a divisor is refused
