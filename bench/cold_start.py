@@ -5,7 +5,8 @@
 Each contender is a script of its own that makes its arrays, calls saxpy once and says when the result was there; its
 compiler may keep what it likes in a cache, which a first, unmeasured process fills. Then rounds: every contender in
 random order, by the clock and by the processor's time of all threads. A ratio is a contender's median over ours, with
-a bootstrap interval of 95 %. Goal: none is shorter than ours but NumPy, which compiles nothing.
+a bootstrap interval of 95 %. Goal: none is shorter than ours but NumPy, which compiles nothing. Besides, in a process
+each: how long `vyre.compile` takes for saxpy where the compiler is loaded and the database open; at most 3 ms.
 """
 
 from __future__ import annotations
@@ -103,6 +104,35 @@ def saxpy(alpha: ti.f32, x: ti.types.ndarray(dtype=ti.f32, ndim=1), y: ti.types.
     + "z = np.empty_like(x)\nsaxpy(2.0, x, y, z)\n",
 }
 
+FROM_DISK_MS = 3.0
+FROM_DISK = """import json, time
+import vyre
+from vyre import In, Out, f32, gid
+
+@vyre.kernel(workgroup=256)
+def other(x: In[f32], out: Out[f32]) -> None:
+    out[gid.x] = x[gid.x] + 1.0
+
+@vyre.kernel(workgroup=256)
+def saxpy(alpha: f32, x: In[f32], y: In[f32], out: Out[f32]) -> None:
+    i = gid.x
+    if i < len(out):
+        out[i] = alpha * x[i] + y[i]
+
+vyre.compile(other.program, backend="cpu")
+program = saxpy.program
+start, busy = time.monotonic_ns(), time.process_time_ns()
+vyre.compile(program, backend="cpu")
+print(json.dumps([start, time.monotonic_ns(), (time.process_time_ns() - busy) / 1e6]))
+"""
+
+
+def from_disk(script: Path, env: dict[str, str]) -> tuple[float, float]:
+    """Milliseconds in which a pipeline is there: on the clock, and of the processor."""
+    done = subprocess.run([sys.executable, str(script)], env=env, capture_output=True, text=True, check=True)
+    start, end, busy = json.loads(done.stdout)
+    return (end - start) / 1e6, busy
+
 
 def package(name: str) -> str:
     return name.split()[0].split(".")[0]
@@ -173,6 +203,10 @@ def main() -> int:
             scripts[contender] = script
             print(f"{contender}: first processes {first} ms", file=sys.stderr)
         load = os.getloadavg()[0]
+        script = folder / "from_disk.py"
+        script.write_text(FROM_DISK)
+        from_disk(script, env)  # compiles both
+        loads = [from_disk(script, env) for _ in range(options.rounds)]
         times: dict[int, dict[str, list[tuple[float, float]]]] = {n: {c: [] for c in scripts} for n in SIZES}
         for round_ in range(options.rounds):
             turns = [(size, contender) for size in SIZES for contender in scripts]
@@ -196,6 +230,7 @@ def main() -> int:
                 row["times ours"] = by_clock = ratio(clock, ours[0])
                 row["times ours, of the processor"] = ratio(busy, ours[1])
                 met = met and (contender == "numpy" or by_clock[1] > 1)
+    quick = statistics.median(clock for clock, _ in loads) <= FROM_DISK_MS
     result = {
         "cores": os.cpu_count(),
         "load": [round(load, 1), round(os.getloadavg()[0], 1)],
@@ -203,13 +238,18 @@ def main() -> int:
         "versions": {package(c): metadata.version(package(c)) for c in scripts},
         "not measured": absent,
         "elements": rows,
-        "goal met": met,
+        "pipeline from disk": {
+            "median_ms": round(statistics.median(clock for clock, _ in loads), 2),
+            "least_ms": round(min(clock for clock, _ in loads), 2),
+            "processor_ms": round(statistics.median(busy for _, busy in loads), 2),
+        },
+        "goals met": {"shortest": met, "pipeline from disk": quick},
     }
     if options.json:
         print(record("cold_start", result))
     else:
         print(json.dumps(result, indent=2))
-    return 0 if met else 1
+    return 0 if met and quick else 1
 
 
 if __name__ == "__main__":
