@@ -371,7 +371,7 @@ def test_code_that_the_backend_refuses_is_thrown_out_and_compiled_again(backend,
     wanted = key_of(guard, cached_kernels.program(0), vyre.DispatchConfig())
     guard.shutdown()
     with_nonsense = DiskPipelineCache(on_disk, readonly=False)
-    assert with_nonsense.load(wanted) is not None
+    assert with_nonsense.load(wanted) is not None, (with_nonsense.explain(wanted), first)
     with_nonsense.save(wanted, b"vcpu but not really")
     second = child(tmp_path / "cache", backend)
     assert (second["tiers"], second["results"]) == (["compiled"], first["results"])
