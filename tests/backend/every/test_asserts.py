@@ -285,5 +285,6 @@ def test_pythons_own_switch_does_not_matter(tmp_path, options):
     """`-O` makes Python drop an assert, and with it the variable around the kernel that only the assert reads."""
     file = tmp_path / "asserting.py"
     file.write_text(PROGRAM, "utf-8")
-    done = subprocess.run([sys.executable, *options, str(file)], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-B", *options, str(file)]  # optimised bytecode is not left beside the interpreter's own
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout.strip().endswith("(5, 0, 0)"), done.stderr
