@@ -281,9 +281,12 @@ def run_steps(
     """Run steps in order, all of it `repeat` times, with one wait at the end."""
     begun = time.monotonic()
     turns = whole("repeat", repeat, U32_MAX) or 0
+    runs: Runs | None = None if timed or session.left is not None else session.residents.kept_steps(turns, steps)
+    if runs is not None and not reads:
+        _run_again(session, runs, ())
+        return [], None
     reading = session.residents.reading(reads)
     ranges = [(piece.memory, offset, nbytes) for piece, offset, nbytes in reading.copies]
-    runs: Runs | None = None if timed or session.left is not None else session.residents.kept_steps(turns, steps)
     if runs is not None:
         return reading.results(_run_again(session, runs, ranges), None), None
     bounds: list[Bound] = []
