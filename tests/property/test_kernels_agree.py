@@ -3,9 +3,11 @@
 import contextlib
 import io
 import random
+import re
 import subprocess
 import sys
 from dataclasses import replace
+from functools import cache
 from math import prod
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from vyre.conform.kernels.inputs import elements
 from vyre.conform.kernels.make import random_kernel
 from vyre.conform.kernels.model import expected
 from vyre.conform.kernels.shrink import shrunk
-from vyre.conform.kernels.tree import FUNCTIONS, PAIRED, TYPES, E, S, expressions, statements
+from vyre.conform.kernels.tree import FIELDS, FUNCTIONS, PAIRED, TYPES, E, S, expressions, statements
 from vyre.conform.kernels.write import source
 from vyre.errors import UnsupportedFeature
 
@@ -105,11 +107,16 @@ def test_the_order_of_invocations_shows_where_they_share_an_element():
     assert expected(tree) != expected(tree, backwards=True)
 
 
+@cache
+def many_kernels():
+    return [random_kernel(seed) for seed in range(2000, 2500)]
+
+
 def test_kernels_are_of_every_kind():
-    trees = [random_kernel(seed) for seed in range(2000, 2500)]
+    trees = many_kernels()
     ops = {e.op for t in trees for e in expressions(t.body)} | {s.op for t in trees for s in statements(t.body)}
     written = "\n".join(map(source, trees))
-    assert {a.t for t in trees for a in t.arrays} == set(TYPES)
+    assert {a.t for t in trees for a in t.arrays} == {*TYPES, *FIELDS}
     assert {len(t.workgroup) for t in trees} == {1, 2, 3}
     assert {t.call[0] for t in trees} == {"grid", "domain"}
     assert any(0 in t.grid for t in trees)
@@ -128,8 +135,39 @@ def test_kernels_are_of_every_kind():
     assert {"%", "**"} <= {
         s.data[1] for t in trees for s in statements(t.body) if s.op == "augment" and s.args[0].t == "f32"
     }
-    for word in ("static_range(", "@device", "const", "Uniform[", "InOut[", "1e999", " if ", "select("):
+    for word in ("static_range(", "@device", "const", "Uniform[", "InOut[", "1e999", " if ", "select(", "= local("):
         assert word in written
+
+
+def test_kernels_use_every_form_that_values_have():
+    trees = many_kernels()
+    bodies = [body for t in trees for body in (t.body, *(h.body for h in t.helpers))]
+    ops = {e.op for b in bodies for e in expressions(b)} | {s.op for b in bodies for s in statements(b)}
+    missing = {
+        "make", "field", "item", "replace", "same", "differ", "dot", "cross", "length", "normalize", "conj", "small",
+        "shape", "at", "extents", "local", "unpack", "each", "assert", "bitcast",
+    } - ops  # fmt: skip
+    assert not missing
+    buffers = {(a.role, a.t) for t in trees for a in t.arrays}
+    assert {(role, t) for role in ("in", "inout", "out") for t in FIELDS} <= buffers
+    assert set(FIELDS) <= {t for tree in trees for _, t, _ in tree.scalars}
+    assert {1, 2, 3, 4} <= {len(a.shape) for t in trees for a in t.arrays if a.ranked}
+    assert {"u32", "i32", "f32"} <= {e.t for b in bodies for e in expressions(b) if e.op == "bitcast"}
+    assert {len(h.more) for t in trees for h in t.helpers} == {0, 1, 2}
+    kept = [value for t in trees for _, value in t.captured]
+    assert {"Held", "tuple", "list", "ndarray", "float32", "uint32", "int", "float", "bool"} <= {
+        type(v).__name__ for v in kept
+    }
+    assert any(t.generic for t in trees)
+    assert any(t.left_out for t in trees)
+    written = "\n".join(map(source, trees))
+    for literal in (
+        "0x[0-9a-f]", "0x[0-9A-F]+_", "0b[01]", "0o[0-7]", r"\d_\d{3}", r"\de[+-]\d", r"\dE[+-]\d", r"[( ]\.\d",
+        r"\d\.[),\]]", r"\dj", "True|False", r"-\d",
+    ):  # fmt: skip
+        assert re.search(literal, written), literal
+    for form in ("enumerate(", "zip(", " in (", ": const = ", "T: const", "*= ", "local(Body,", "shared(Pair,"):
+        assert form in written, form
 
 
 # ---- the model ------------------------------------------------------------------------------------------------------
@@ -177,8 +215,20 @@ def test_elements_are_what_memory_holds(t):
 # ---- what a difference looks like -----------------------------------------------------------------------------------
 
 
-def test_a_difference_is_shown_as_a_script_that_runs():
-    tree = next(t for t in map(random_kernel, SOME) if t.helpers and t.captured and t.results[0].size)
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        lambda t: t.helpers,
+        lambda t: t.generic,
+        lambda t: t.left_out,
+        lambda t: any(a.t in FIELDS and a.role != "out" for a in t.arrays),
+        lambda t: any(kind in FIELDS for _, kind, _ in t.scalars),
+        lambda t: any(a.t in ("Pair", "Body") and a.given for a in t.arrays),
+    ],
+    ids=["helpers", "generic", "defaults", "small", "argument", "given"],
+)
+def test_a_difference_is_shown_as_a_script_that_runs(wanted):
+    tree = next(t for t in many_kernels() if wanted(t) and t.captured and t.results[0].size)
     answer = expected(tree)
     text = check.script(tree, "reference", "nothing", answer)
     path = f"<script {tree.seed}>"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import linecache
+import re
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -13,9 +14,9 @@ from ...foundation.language.lang import ANNOTATIONS, Intrinsic, device
 from ...front.arrays import ARRAY_DTYPES
 from ...front.kernel import Kernel, kernel
 from .model import expected
-from .numbers import from_bits
-from .tree import BITS, Array, Tree
-from .write import PAIR, shown, source
+from .small import loaded
+from .tree import BITS, FIELDS, Array, Held, Tree, element_bytes, parts
+from .write import STRUCTS, shown, source
 
 NAMES: dict[str, Any] = {
     **ANNOTATIONS,
@@ -24,7 +25,9 @@ NAMES: dict[str, Any] = {
     "kernel": kernel,
     "device": device,
     "NamedTuple": NamedTuple,
+    "T": TypeVar("T"),
 }
+exec(compile(STRUCTS, "<structs>", "exec", dont_inherit=True), NAMES)
 POISON = 0xA5
 
 
@@ -45,35 +48,56 @@ def built(tree: Tree) -> Kernel:
     text = source(tree)
     filename = f"<kernel {tree.seed}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
-    scope = {**NAMES, **dict(tree.captured)}
-    exec(PAIR, scope)
+    scope = {**NAMES, **{name: host(value) for name, value in tree.captured}}
     exec(compile(text, filename, "exec"), scope)
     found: Kernel = scope["k"]
     return found
 
 
+def host(value: Any) -> Any:
+    """A value as callers and surroundings have it: a small value as one of its class."""
+    if not isinstance(value, Held):
+        return value
+    pairs = zip(value.value, FIELDS[value.t], strict=True)
+    return eval(value.t, NAMES)(*(host(Held(kind, x) if kind in FIELDS else x) for x, (_, kind) in pairs))
+
+
+def element_type(t: str) -> tuple[Any, tuple[int, ...]]:
+    """The dtype of the arrays that carry this type, and the axes behind theirs."""
+    if t not in FIELDS:
+        return ARRAY_DTYPES[t], ()
+    fields = FIELDS[t]
+    if t == "c64":
+        return np.dtype(np.complex64), ()
+    if t[:3] == "vec":
+        return ARRAY_DTYPES[fields[0][1]], (len(fields),)
+    return np.dtype([(name, *element_type(kind)) for name, kind in fields]), ()
+
+
 def host_array(a: Array) -> Any:
     """The array that a caller brings; one that is `apart` has a gap behind every element."""
-    dtype = ARRAY_DTYPES[a.t]
+    dtype, more = element_type(a.t)
     if a.role == "out":
         if a.t == "bool":
             return np.ones(a.shape, dtype)
-        return np.frombuffer(bytes([POISON]) * (a.size * dtype.itemsize), dtype).reshape(a.shape).copy()
+        poison = bytes([POISON]) * (a.size * element_bytes(a.t))
+        return np.frombuffer(poison, dtype).reshape(*a.shape, *more).copy()
     if a.t == "bool":
         flat = np.frombuffer(a.data, np.uint32) != 0
     else:
         flat = np.frombuffer(a.data, dtype).copy()
+    shaped = flat.reshape(*a.shape, *more)
     if a.apart:
-        wide = np.zeros(2 * a.size, dtype)
-        wide[::2] = flat
-        return wide[::2].reshape(a.shape) if len(a.shape) == 1 else np.asfortranarray(flat.reshape(a.shape))
-    return flat.reshape(a.shape)
+        return np.repeat(shaped, 2, axis=0)[::2] if len(a.shape) == 1 else np.asfortranarray(shaped)
+    return shaped
 
 
 def call(tree: Tree, compiled: Kernel) -> list[bytes]:
     """The bytes of every result of one call, bools as words."""
     named: dict[str, Any] = {a.name: host_array(a) for a in tree.arrays if a.role != "out" or a.given}
-    named |= {name: value for name, _, value in tree.scalars} | dict(tree.consts)
+    named |= {name: host(Held(t, x)) if t in FIELDS else x for name, t, x in tree.scalars} | dict(tree.consts)
+    named = {name: value for name, value in named.items() if name not in tree.left_out}
+    named |= {"T": NAMES[tree.generic]} if tree.generic else {}
     if tree.call:
         named[tree.call[0]] = tree.call[1]
     if tree.sized:
@@ -89,7 +113,7 @@ def compare(tree: Tree, found: list[bytes], wanted: list[bytes]) -> Difference |
     for a, have, want in zip(tree.results, found, wanted, strict=True):
         if have == want:
             continue
-        size = BITS[a.t] // 8
+        size = element_bytes(a.t)
         if len(have) != len(want):
             return Difference(a.name, 0, f"{len(have)} bytes", f"{len(want)} bytes")
         k = next(k for k in range(0, len(want), size) if have[k : k + size] != want[k : k + size])
@@ -98,8 +122,7 @@ def compare(tree: Tree, found: list[bytes], wanted: list[bytes]) -> Difference |
 
 
 def _element(data: bytes, t: str) -> str:
-    bits = int.from_bytes(data, "little")
-    return f"{from_bits(bits, t)!r} ({bits:#x})"
+    return f"{loaded(data, t)!r} ({int.from_bytes(data, 'little'):#x})"
 
 
 def difference(tree: Tree, backend: str, answer: list[bytes] | None = None) -> Difference | None:
@@ -109,20 +132,27 @@ def difference(tree: Tree, backend: str, answer: list[bytes] | None = None) -> D
 
 def script(tree: Tree, backend: str, found: Difference | str, answer: list[bytes]) -> str:
     """A program of its own that makes the call and shows both answers."""
-    lines = [f'"""Kernel {tree.seed} on {backend}: {found}."""', "", "import numpy as np", "", "from vyre import *", ""]
-    lines += [f"{name} = {shown(value)}" for name, value in tree.captured]
     text = source(tree)
-    if "Pair(" in text or "Pair," in text or "Pair]" in text:
+    lines = [f'"""Kernel {tree.seed} on {backend}: {found}."""', "", "import numpy as np", "", "from vyre import *"]
+    lines += ["from vyre import round", ""] if re.search(r"\bround\(", text) else [""]  # `*` leaves out that one
+    captured = [f"{name} = {shown(value)}" for name, value in tree.captured]
+    if re.search(r"\b(Pair|Body)\b", "\n".join([text, *captured])):
         lines[2:2] = ["from typing import NamedTuple", ""]
-        lines += ["", "", PAIR]
+        lines += ["", STRUCTS, ""]
+    if tree.generic:
+        lines[2:2] = ["from typing import TypeVar", ""]
+        lines += ['T = TypeVar("T")']
+    lines += captured
     lines += ["", "", text, ""]
-    named = [f"{name}={shown(value)}" for name, _, value in tree.scalars]
-    named += [f"{name}={shown(value)}" for name, value in tree.consts]
+    given = [(name, Held(t, value) if t in FIELDS else value) for name, t, value in tree.scalars]
+    named = [f"{name}={shown(value)}" for name, value in [*given, *tree.consts] if name not in tree.left_out]
+    named += [f"T={tree.generic}"] if tree.generic else []
     for a in tree.arrays:
         if a.role != "out":
             lines.append(f"{a.name} = {_array_text(a)}")
         elif a.given:
-            lines.append(f"{a.name} = np.full({a.shape}, {POISON}).astype(np.{ARRAY_DTYPES[a.t].name})")
+            poisoned = replace(a, data=bytes([POISON]) * (a.size * element_bytes(a.t)), apart=False)
+            lines.append(f"{a.name} = {_array_text(poisoned)}")
         if a.role != "out" or a.given:
             named.append(f"{a.name}={a.name}")
     named += [f"{tree.call[0]}={tree.call[1]}"] if tree.call else []
@@ -140,11 +170,13 @@ def script(tree: Tree, backend: str, found: Difference | str, answer: list[bytes
 
 def _array_text(a: Array) -> str:
     """The array from its bits, which a person can change one by one."""
-    word = f"np.uint{BITS[a.t]}"
-    flat = np.frombuffer(a.data, f"<u{BITS[a.t] // 8}")
-    text = f"np.array([{', '.join(map(hex, flat.tolist()))}], {word})"
-    text += ".astype(bool)" if a.t == "bool" else f".view(np.{ARRAY_DTYPES[a.t].name})"
+    dtype, more = element_type(a.t)
+    size = BITS[parts(a.t)[0]] // 8  # numbers of one element have one size
+    flat = np.frombuffer(a.data, f"<u{size}")
+    text = f"np.array([{', '.join(map(hex, flat.tolist()))}], np.uint{8 * size})"
+    text += ".astype(bool)" if a.t == "bool" else f".view({dtype.descr if dtype.names else f'np.{dtype.name}'})"
+    shape = (*a.shape, *more)
+    text += f".reshape({shape})" if len(shape) > 1 else ""
     if a.apart:
-        gaps = f"np.repeat({text}, 2)[::2]"
-        return gaps if len(a.shape) == 1 else f"np.asfortranarray({text}.reshape({a.shape}))"
-    return text if len(a.shape) == 1 else f"{text}.reshape({a.shape})"
+        return f"np.repeat({text}, 2, axis=0)[::2]" if len(a.shape) == 1 else f"np.asfortranarray({text})"
+    return text

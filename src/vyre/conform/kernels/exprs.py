@@ -25,6 +25,7 @@ class Expressions:
         self.rng, self.types = rng, types
         self.scopes: list[list[tuple[str, str, bool]]] = [[]]
         self.turns: list[str] = []  # variables of loops that are unrolled
+        self.float_turns: list[str] = []  # those over tables of fractions
         self.readable: list[Array] = []
         self.own: list[tuple[str, str, list[E]]] = []  # buffers of which a lane reads its own elements
         self.ids: list[E] = []
@@ -59,17 +60,40 @@ class Expressions:
         """A plain number: a literal, a captured name, a compile-time parameter, or an expression of those."""
         rng = self.rng
         if value is None:
-            if self.turns and t != "bool" and t not in NARROW and self.chance(0.3):
-                return E("turn", t, data=rng.choice(self.turns))
+            turns = self.turns + self.float_turns if t in FLOATS else self.turns
+            if turns and t != "bool" and t not in NARROW and self.chance(0.3):
+                return E("turn", t, data=rng.choice(turns))
             if t not in NARROW and t != "bool" and self.chance(0.15):
                 return self.folded(t)
+            if t not in NARROW and t != "bool" and self.chance(0.05):
+                return self.of_table(t)
             value = inputs.plain(rng, t)
         if self.chance(0.35) or (isinstance(value, float) and math.isnan(value)):
             return self.named(t, value)
         if isinstance(value, float) and math.isinf(value):
             return E("num", t, data=("1e999" if value > 0 else "-1e999", value))
-        shown = hex(value) if type(value) is int and value > 9 and self.chance(0.3) else repr(value)
-        return E("num", t, data=(shown, value))
+        return E("num", t, data=(self.spelled(value), value))
+
+    def spelled(self, value: int | float | bool) -> str:
+        """One of the ways in which Python writes a number."""
+        if isinstance(value, bool) or self.chance(0.6):
+            return repr(value)
+        if isinstance(value, float):
+            text = repr(value)
+            ways = [
+                f"{value:.17e}",
+                f"{value:.17E}",
+                text.replace("0.", ".", 1) if text.lstrip("-")[:2] == "0." else text,
+            ]
+            return str(self.pick(*ways, text[:-1] if text.endswith(".0") and "e" not in text else text))
+        return str(self.pick(hex(value), bin(value), oct(value), f"{value:_}", f"{value:#_X}".replace("X", "x")))
+
+    def of_table(self, t: str) -> E:
+        """An element of a captured table."""
+        name = f"C{len(self.captured)}"
+        self.captured[name], numbers = inputs.table(self.rng, t)
+        k = self.rng.randrange(len(numbers))
+        return E("num", t, data=(f"{name}[{k}]", numbers[k]))
 
     def named(self, t: str, value: int | float | bool) -> E:
         known = self.captured
@@ -353,7 +377,8 @@ class Expressions:
             sign = self.pick("<<", ">>", "rotate_left", "rotate_right")
             return E(sign, t, (self.expr(t, depth - 1), self.amount(t, depth - 1)))
         if roll < 0.60:
-            return E(self.pick("min", "max"), t, (self.expr(t, depth - 1), self.expr(t, depth - 1)))
+            pair = (self.expr(t, depth - 1), self.expr(t, depth - 1))
+            return E(self.pick("min", "max") if not self.decided(*pair) else "|", t, pair)
         if roll < 0.70:
             return E(self.pick(*BITS_OF, *(("abs",) if t[0] == "i" else ())), t, (self.expr(t, depth - 1),))
         if roll < 0.76 and t == "u32":
@@ -390,13 +415,14 @@ class Expressions:
         power = self.num(t, 1 << self.rng.randrange(1, BITS[t] - 1))
         k = self.small(BITS[t])
         less = "!=" if self.decided(x, y) else "<"
+        least = zero if low else one  # no unsigned number is asked whether it is below zero
         forms = [
             E("*", t, (x, zero)), E("-", t, (x, x)), E("^", t, (x, x)), E("|", t, (x, zero)), E("&", t, (x, ones)),
             E("//", t, (x, one)), E("%", t, (x, one)), E("//", t, (x, ones)), E("%", t, (x, ones)),
             E("//", t, (x, power)), E("%", t, (x, power)), E("*", t, (x, power)), E("~", t, (E("~", t, (x,)),)),
             E("neg", t, (E("neg", t, (x,)),)), E("+", t, (E("-", t, (x, y)), y)), E(">>", t, (E("<<", t, (x, k)), k)),
             E("<<", t, (E(">>", t, (x, k)), k)), E("//", t, (E("*", t, (x, power)), power)), E("-", t, (zero, x)),
-            E("&", t, (x, E("-", t, (x, one)))), E("min", t, (E("max", t, (x, zero)), self.num(t, 255 & high))),
+            E("&", t, (x, E("-", t, (x, one)))), E("min", t, (E("max", t, (x, least)), self.num(t, 255 & high))),
             E("+", t, (E("*", t, (E("//", t, (x, power)), power)), E("%", t, (x, power)))),
             E("choose", t, (E("compare", "bool", (x, y), (less,)), x, y), "if"), E("|", t, (x, E("~", t, (x,)))),
             E(">>", t, (x, self.num_at(BITS[t] - 1))), E("//", t, (x, E("-", t, (y, y)))), E("rotate_left", t, (x, k)),

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..programs.random_values import edge_bits
 from .numbers import from_bits, number
-from .tree import BITS, FLOATS, limits
+from .tree import BITS, FIELDS, FLOATS, limits, parts
 
 _SMALL = (
     0.0,
@@ -59,6 +59,11 @@ EXTRA_BITS: dict[str, tuple[int, ...]] = {
 
 def elements(rng: random.Random, t: str, count: int) -> bytes:
     """`count` elements: edges, any bits, and small numbers, mixed in a way of its own for each array."""
+    if t in FIELDS:
+        columns = [elements(rng, part, count) for part in parts(t)]
+        sizes = [BITS[part] // 8 for part in parts(t)]
+        rows = ([c[k * n : k * n + n] for c, n in zip(columns, sizes, strict=True)] for k in range(count))
+        return b"".join(item for row in rows for item in row)
     size = BITS[t] // 8
     edges = (*edge_bits(_element(t)), *EXTRA_BITS.get(t, ()))
     edgy, wild = rng.choice(((0.7, 0.9), (0.4, 0.6), (0.1, 0.3), (0.2, 1.0)))
@@ -123,7 +128,27 @@ def scalar(rng: random.Random, t: str) -> Any:
     """An argument for a parameter that is a number: a value of the type, or one that only the host knows."""
     if t == "bool":
         return rng.random() < 0.5
+    if t in FIELDS:
+        return tuple(scalar(rng, kind) for _, kind in FIELDS[t])
     if t in FLOATS:
         value = from_bits(int.from_bytes(elements(rng, t, 1), "little"), t)
         return float(value) if not math.isnan(value) else math.nan
     return int(number(from_bits(int.from_bytes(elements(rng, t, 1), "little"), t), t))
+
+
+def small(rng: random.Random, t: str) -> tuple[Any, ...]:
+    """The fields of a small value as numbers that source may hold."""
+    return tuple(small(rng, kind) if kind in FIELDS else plain(rng, kind) for _, kind in FIELDS[t])
+
+
+def table(rng: random.Random, t: str) -> tuple[Any, list[Any]]:
+    """A few numbers as something that a Python program has lying around, and the numbers themselves."""
+    count = rng.randint(1, 4)
+    if t in FLOATS:
+        numbers = [rng.choice((0.0, 0.5, -1.5, 2.0, 3.25, 100.0)) for _ in range(count)]
+        kinds: list[Any] = [tuple, list, np.float32, np.float64]
+    else:
+        numbers = [rng.choice((0, 1, 2, 3, 5, 31, 100)) for _ in range(count)]
+        kinds = [tuple, list, np.uint32, np.int64, np.uint8]
+    kind = rng.choice(kinds)
+    return (kind(numbers) if kind in (tuple, list) else np.array(numbers, kind)), numbers

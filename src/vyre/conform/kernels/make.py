@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from dataclasses import replace
@@ -12,7 +13,7 @@ from typing import Any
 from ...foundation.integers import ceil_div
 from . import inputs
 from .stmts import ORDER_FREE, Around, Bins, Owned, Statements
-from .tree import FLOATS, NARROW, Array, E, S, Tree
+from .tree import FIELDS, FLOATS, NARROW, Array, E, S, Tree
 from .write import source
 
 WORKGROUPS: dict[int, tuple[tuple[int, ...], ...]] = {
@@ -49,6 +50,7 @@ class _Maker(Statements):
         self.functions = rng.choice((0, 0, 1, 2, 4))
         self.whiles = rng.random() < 0.15
         self.several = rng.random() < 0.5
+        self.asserts = rng.random() < 0.1
 
     def tree(self, seed: int) -> Tree:
         rng = self.rng
@@ -73,7 +75,20 @@ class _Maker(Statements):
             sized=way != "shapes" or not self.says_shapes(arrays) or rng.random() < 0.3,
             later=rng.random() < 0.1, body=body,
         )  # fmt: skip
-        return without_unused(tree)
+        tree = without_unused(tree)
+        generic = ""
+        held = [t for t in self.types if t != "bool" and any(a.t == t for a in tree.arrays)]
+        if rng.random() < 0.12 and held and not tree.helpers:
+            generic = rng.choice(held)
+        defaults = [(name, value) for name, t, value in tree.scalars if t not in (*FIELDS, generic)]
+        defaults += tree.consts
+        left_out = {name for name, value in defaults if math.isfinite(value) and rng.random() < 0.2}
+        return replace(tree, left_out=frozenset(left_out), generic=generic)
+
+    def stored_type(self) -> str:
+        """What a buffer is of: a number, or a small value."""
+        smalls = self.smalls()
+        return str(self.rng.choice(smalls if self.several and self.rng.random() < 0.2 else self.types))
 
     # -- parameters
 
@@ -92,10 +107,10 @@ class _Maker(Statements):
             return (max(n, 1) if static else n,)
 
         for k in range(rng.randint(1, 3)):
-            t = rng.choice(self.types)
+            t = self.stored_type()
             static = rng.random() < 0.12
             extent = shaped(static)
-            ranked = rng.random() < RANKED
+            ranked = rng.random() < RANKED and t not in FIELDS
             if ranked and not alike:
                 extent = tuple(rng.choice((0, 1, 2, 3, 4, 5, 6, 7)) for _ in range(rng.randint(1, 4)))
             data = inputs.elements(rng, t, prod(extent))
@@ -106,11 +121,11 @@ class _Maker(Statements):
             arrays.append(Array("table", "uniform", t, (n,), inputs.elements(rng, t, n), True))
         self.readable = list(arrays)
         for k in range(rng.randint(0, 1) + (rng.random() < 0.2)):
-            t = rng.choice(self.types)
-            extent, ranked = self.planes(shaped(False), alike)
+            t = self.stored_type()
+            extent, ranked = self.planes(shaped(False), alike, t)
             arrays.append(Array(f"io{k}", "inout", t, extent, inputs.elements(rng, t, prod(extent)), ranked=ranked))
         if rng.random() < 0.15:
-            t, (extent, ranked) = rng.choice(("u32", "i32")), self.planes(shaped(False), alike)
+            t, (extent, ranked) = rng.choice(("u32", "i32")), self.planes(shaped(False), alike, "u32")
             arrays.append(Array("swap", "inout", t, extent, inputs.elements(rng, t, prod(extent)), ranked=ranked))
         if rng.random() < 0.15 and (not alike or way != "shapes"):
             t, n = rng.choice(("u32", "i32")), rng.randint(1, 7)
@@ -121,29 +136,29 @@ class _Maker(Statements):
             self.meeting = Array("meet", "inout", t, (n,), inputs.elements(rng, t, n))
             arrays.append(self.meeting)
         for k in range(rng.randint(1, 3)):
-            t = rng.choice((*self.types, "u32", "f32"))
+            t = rng.choice((self.stored_type(), self.stored_type(), "u32", "f32"))
             static = rng.random() < 0.1 and (len(dims) == 1 or not alike)
             extent = shaped(static)
             if not alike and self.count and rng.random() < 0.7:
                 extent = (self.count * rng.choice((2, 3, 4, 8)),)
             given, ranked = rng.random() < 0.3, False
             if not static:
-                extent, ranked = self.planes(extent, alike)
+                extent, ranked = self.planes(extent, alike, t)
             static = static and bool(prod(extent))
             arrays.append(Array(f"out{k}", "out", t, extent, b"", static, False, given, ranked))
         rng.shuffle(arrays)
         self.written = [a for a in arrays if a.role in ("out", "inout") and a.name not in ("bins", "meet")]
         scalars = []
         for k in range(rng.choice((0, 0, 1, 2))):
-            t = rng.choice(self.types)
+            t = self.stored_type()
             scalars.append((f"a{k}", t, inputs.scalar(rng, t)))
             self.scopes[0].append((f"a{k}", t, False))
         return arrays, scalars
 
-    def planes(self, shape: tuple[int, ...], alike: bool) -> tuple[tuple[int, ...], bool]:
+    def planes(self, shape: tuple[int, ...], alike: bool, t: str) -> tuple[tuple[int, ...], bool]:
         """The shape of a result, and whether the kernel sees its axes; of a line, those that it might be cut into."""
         rng = self.rng
-        if rng.random() >= RANKED:
+        if rng.random() >= RANKED or t in FIELDS:
             return shape, False
         if alike:
             return shape, True
@@ -156,6 +171,8 @@ class _Maker(Statements):
         """Whether the inputs say how long the results are."""
         inputs = [a for a in arrays if a.role in ("in", "inout") and not a.static]
         outs = [a for a in arrays if a.role == "out"]
+        if any(a.t in FIELDS for a in arrays):
+            return False
         return all(any(not a.ranked or i.ranked for i in inputs) for a in outs)
 
     # -- ids
@@ -245,6 +262,10 @@ class _Maker(Statements):
             self.outs.append(Owned(a, places, swapped=a.name == "swap"))
             if a.role == "inout" and a.name != "swap":
                 self.own.append((a.name, a.t, places))
+        seen = [a for a in self.readable if a.ranked and len(a.shape) > 1]
+        if seen and rng.random() < 0.4:
+            a = rng.choice(seen)
+            head.append(S("extents", (tuple(self.local("u32", mutable=False, stem="n") for _ in a.shape), a.name)))
         if self.meeting is not None:
             head += self.across(self.meeting.name, self.meeting.t, i)
         for k in range(rng.choice((0, 1, 2, 2) if self.several else (0, 0, 0, 1, 2))):
@@ -284,10 +305,10 @@ class _Maker(Statements):
     def last(self, t: str) -> E:
         """An expression that shows as many locals as it can."""
         names = self.variables(t)
-        if names and t not in NARROW and t != "bool" and self.chance(0.6):
+        if names and t not in (*NARROW, *FIELDS, "bool") and self.chance(0.6):
             a, b = E("var", t, data=names[-1]), self.expr(t, 3)
             return E("+" if t in FLOATS else "^", t, (a, b))
-        return self.expr(t, 4)
+        return self.any(t, 4)
 
 
 def without_unused(tree: Tree) -> Tree:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-from .numbers import COMPARE, OPERATORS, Function, bitcast, cast, from_bits, number, to_bits
-from .small import OPS, meaning, zero_of
-from .tree import BITS, FIELDS, Array, E, Helper, S, Tree
+from .numbers import COMPARE, OPERATORS, Function, bitcast, cast, number
+from .small import OPS, loaded, meaning, stored, value_of, zero_of
+from .tree import FIELDS, Array, E, Helper, S, Tree, element_bytes
 
 Value = Callable[["Lane"], Any]
 Action = Callable[["Lane"], "str | None"]
@@ -73,7 +73,7 @@ class Model:
         """The bytes of every result."""
         tree = self.tree
         memory = {a.name: self._loaded(a) for a in tree.arrays}
-        scalars = {name: number(value, t) for name, t, value in tree.scalars}
+        scalars = {name: value_of(value, t) for name, t, value in tree.scalars}
         shape = (*tree.workgroup, 1, 1)[:3]
         groups: list[list[Lane]] = []
         for wz, wy, wx in product(*(range(n) for n in reversed(tree.grid))):
@@ -88,17 +88,17 @@ class Model:
         return [self._bytes(a, memory[a.name]) for a in tree.results]
 
     def _loaded(self, a: Array) -> Memory:
-        size = BITS[a.t] // 8
+        size = element_bytes(a.t)
         data = a.data or bytes(size * a.size)
-        return Memory(from_bits(int.from_bytes(data[k : k + size], "little"), a.t) for k in range(0, len(data), size))
+        return Memory(loaded(data[k : k + size], a.t) for k in range(0, len(data), size))
 
     def _bytes(self, a: Array, memory: Memory) -> bytes:
-        size = BITS[a.t] // 8
+        size = element_bytes(a.t)
         data = bytearray(a.data or bytes(size * a.size))
         if a.t == "bool":  # an array of bools is words of 0 and 1 before anything runs
             data = bytearray(b"".join(int(v).to_bytes(size, "little") for v in memory))
         for at in memory.stored:
-            data[at * size : at * size + size] = to_bits(memory[at], a.t).to_bytes(size, "little")
+            data[at * size : at * size + size] = stored(memory[at], a.t)
         return bytes(data)
 
     # -- workgroups
@@ -174,11 +174,16 @@ class Model:
                 return self._own(*s.data)
             case "unpack":
                 return self._unpack(s.data, args[0])
+            case "extents":
+                shape = self.tree.array(s.data[1]).shape
+                return self._unpack(s.data[0], lambda lane: shape)
+            case "assert":
+                return self._assert(args[0])
             case "let" | "assign":
                 return self._assign((s.data,), args)
             case "augment":
                 name, sign = s.data
-                step = OPERATORS[s.args[0].t][sign]
+                step = self._step(sign, s.args[0].t)
                 return self._assign((name,), [lambda lane: step(lane.locals[name], args[0](lane))])
             case "swap":
                 return self._assign(s.data, args)
@@ -194,6 +199,9 @@ class Model:
                 return self._atomic(s, args)
             case "if":
                 return self._if(args, [self.block(b) for b in s.bodies])
+            case "each":
+                names, _, rows = s.data
+                return self._each(names, rows, self.block(s.bodies[0]))
             case "for":
                 return self._for(s, args, self.block(s.bodies[0]))
             case "while":
@@ -243,11 +251,25 @@ class Model:
 
     def _store_augment(self, s: S, args: list[Value]) -> Action:
         (buffer, sign), (index, value) = s.data, args
-        step = OPERATORS[s.args[1].t][sign]
+        step, zero = self._step(sign, s.args[1].t), zero_of(s.args[1].t)
 
         def run(lane: Lane) -> None:
             at, memory = index(lane), lane.of(buffer)
-            memory.store(at, step(memory.read(at, 0), value(lane)))
+            memory.store(at, step(memory.read(at, zero), value(lane)))
+
+        return run
+
+    @staticmethod
+    def _step(sign: str, t: str) -> Function:
+        """What a sign does to two values of a type."""
+        if t in FIELDS:
+            return meaning(E("small", t, (E("var", t), E("var", t)), sign))
+        return OPERATORS[t][sign]
+
+    @staticmethod
+    def _assert(condition: Value) -> Action:
+        def run(lane: Lane) -> None:
+            assert condition(lane)
 
         return run
 
@@ -285,9 +307,15 @@ class Model:
         return self._over(name, lambda lane: range(*(arg(lane) for arg in args)), body)
 
     def _over(self, name: str, turns: Callable[[Lane], range], body: Action) -> Action:
+        return self._turns((name,), lambda lane: ((k,) for k in turns(lane)), body)
+
+    def _each(self, names: Sequence[str], rows: Sequence[tuple[Any, ...]], body: Action) -> Action:
+        return self._turns(names, lambda lane: rows, body)
+
+    def _turns(self, names: Sequence[str], turns: Callable[[Lane], Iterable[tuple[Any, ...]]], body: Action) -> Action:
         def run(lane: Lane) -> str | None:
-            for k in turns(lane):
-                lane.locals[name] = k
+            for row in turns(lane):
+                lane.locals.update(zip(names, row, strict=True))
                 way = body(lane)
                 if way == "break":
                     break
@@ -325,7 +353,7 @@ class Model:
         args = [self.value(a) for a in e.args]
         match e.op:
             case "num":
-                found = number(e.data[1], e.t)
+                found = value_of(e.data[1], e.t)
                 return lambda lane: found
             case "turn":
                 return lambda lane: number(lane.locals[e.data], e.t)

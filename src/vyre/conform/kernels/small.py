@@ -1,4 +1,7 @@
-"""Random small values, arrays of a lane, and helpers with several results: how they are made, and what they mean."""
+"""Random small values, arrays of a lane, and helpers with several results: how they are made, and what they mean.
+
+What a small value is here: a tuple of its fields.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,12 @@ from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
+from . import inputs
 from .exprs import Expressions
-from .numbers import OPERATORS
-from .tree import FIELDS, FLOATS, NARROW, E
+from .numbers import OPERATORS, from_bits, number, to_bits
+from .tree import BITS, FIELDS, FLOATS, NARROW, E, Held, parts
 
-OPS = ("make", "field", "replace", "same", "differ", "dot", "cross", "length", "normalize", "conj", "small")
+OPS = ("make", "field", "item", "replace", "same", "differ", "dot", "cross", "length", "normalize", "conj", "small")
 """Operations of small values; `small` is an operator between them, or of one and a number."""
 
 
@@ -21,6 +25,40 @@ def zero_of(t: str) -> Any:
     return False if t == "bool" else 0.0 if t in FLOATS else 0
 
 
+def value_of(x: Any, t: str) -> Any:
+    """Plain numbers as a value of the type."""
+    if t not in FIELDS:
+        return number(x, t)
+    numbers = (x.real, x.imag) if isinstance(x, complex) else x
+    return tuple(value_of(item, kind) for item, (_, kind) in zip(numbers, FIELDS[t], strict=True))
+
+
+def flat(value: Any) -> tuple[Any, ...]:
+    """The numbers of a value, those of inner ones in their place."""
+    return tuple(n for item in value for n in flat(item)) if isinstance(value, tuple) else (value,)
+
+
+def loaded(data: bytes, t: str) -> Any:
+    """What a load of an element with these bytes gives."""
+    numbers = []
+    for part in parts(t):
+        size = BITS[part] // 8
+        numbers.append(from_bits(int.from_bytes(data[:size], "little"), part))
+        data = data[size:]
+    return value_of_numbers(iter(numbers), t)
+
+
+def value_of_numbers(numbers: Any, t: str) -> Any:
+    """A value from its numbers in order."""
+    return tuple(value_of_numbers(numbers, kind) for _, kind in FIELDS[t]) if t in FIELDS else next(numbers)
+
+
+def stored(value: Any, t: str) -> bytes:
+    """The bytes that a store leaves."""
+    pairs = zip(flat(value), parts(t), strict=True)
+    return b"".join(to_bits(x, part).to_bytes(BITS[part] // 8, "little") for x, part in pairs)
+
+
 # ---- making
 
 
@@ -29,7 +67,7 @@ class SmallExpressions(Expressions):
 
     def smalls(self) -> list[str]:
         """The small values whose numbers are of the kernel's types."""
-        return [t for t, fields in FIELDS.items() if all(kind in self.types for _, kind in fields)]
+        return [t for t in FIELDS if all(part in self.types for part in parts(t))]
 
     def any(self, t: str, depth: int) -> E:
         return self.small_value(t, depth) if t in FIELDS else self.expr(t, depth)
@@ -59,20 +97,52 @@ class SmallExpressions(Expressions):
         arrays = self.arrays(t)
         if arrays and self.chance(0.3):
             return self.element(*self.rng.choice(arrays))
-        if self.chance(0.15):
-            held = [(n, s, f) for s in self.smalls() for n in self.variables(s) for f, kind in FIELDS[s] if kind == t]
-            if held:
-                name, of, field = self.rng.choice(held)
-                return E("field", t, (E("var", of, data=name),), field)
+        if self.chance(0.15) and (found := self.part(t)) is not None:
+            return found
         return super().leaf(t)
 
+    def part(self, t: str) -> E | None:
+        """A field of a small value that has a name or lies in memory."""
+        fitting = [(s, k) for s in self.smalls() for k, (_, kind) in enumerate(FIELDS[s]) if kind == t]
+        if not fitting:
+            return None
+        of, k = self.rng.choice(fitting)
+        whole = self.seen(of)
+        if whole is None:
+            return None
+        if whole.op == "num":  # its numbers are known while compiling
+            name, value = whole.data
+            return E("num", t, data=(f"{name}.{FIELDS[of][k][0]}" if self.chance(0.8) else f"{name}[{k}]", value[k]))
+        return E("field", t, (whole,), FIELDS[of][k][0]) if self.chance(0.8) else E("item", t, (whole,), k)
+
+    def seen(self, t: str) -> E | None:
+        """A small value that has a name or lies in memory."""
+        found: list[Callable[[], E]] = []
+        if names := self.variables(t):
+            found.append(lambda: E("var", t, data=self.rng.choice(names[-4:])))
+        if arrays := self.arrays(t):
+            found.append(lambda: self.element(*self.rng.choice(arrays)))
+        if buffers := [a for a in self.readable if a.t == t]:
+            found.append(lambda: self.load(self.rng.choice(buffers)))
+        if own := [o for o in self.own if o[1] == t]:
+            name, _, places = self.rng.choice(own)
+            found.append(lambda: E("load", t, (self.rng.choice(places),), name))
+        if not found or self.chance(0.1):
+            found.append(lambda: self.held(t))
+        return self.rng.choice(found)()
+
+    def held(self, t: str) -> E:
+        """A constant from the surroundings."""
+        name, value = f"C{len(self.captured)}", inputs.small(self.rng, t)
+        self.captured[name] = Held(t, value)
+        return E("num", t, data=(name, value))
+
     def small_leaf(self, t: str) -> E:
-        names, arrays = self.variables(t), self.arrays(t)
-        if arrays and self.chance(0.3):
-            return self.element(*self.rng.choice(arrays))
-        if names and self.chance(0.7):
-            return E("var", t, data=self.rng.choice(names[-4:]))
-        return E("make", t, tuple(self.expr(kind, 1) for _, kind in FIELDS[t]))
+        if self.chance(0.75) and (found := self.seen(t)) is not None:
+            return found
+        if self.chance(0.2) and (inner := self.part(t)) is not None:
+            return inner
+        return E("make", t, tuple(self.any(kind, 1) for _, kind in FIELDS[t]))
 
     def small_value(self, t: str, depth: int) -> E:
         fields = FIELDS[t]
@@ -83,9 +153,9 @@ class SmallExpressions(Expressions):
             return E("choose", t, (self.truth(depth - 1), *arms), self.pick("if", "select"))
         if self.chance(0.1):
             field, kind = self.rng.choice(fields)
-            return E("replace", t, (self.small_value(t, depth - 1), self.expr(kind, depth - 1)), field)
-        if t == "Pair":
-            return E("make", t, tuple(self.expr(kind, depth - 1) for _, kind in fields))
+            return E("replace", t, (self.small_value(t, depth - 1), self.any(kind, depth - 1)), field)
+        if t in ("Pair", "Body"):
+            return E("make", t, tuple(self.any(kind, depth - 1) for _, kind in fields))
         kind = fields[0][1]
         a = self.small_value(t, depth - 1)
         if self.chance(0.1):
@@ -94,6 +164,9 @@ class SmallExpressions(Expressions):
             if self.chance(0.2):
                 return E("conj", t, (a,))
             b = self.small_value(t, depth - 1) if self.chance(0.6) else self.expr(kind, depth - 1)
+            if self.chance(0.15) and a.op != "num":
+                number = self.pick("2j", "1.5j", "0j", "1e3j", "(1.5 - 2j)", "(0.5j + 3)")
+                b = E("num", t, data=(number, complex(number.replace(" ", "").replace("0.5j+3", "3+0.5j"))))
             return E("small", t, (a, b) if b.t == t or self.chance(0.5) else (b, a), self.pick("+", "-", "*"))
         if t == "vec3" and self.chance(0.2):
             return E("cross", t, (a, self.small_value(t, depth - 1)))
@@ -138,13 +211,15 @@ def meaning(e: E) -> Callable[..., Any]:
         case "field":
             k = [name for name, _ in FIELDS[t]].index(e.data)
             return lambda v: v[k]
+        case "item":
+            return lambda v: v[e.data]
         case "replace":
             k = [name for name, _ in FIELDS[t]].index(e.data)
             return lambda v, x: (*v[:k], x, *v[k + 1 :])
         case "same":
-            return lambda a, b: all(x == y for x, y in zip(a, b, strict=True))
+            return _same
         case "differ":
-            return lambda a, b: not all(x == y for x, y in zip(a, b, strict=True))
+            return lambda a, b: not _same(a, b)
         case "dot":
             return lambda a, b: _dot(do, a, b)
         case "length":
@@ -169,6 +244,10 @@ def meaning(e: E) -> Callable[..., Any]:
         return tuple(step(x, y) for x, y in zip(left, right, strict=True))
 
     return each
+
+
+def _same(a: Any, b: Any) -> bool:
+    return all(x == y for x, y in zip(flat(a), flat(b), strict=True))  # a tuple takes a NaN for itself
 
 
 def _dot(do: dict[str, Any], a: Any, b: Any) -> Any:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
+from . import inputs
 from .small import SmallExpressions
-from .tree import FIELDS, FLOATS, NARROW, WIDE, WORDS, Array, E, Helper, S
+from .tree import BITS, FIELDS, FLOATS, NARROW, WIDE, WORDS, Array, E, Helper, S
 
 DEPTH = 3
 """How deep blocks nest."""
@@ -58,6 +60,7 @@ class Statements(SmallExpressions):
     bins: list[Bins]
     left: int
     whiles: bool
+    asserts: bool
     several: bool
     """Whether it has arrays of each lane, small values, and helpers with several results."""
 
@@ -88,6 +91,8 @@ class Statements(SmallExpressions):
             (2, self.swap),
             (1, self.chain),
         ]
+        if self.asserts:
+            kinds += [(1, self.assertion)]
         if self.several:
             kinds += [(3, self.array), (3, self.small_let), (4, self.unpack)]
         if self.arrays():
@@ -99,7 +104,7 @@ class Statements(SmallExpressions):
         if around.depth < DEPTH and self.left > 0:
             kinds += [(4, self.branch), (2, self.joined)]
             if around.turns * 4 <= MOST_TURNS:
-                kinds += [(3, self.counted), (1, self.unrolled)]
+                kinds += [(3, self.counted), (1, self.unrolled), (1, self.each)]
                 kinds += [(1, self.conditional)] if self.whiles else []
         if around.loop:
             kinds += [(3, self.jump)]
@@ -133,6 +138,8 @@ class Statements(SmallExpressions):
         if not names:
             return self.let(around)
         name, t = self.rng.choice(names[-6:])
+        if t in FIELDS and (sign := self.sign_of(t)) and self.chance(0.3):
+            return [S("augment", (name, sign), (self.small_value(t, 2),))]
         if t in FIELDS or t in NARROW or t == "bool" or self.chance(0.5):
             return [S("assign", name, (self.any(t, 3),))]
         if t in FLOATS:
@@ -171,7 +178,20 @@ class Statements(SmallExpressions):
         value = self.small_value(t, 2)
         if names and self.chance(0.5):
             return [S("assign", self.rng.choice(names), (value,))]
-        return [S("let", self.local(t), (value,))]
+        if value.op == "num":  # another name of a constant: its numbers would have no type
+            value = E("make", t, tuple(self.any(kind, 1) for _, kind in FIELDS[t]))
+        if self.chance(0.2):
+            return [S("unpack", tuple(self.local(kind) for _, kind in FIELDS[t]), (value,))]
+        name = self.local(t)
+        return [S("let", name, (value,)), *self.shown(t, name, around)]
+
+    def sign_of(self, t: str) -> str:
+        """An operator that `x += y` and the like may have of small values of a type."""
+        if t in ("Pair", "Body"):
+            return ""
+        return str(
+            self.pick("+", "-", "*") if t == "c64" or FIELDS[t][0][1] == "f32" else self.pick("+", "-", "*", "^")
+        )
 
     def array(self, around: Around) -> list[S]:
         return self.array_of(self.pick(self.computed(), *self.smalls()))
@@ -185,6 +205,8 @@ class Statements(SmallExpressions):
 
     def put(self, around: Around) -> list[S]:
         name, count, t = self.rng.choice(self.arrays())
+        if t in FIELDS and (sign := self.sign_of(t)) and self.chance(0.3):
+            return [S("store_augment", (name, sign), (self.place(count), self.small_value(t, 2)))]
         if t in FIELDS or t in NARROW or t == "bool" or self.chance(0.6):
             return [S("store", name, (self.place(count), self.any(t, 2)))]
         sign = self.pick("+", "-", "*") if t in FLOATS else self.pick("+", "-", "*", "^", "|", "&")
@@ -200,8 +222,15 @@ class Statements(SmallExpressions):
         found = self.called(helper, 3)
         if found is None:
             return made or self.let(around)
-        names = tuple(self.local(t) for t in (helper.returns, *helper.more))
-        return [*made, S("unpack", names, (found,))]
+        types = (helper.returns, *helper.more)
+        if self.chance(0.3):  # kept together
+            self.made += 1
+            whole = f"both{self.made}"
+            names = [self.local(t) for t in types]
+            items = [E("item", t, (E("var", "tuple", data=whole),), k) for k, t in enumerate(types)]
+            return [*made, S("let", whole, (found,)), *(S("let", n, (i,)) for n, i in zip(names, items, strict=True))]
+        names = [self.local(t) for t in types]
+        return [*made, S("unpack", tuple(names), (found,))]
 
     def needed(self, helper: Helper) -> list[S]:
         """The arrays that a call of it takes and that are not there yet."""
@@ -236,7 +265,7 @@ class Statements(SmallExpressions):
             return self.let(around)
         pair = [self.rng.choice(plain), self.rng.choice(plain)]
         places = [o.next() for o in pair]
-        values = [self.expr(o.array.t, 2) for o in pair]
+        values = [self.any(o.array.t, 2) for o in pair]
         return [S("stores", tuple(o.array.name for o in pair), (*places, *values))]
 
     def store(self, around: Around) -> list[S]:
@@ -244,15 +273,18 @@ class Statements(SmallExpressions):
         if not plain:
             return self.let(around)
         out = self.rng.choice(plain)
-        return [S("store", out.array.name, (out.next(), self.expr(out.array.t, 3)))]
+        return [S("store", out.array.name, (out.next(), self.any(out.array.t, 3)))]
 
     def store_augment(self, around: Around) -> list[S]:
         fitting = [o for o in self.outs if o.array.role == "inout" and not o.swapped and o.array.t not in NARROW]
-        fitting = [o for o in fitting if o.array.t != "bool"]
+        fitting = [o for o in fitting if o.array.t not in ("bool", "Pair", "Body")]
         if not fitting:
             return self.store(around)
         out = self.rng.choice(fitting)
         t = out.array.t
+        if t in FIELDS:
+            place, value = self.rng.choice(out.places), self.small_value(t, 2)
+            return [S("store_augment", (out.array.name, self.sign_of(t)), (place, value))]
         sign = self.pick("+", "-", "*") if t in FLOATS else self.pick("+", "-", "*", "^", "|", "&")
         return [S("store_augment", (out.array.name, sign), (self.rng.choice(out.places), self.expr(t, 2)))]
 
@@ -271,7 +303,7 @@ class Statements(SmallExpressions):
         if a.ranked:
             indices = [self.small(9) for _ in a.shape]
             place = E("at", "u32", (*indices[:axis], place, *indices[axis + 1 :]), a.name)
-        return [S("store", a.name, (place, self.expr(a.t, 2)))]
+        return [S("store", a.name, (place, self.any(a.t, 2)))]
 
     def change(self, around: Around) -> list[S]:
         bins = self.rng.choice(self.bins)
@@ -361,13 +393,66 @@ class Statements(SmallExpressions):
     def unrolled(self, around: Around) -> list[S]:
         n = self.rng.randint(0, 3)
         args = (self.num_at(n),) if self.chance(0.7) else (self.num_at(1), self.num_at(2 * n + 1), self.num_at(2))
+        head: list[S] = []
+        if len(args) == 1 and self.chance(0.25):  # a local that is known while compiling
+            bound = self.local("u32", mutable=False, stem="m")
+            head.append(S("let", bound, (self.named("u32", n) if self.chance(0.7) else args[0],)))
+            args = (E("num", "u32", data=(bound, n)),)
         self.made = self.made + 1
         name = f"s{self.made}"
         self.turns.append(name)
         with self.scope():
             body = self.sequence(self.rng.randint(1, 2), self.inner(around, 4, loop=True))
         self.turns.pop()
-        return [S("for", (name, "static"), args, (body,))]
+        return [*head, S("for", (name, "static"), args, (body,))]
+
+    def each(self, around: Around) -> list[S]:
+        """`for x in TABLE`, also of tables that are written there, and of two at a time."""
+        t = self.pick("u32", "f32")
+        text, numbers = self.table(t)
+        self.made += 1
+        names = [f"s{self.made}"]
+        rows: list[tuple[Any, ...]] = [(x,) for x in numbers]
+        turns = self.float_turns if t == "f32" else self.turns
+        added = [(turns, names[0])]
+        if self.chance(0.4):
+            self.made += 1
+            names.insert(0, f"s{self.made}")
+            added.append((self.turns, names[0]))
+            if self.chance(0.5):
+                text, rows = f"enumerate({text})", list(enumerate(numbers))
+            else:
+                other, more = self.table("u32")
+                text, rows = f"zip({other}, {text})", list(zip(more, numbers, strict=False))
+        for where, name in added:
+            where.append(name)
+        with self.scope():
+            body = self.sequence(self.rng.randint(1, 2), self.inner(around, 4, loop=True))
+        for where, _ in added:
+            where.pop()
+        return [S("each", (tuple(names), text, tuple(rows)), (), (body,))]
+
+    def table(self, t: str) -> tuple[str, list[Any]]:
+        """A captured table or one that is written out, and its numbers."""
+        found, numbers = inputs.table(self.rng, t)
+        if self.chance(0.3):
+            return f"({', '.join(map(repr, numbers))},)", numbers
+        name = f"C{len(self.captured)}"
+        self.captured[name] = found
+        return name, numbers
+
+    def assertion(self, around: Around) -> list[S]:
+        """What holds, whatever the operands are."""
+        t = self.pick(*[t for t in self.types if t in WIDE])
+        x = self.expr(t, 2)
+        if x.op in ("num", "turn"):
+            return self.let(around)
+        held = self.pick(
+            E("compare", "bool", (E("&", t, (x, self.num_at(7, t))), self.num_at(8, t)), ("<",)),
+            E("compare", "bool", (E("popcount", t, (x,)), self.num_at(BITS[t], t)), ("<=",)),
+            E("compare", "bool", (E("min", t, (x, self.leaf(t))), x), ("<=",)),
+        )
+        return [S("assert", "this holds", (held,))]
 
     def conditional(self, around: Around) -> list[S]:
         """`while`, with a counter that ends it."""

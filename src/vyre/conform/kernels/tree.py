@@ -30,8 +30,9 @@ FIELDS: dict[str, tuple[tuple[str, str], ...]] = {
     "vec2[u32]": (("x", "u32"), ("y", "u32")),
     "c64": (("real", "f32"), ("imag", "f32")),
     "Pair": (("k", "u32"), ("v", "f32")),
+    "Body": (("at", "vec3"), ("mass", "f32")),
 }
-"""Small values and their fields; `Pair` is a NamedTuple of the kernel's module."""
+"""Small values and their fields; `Pair` and `Body` are NamedTuples of the kernel's module."""
 FUNCTIONS = (
     "exp", "exp2", "exp10", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan",
     "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "sinpi", "cospi", "tanpi", "cbrt", "erf", "erfc",
@@ -40,6 +41,16 @@ FUNCTIONS = (
 """Of one f32. The last is exact, and a function like the others to those who write kernels."""
 PAIRED = ("pow", "**", "atan2", "hypot", "fmod", "%", "remainder", "nextafter")
 """Of two."""
+
+
+def parts(t: str) -> tuple[str, ...]:
+    """The types of the numbers that a value of this type has."""
+    return tuple(p for _, kind in FIELDS[t] for p in parts(kind)) if t in FIELDS else (t,)
+
+
+def element_bytes(t: str) -> int:
+    """How much of a buffer an element takes."""
+    return sum(BITS[p] // 8 for p in parts(t))
 
 
 def limits(t: str) -> tuple[int, int]:
@@ -66,6 +77,14 @@ class S:
     data: Any = None
     args: tuple[E, ...] = ()
     bodies: tuple[tuple[S, ...], ...] = ()
+
+
+@dataclass(frozen=True)
+class Held:
+    """A small value among the captured ones."""
+
+    t: str
+    value: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -126,6 +145,10 @@ class Tree:
     call: tuple[Any, ...]
     sized: bool
     later: bool
+    left_out: frozenset[str] = frozenset()
+    """Numbers that have their value as a default, and that the call does not give."""
+    generic: str = ""
+    """A type that the source calls T."""
     body: tuple[S, ...] = field(default=())
 
     def array(self, name: str) -> Array:

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from typing import Any
 
-from .tree import Array, E, Helper, S, Tree
+from .tree import FIELDS, Array, E, Held, Helper, S, Tree
 
 BINARY = ("+", "-", "*", "/", "//", "%", "&", "|", "^", "<<", ">>")
 FLOAT_FUNCTIONS = ("sqrt", "floor", "ceil", "round", "trunc", "sign", "reciprocal", "inverse_sqrt", "is_nan", "is_inf")
-PAIR = "class Pair(NamedTuple):\n    k: u32\n    v: f32\n"
+STRUCTS = """class Pair(NamedTuple):
+    k: u32
+    v: f32
+
+
+class Body(NamedTuple):
+    at: vec3
+    mass: f32
+"""
 PLAIN = ("num", "turn")
 """Numbers without a type of their own."""
 
@@ -20,6 +29,8 @@ def text(e: E, typed: bool = False) -> str:
     match e.op:
         case "num" | "turn":
             shown = e.data[0] if e.op == "num" else e.data
+            if e.t in FIELDS:
+                return str(shown)
             return f"{_type(e.t)}({shown})" if typed else shown
         case "var":
             return str(e.data)
@@ -53,6 +64,8 @@ def text(e: E, typed: bool = False) -> str:
             return f"{e.t}({', '.join(map(text, e.args))})"
         case "field":
             return f"{text(e.args[0])}.{e.data}"
+        case "item":
+            return f"{text(e.args[0])}[{e.data}]"
         case "replace":
             return f"{text(e.args[0])}._replace({e.data}={text(e.args[1])})"
         case "same" | "differ":
@@ -132,6 +145,10 @@ def statement(s: S, depth: int) -> Iterator[str]:
             if len(s.bodies) > len(s.args):
                 yield "else:"
                 yield from block(s.bodies[-1], 1)
+        case "each":
+            names, table, _ = s.data
+            yield f"for {', '.join(names)} in {table}:"
+            yield from block(s.bodies[0], 1)
         case "for" | "together":
             name = s.data if s.op == "together" else s.data[0]
             word = "static_range" if s.op == "for" and s.data[1] == "static" else "range"
@@ -144,6 +161,10 @@ def statement(s: S, depth: int) -> Iterator[str]:
             yield f"return {', '.join(text(a, typed=True) for a in s.args)}" if s.args else "return"
         case "unpack":
             yield f"{', '.join(s.data)} = {text(s.args[0])}"
+        case "extents":
+            yield f"{', '.join(s.data[0])} = {s.data[1]}.shape"
+        case "assert":
+            yield f'assert {text(s.args[0])}, "{s.data}"'
         case "shared" | "local":
             name, t, count = s.data
             yield f"{name} = {s.op}({_type(t)}, {count})"
@@ -158,7 +179,7 @@ def statement(s: S, depth: int) -> Iterator[str]:
 
 def _let(name: str, e: E) -> str:
     """A plain number is given its type by an annotation, unless it has that type by itself."""
-    if e.op not in PLAIN:
+    if e.op not in PLAIN or e.t in FIELDS:
         return f"{name} = {text(e)}"
     if e.op == "num" and e.t == _own_type(e.data[1]):
         return f"{name} = {text(e)}"
@@ -178,12 +199,19 @@ def source(tree: Tree) -> str:
         lines += ["@device", f"def {helper.name}({', '.join(_parameters(helper))}){_returns(helper)}:"]
         lines += [*block(helper.body, 1), "", ""]
     params = [f"{a.name}: {_annotation(a)}" for a in tree.arrays]
-    params += [f"{name}: {_type(t)}" for name, t, _ in tree.scalars]
-    if tree.consts:
-        params += ["*", *(f"{name}: const" for name, _ in tree.consts)]
+    for name, t, value in sorted(tree.scalars, key=lambda s: s[0] in tree.left_out):
+        params.append(f"{name}: {_type(t)}{_default(tree, name, value)}")
+    named = [f"{name}: const{_default(tree, name, value)}" for name, value in tree.consts]
+    named += ["T: const"] if tree.generic else []
+    params += ["*", *named] if named else []
     workgroup = tree.workgroup[0] if len(tree.workgroup) == 1 else tree.workgroup
     lines += [f"@kernel(workgroup={workgroup})", f"def k({', '.join(params)}):", *block(tree.body, 1)]
-    return "\n".join(lines) + "\n"
+    found = "\n".join(lines) + "\n"
+    return re.sub(rf"(?<!vec[234]\[)\b{tree.generic}\b", "T", found) if tree.generic else found
+
+
+def _default(tree: Tree, name: str, value: Any) -> str:
+    return f" = {shown(value)}" if name in tree.left_out else ""
 
 
 def _parameters(helper: Helper) -> Iterator[str]:
@@ -205,7 +233,18 @@ def _annotation(a: Array) -> str:
 
 
 def shown(value: Any) -> str:
-    """A number of Python or NumPy as an expression."""
+    """A number of Python or NumPy, a table of such, or a small value, as an expression."""
+    if isinstance(value, Held):
+        items = (
+            Held(kind, x) if kind in FIELDS else x for x, (_, kind) in zip(value.value, FIELDS[value.t], strict=True)
+        )
+        return f"{value.t}({', '.join(map(shown, items))})"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(shown, value))},)"
+    if isinstance(value, list):
+        return f"[{', '.join(map(shown, value))}]"
+    if type(value).__name__ == "ndarray":
+        return f"np.array({shown(value.tolist())}, np.{value.dtype})"
     if type(value).__module__ == "numpy":
         return f"np.{type(value).__name__}({shown(value.item())})"
     if isinstance(value, float) and not math.isfinite(value):
