@@ -101,8 +101,9 @@ class Helper:
 
     @property
     def is_plain(self) -> bool:
-        """Whether a call is an expression without effects."""
-        return not self.more and not any(t[0] == "&" for _, t in self.params)
+        """Whether a call is an expression without effects: it may stand where Python would not always run it."""
+        writes = any(t[0] == "&" for _, t in self.params)
+        return not self.more and not writes and not any(s.op == "assert" for s in statements(self.body))
 
 
 @dataclass(frozen=True)
