@@ -38,7 +38,8 @@ def programs():
     for seed in range(12):
         tree = random_kernel(seed)
         kernel = check.built(tree)
-        yield f"kernel {seed}", kernel.specialize(**dict(tree.consts)) if tree.consts else kernel.program
+        constants = check.constants(tree)
+        yield f"kernel {seed}", kernel.specialize(**constants) if constants else kernel.program
 
 
 SCRIPT = """

@@ -92,12 +92,16 @@ def host_array(a: Array) -> Any:
     return shaped
 
 
+def constants(tree: Tree) -> dict[str, Any]:
+    """What is known when the kernel is compiled, by parameter."""
+    return dict(tree.consts) | ({"T": NAMES[tree.generic]} if tree.generic else {})
+
+
 def call(tree: Tree, compiled: Kernel) -> list[bytes]:
     """The bytes of every result of one call, bools as words."""
     named: dict[str, Any] = {a.name: host_array(a) for a in tree.arrays if a.role != "out" or a.given}
-    named |= {name: host(Held(t, x)) if t in FIELDS else x for name, t, x in tree.scalars} | dict(tree.consts)
+    named |= {name: host(Held(t, x)) if t in FIELDS else x for name, t, x in tree.scalars} | constants(tree)
     named = {name: value for name, value in named.items() if name not in tree.left_out}
-    named |= {"T": NAMES[tree.generic]} if tree.generic else {}
     if tree.call:
         named[tree.call[0]] = tree.call[1]
     if tree.sized:
@@ -134,7 +138,8 @@ def script(tree: Tree, backend: str, found: Difference | str, answer: list[bytes
     """A program of its own that makes the call and shows both answers."""
     text = source(tree)
     lines = [f'"""Kernel {tree.seed} on {backend}: {found}."""', "", "import numpy as np", "", "from vyre import *"]
-    lines += ["from vyre import round", ""] if re.search(r"\bround\(", text) else [""]  # `*` leaves out that one
+    hidden = sorted(set(re.findall(r"\b(pow|round)\(", text)))  # which `*` leaves out
+    lines += [f"from vyre import {', '.join(hidden)}", ""] if hidden else [""]
     captured = [f"{name} = {shown(value)}" for name, value in tree.captured]
     if re.search(r"\b(Pair|Body)\b", "\n".join([text, *captured])):
         lines[2:2] = ["from typing import NamedTuple", ""]

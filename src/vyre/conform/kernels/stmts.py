@@ -144,7 +144,7 @@ class Statements(SmallExpressions):
             return [S("assign", name, (self.any(t, 3),))]
         if t in FLOATS:
             sign = self.pick("+", "-", "*", "/")
-            if t == "f32" and self.functions and self.chance(0.3):
+            if t == "f32" and self.functions and self.chance(0.7):
                 self.functions -= 1
                 sign = self.pick("%", "**")
             return [S("augment", (name, sign), (self.divisor(t, 2) if sign == "%" else self.expr(t, 2),))]
