@@ -92,7 +92,8 @@ def differ(backend, seeds):
         if any(a.t in FIELDS for a in tree.arrays) or any(t in FIELDS for _, t, _ in tree.scalars):
             continue  # and small values are the numbers that they hold
         fixed = Kernel.of_program(kernel.specialize(**constants(tree), **numbers)).on(backend)
-        rest = replace(tree, scalars=tuple(s for s in tree.scalars if s[0] not in numbers), consts=(), generic="", left_out=())
+        scalars = tuple(s for s in tree.scalars if s[0] not in numbers)
+        rest = replace(tree, scalars=scalars, consts=(), generic="", left_out=())
         try:
             wanted = call(tree, kernel.on(backend))
         except vyre.errors.VyreError:
