@@ -7,6 +7,7 @@
 #   make docs-versions    that site beside those of other versions, in build/versions, with a switch between them
 #   make demo        one program on every backend here, one answer, and a report in build/demo
 #   make bench-cpu   the cpu backend against its peers, which it installs into .bench
+#   make bench-cliffs    what people write first, and loops of small launches, against the same peers
 #   make soak sweep fuzz exhaustive    the long tiers, one pytest marker each
 
 comma  := ,
@@ -23,7 +24,7 @@ BENCHES := import_time registry dispatch_overhead
 PEERS  := .bench
 
 .DELETE_ON_ERROR:
-.PHONY: help venv demo docs docs-versions test check states lint format bench bench-cpu clean $(TIERS)
+.PHONY: help venv demo docs docs-versions test check states lint format bench bench-cpu bench-cliffs clean $(TIERS)
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -88,6 +89,9 @@ $(PEERS)/.installed: pyproject.toml bench/peers.txt
 
 bench-cpu: $(PEERS)/.installed
 	$(PEERS)/bin/python bench/cpu.py
+
+bench-cliffs: $(PEERS)/.installed
+	$(PEERS)/bin/python bench/cliffs.py
 
 clean:
 	rm -rf $(VENV) $(PEERS) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
