@@ -3,14 +3,15 @@
     python bench/test_matrix.py                    every state, each in a fresh clone of HEAD
     python bench/test_matrix.py gl-only --json     one state; its row in bench/results/test_matrix.json is written anew
     python bench/test_matrix.py --short            some states and the tests that they concern, in this checkout
+    python bench/test_matrix.py --budgets          how long make test, check and states take here, alone on the machine
 
 A machine is a small Debian in a folder of its own, with Python, make and what the state names: this needs root,
 debootstrap and its mirror. A state that cannot be made here is skipped, with the reason. `--short` instead hides the
 drivers of this machine from the tests, which needs a mount namespace and nothing more.
 
 A state holds if `make test` passes, no process outlives it, and no file has changed outside of the clone and the
-cache folder of the user. Exit status 1: a state does not hold. Rows are recorded of states that hold, and those of
-others stay as they were.
+cache folder of the user. Exit status 1: a state does not hold, or a budget. Rows are recorded of states that hold, and
+those of others stay as they were.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from record import RESULTS, record
+from record import RESULTS, record, stamp
 
 REPOSITORY = Path(__file__).parents[1]
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
@@ -59,6 +60,8 @@ SHORT = (
     "tests/backend/wgpu/test_wgpu_backend.py",
 )
 LONGEST_S = 3600.0
+BUDGETS = {"test": 6.0, "check": 24.0, "states": None}
+"""Minutes for each target of the Makefile on two idle cores, after `make venv`."""
 GRACE_S = 5.0  # for processes that are about to end
 SHOWN_FILES = 20
 SHOWN_CHARACTERS = 20_000
@@ -279,10 +282,26 @@ def short(name: str, folder: Path) -> dict[str, Any]:
     return row
 
 
+def timed(folder: Path) -> dict[str, Any]:
+    """The minutes of each target here, the load before it, and whether it passed."""
+    rows = {}
+    for target, most in BUDGETS.items():
+        log, load, start = folder / f"{target}.log", os.getloadavg()[0], time.monotonic()
+        failed = status(["make", "--directory", str(REPOSITORY), target], log)
+        minutes = (time.monotonic() - start) / 60
+        holds = not failed and (most is None or minutes <= most)
+        rows[target] = {"minutes": round(minutes, 1), "budget": most, "load before": round(load, 1), "holds": holds}
+        print(f"make {target}: {rows[target]}", flush=True)
+        if failed:
+            print(log.read_text(errors="replace")[-SHOWN_CHARACTERS:], flush=True)
+    return rows
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("states", nargs="*", metavar="STATE", help=f"{', '.join(STATES)}; default: all")
     parser.add_argument("--short", action="store_true", help="in this checkout, with its drivers hidden")
+    parser.add_argument("--budgets", action="store_true", help="time make test, check and states in this checkout")
     parser.add_argument("--json", action="store_true", help="also write rows into bench/results/test_matrix.json")
     parser.add_argument("--folder", type=Path, help="where machines are made, and kept for another time")
     options = parser.parse_args()
@@ -295,6 +314,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
+        if options.budgets:
+            rows = timed(folder)
+            if options.json and all(row["holds"] for row in rows.values()):
+                keep(budgets={**stamp(), "cores": os.cpu_count(), "targets": rows})
+            return 0 if all(row["holds"] for row in rows.values()) else 1
         for name in names:
             (folder / f"{name}.log").unlink(missing_ok=True)
             try:
@@ -309,18 +333,19 @@ def main() -> int:
             if not holds:
                 print((folder / f"{name}.log").read_text(errors="replace")[-SHOWN_CHARACTERS:], flush=True)
             elif options.json and not options.short:
-                keep(name, row)
+                shown = {k: row[k] for k in ("commit", "python", "minutes", "passed", "skipped")}
+                today = datetime.datetime.now(datetime.UTC).date().isoformat()
+                keep(states={name: {"about": STATES[name].about, "date": today, **shown}})
     return 0 if held else 1
 
 
-def keep(name: str, row: dict[str, Any]) -> None:
-    """Write the row; those of other states stay."""
+def keep(states: dict[str, Any] | None = None, budgets: dict[str, Any] | None = None) -> None:
+    """Write these rows; other rows stay."""
     path = RESULTS / "test_matrix.json"
-    rows = json.loads(path.read_text())["states"] if path.exists() else {}
-    shown = {k: row[k] for k in ("commit", "python", "minutes", "passed", "skipped")}
-    today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    rows[name] = {"about": STATES[name].about, "date": today, **shown}
-    record("test_matrix", {"states": {each: rows[each] for each in STATES if each in rows}})
+    kept = json.loads(path.read_text()) if path.exists() else {}
+    rows = kept.get("states", {}) | (states or {})
+    ordered = {name: rows[name] for name in STATES if name in rows}
+    record("test_matrix", {"states": ordered, "budgets": budgets or kept.get("budgets", {})})
 
 
 if __name__ == "__main__":
