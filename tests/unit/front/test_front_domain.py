@@ -4,7 +4,22 @@ import numpy as np
 import pytest
 
 import vyre
-from vyre import In, InOut, Out, atomic_add, barrier, gid, i32, lid, shared, static_range, trap, u32, wg
+from vyre import (
+    In,
+    InOut,
+    Out,
+    atomic_add,
+    barrier,
+    gid,
+    i32,
+    lid,
+    saturating_sub,
+    shared,
+    static_range,
+    trap,
+    u32,
+    wg,
+)  # fmt: skip
 from vyre.foundation.ir.nodes import InvocationId, Store, lit
 from vyre.foundation.ir.program import Program, read_write
 
@@ -735,3 +750,62 @@ def test_invocations_that_would_write_into_the_rows_of_others_are_refused():
     with pytest.raises(vyre.ArgumentValueError, match=r"room for 1 along gid.[yz].*Fix: pass domain="):
         alike(zeros(4, 1, 2))
     alike(zeros(4, 1, 2), domain=(2, 1, 4))
+
+
+# ---- conditions that come true again --------------------------------------------------------------------------------
+
+
+@vyre.kernel
+def not_far_below(n: u32, out: InOut[u32]):
+    if n - gid.x < 0xFFFFFF00:  # so it is again 256 ids after it was false first
+        atomic_add(out, 0, 1)
+
+
+@vyre.kernel
+def nearly_everywhere(n: u32, out: InOut[u32]):
+    if i32(gid.x) - 5 < 0x7FFFFFFF:
+        atomic_add(out, 0, 1)
+
+
+@vyre.kernel
+def past(n: u32, out: InOut[u32]):
+    if saturating_sub(n, gid.x) < 3:
+        atomic_add(out, 0, 1)
+
+
+@vyre.kernel
+def past_twice(n: u32, out: InOut[u32]):
+    atomic_add(out, saturating_sub(n - gid.x, 3), 1)
+
+
+@pytest.mark.parametrize("kernel", [not_far_below, nearly_everywhere, past, past_twice])
+def test_a_condition_that_holds_however_far_ids_go_is_no_limit(kernel):
+    with pytest.raises(vyre.ArgumentValueError, match=r"says how far gid\.x goes.*Fix: pass domain="):
+        kernel(10, zeros(100))
+    found = zeros(100)
+    kernel(10, found, domain=1000)
+    assert found.sum() > 10
+
+
+@vyre.kernel
+def shifted(n: u32, out: InOut[u32]):
+    out[saturating_sub(gid.x, n)] = 1
+
+
+def test_an_index_that_begins_at_zero_goes_to_the_end():
+    found = zeros(100)
+    shifted(10, found)
+    assert found.all()
+    assert shifted.explain(10, found).grid == (2, 1, 1)
+
+
+@vyre.kernel(workgroup=64)
+def columns(n: u32, out: InOut[u32]):
+    out[lid.x * n + wg.x] = 1
+
+
+def test_workgroups_that_write_columns_are_as_many_as_fill_the_result():
+    assert columns.explain(3, zeros(192)).grid == (3, 1, 1)
+    found = zeros(200)  # 64 places of 3 workgroups are 192
+    columns(3, found)
+    assert found.all()

@@ -99,12 +99,19 @@ class Extent:
         for n, f in enumerate(facts):
             is_index = n == len(write.facts)
             if f.signed:
-                yield self.sums(add(f.small, f.large, -1)), int(f.equal), is_index
+                if self._fits(f):
+                    yield self.sums(add(f.small, f.large, -1)), int(f.equal), is_index
                 continue
             small, below = self.sums(f.small), self._upper(f.large, facts)
             if below is not None:
                 yield small, below + f.equal, is_index
-                yield [{k: -c for k, c in s.items()} for s in small], 1, is_index
+                if below < FAR:  # a sum that is negative is no less than this
+                    yield [{k: -c for k, c in s.items()} for s in small], 1, is_index
+
+    def _fits(self, f: Fact) -> bool:
+        """Whether the difference of both sides has a sign in 32 bits, which that of `i - 5 < 2**31 - 1` has not."""
+        small, large = ([s.get((), 0) for s in self.sums(p)] for p in (f.small, f.large))
+        return all(abs(a - b) < FAR for a in small for b in large)
 
     def _upper(self, p: Poly, facts: Iterable[Fact]) -> int | None:
         """What the value is at most, of 32 bits without a sign."""
@@ -270,12 +277,11 @@ class Extent:
         """How many ids along an axis an index has before it goes on along the next."""
         found = []
         for s in choices:
-            others: list[int] = []
-            for b in range(3):
-                w, place, size = s.get(("w", b), 0), s.get(("l", b), 0), self.reach.size[b]
-                others += [place] if w == place * size or b == axis else [w, place]
-                if b == axis:
-                    step, ids = (place, 1) if w == place * size else (w, size)
+            w, place, size = s.get(("w", axis), 0), s.get(("l", axis), 0), self.reach.size[axis]
+            others = self._steps_of_others(s, axis)
+            step, ids = (place, 1) if w == place * size else (w, size)
+            if step == w and (place * size >= below or any(n >= place * size for n in others)):
+                others.append(place)  # rows of workgroups, of which its places are all, or go on along another axis
             found += [n // step * ids for n in others if 0 < step < n and n % step == 0]
             for d in self._digits(s)[1]:
                 if d.row is not None and d.row[0] * d.row[1] >= below:
@@ -283,7 +289,13 @@ class Extent:
                     found += [] if n is None else [n]
         return min(found, default=None)
 
-    # ---- how far an id goes ----
+    def _steps_of_others(self, s: Sum, axis: int) -> list[int]:
+        """How far an id, or else a workgroup and a place in it, goes along each other axis."""
+        found = []
+        for b in {0, 1, 2} - {axis}:
+            w, place = s.get(("w", b), 0), s.get(("l", b), 0)
+            found += [place] if w == place * self.reach.size[b] else [w, place]
+        return found
 
     def _most(self, choices: list[Sum], below: int, axis: int) -> int | None:
         found = [self._below(s, below, axis) for s in choices]

@@ -448,10 +448,13 @@ class Reach:
     def _unknown(self, e: ir.Expr, what: object, given: list[Poly]) -> Poly:
         """Equal operations on equal values are one value."""
         key = type(e), what, tuple(frozenset(p.items()) for p in given)
-        parts = [all(0 < c <= LARGE and all(self.atoms[a].positive for a in m) for m, c in p.items()) for p in given]
+        parts = [self._only_adds(p) for p in given]
         op = getattr(e, "op", None)
         positive = (op in _SMALL and all(parts)) or (op is BinaryOp.BIT_AND and any(parts))
         return self._made_of("?", key, positive, given)
+
+    def _only_adds(self, p: Poly) -> bool:
+        return all(0 < c <= LARGE and all(self.atoms[a].positive for a in m) for m, c in p.items())
 
     def _either(self, a: Poly | None, b: Poly | None) -> Poly | None:
         if a is None or b is None or a == b:
@@ -478,7 +481,8 @@ class Reach:
             case BinaryOp.SUB | BinaryOp.WRAPPING_SUB:
                 return add(a, b, -1)
             case BinaryOp.SATURATING_SUB:
-                return add(a, b, -1)
+                goes_up = self._only_adds(a) and self._is_shared(b) and min(b.values(), default=0) >= 0
+                return add(a, b, -1) if goes_up else self._either(add(a, b, -1), {})
             case BinaryOp.MUL if _is_small(a, b):
                 return multiply(a, b)
             case BinaryOp.SHL if n is not None:
