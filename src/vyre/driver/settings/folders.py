@@ -15,8 +15,12 @@ def cache_dir() -> Path:
     if given := CACHE_DIR.value():
         return Path(given)
     if sys.platform == "linux" and "ANDROID_ROOT" not in os.environ:
-        base = os.environ.get("XDG_CACHE_HOME", "").strip() or os.path.expanduser("~/.cache")
-        return Path(base, "vyre")  # as platformdirs has it; importing that takes 8 ms
+        for base in (os.environ.get("XDG_CACHE_HOME", "").strip(), os.path.expanduser("~/.cache")):
+            if os.path.isabs(base):
+                return Path(base, "vyre")  # as platformdirs has it; importing that takes 8 ms
+        import tempfile
+
+        return Path(tempfile.gettempdir(), f"vyre-{os.geteuid()}")  # a user without a home, as in some containers
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("vyre", appauthor=False))

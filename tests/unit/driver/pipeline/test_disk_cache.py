@@ -200,6 +200,21 @@ def test_the_folder_is_that_of_the_setting_or_the_platforms(monkeypatch, tmp_pat
     assert DiskPipelineCache().folder == Path(platformdirs.user_cache_dir("vyre", appauthor=False)) / "pipelines"
 
 
+@POSIX
+def test_a_user_without_a_home_has_a_folder_among_temporary_ones_and_none_in_the_current(monkeypatch, tmp_path):
+    for name in ("VYRE_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+    def nobody(uid):
+        raise KeyError(uid)
+
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert DiskPipelineCache().folder == tmp_path / f"vyre-{os.geteuid()}" / "pipelines"
+    monkeypatch.setenv("XDG_CACHE_HOME", "here")  # that of the platform is nowhere in particular then
+    assert DiskPipelineCache().folder == tmp_path / f"vyre-{os.geteuid()}" / "pipelines"
+
+
 @pytest.mark.row("T7")
 def test_a_setting_at_its_default_gives_the_key_of_an_unset_one(monkeypatch):
     def digest():
