@@ -55,6 +55,7 @@ NETWORK = {
 }  # fmt: skip
 """File systems on which locks or shared memory do not reach all processes that use the file."""
 ELSEWHERE = "set VYRE_CACHE_DIR to a folder of yours on a local disk, or VYRE_CACHE=off"
+_FILL = "let one process run with VYRE_CACHE=on"
 _CLEAR = "run `vyre cache clear`, which begins a new one"
 
 
@@ -165,7 +166,10 @@ class Database:
     def _read(self, how: str) -> sqlite3.Connection:
         connection = self._connected(f"{self.path.absolute().as_uri()}?{how}", uri=True)
         try:
-            self._require_schema(connection.execute("PRAGMA user_version").fetchone()[0])
+            found: int = connection.execute("PRAGMA user_version").fetchone()[0]
+            self._require_schema(found)
+            if found < SCHEMA:
+                raise CacheProblem(f"{self.path} holds nothing for this version of vyre to read", fix=_FILL)
             return connection
         except BaseException:
             connection.close()
@@ -182,9 +186,13 @@ class Database:
             except OSError as e:
                 if not self.folder.is_dir():
                     raise CacheProblem(f"{self.folder} cannot be made: {e.strerror or e}", fix=ELSEWHERE) from e
+            require_folder(self.folder)
             if not os.access(self.folder, os.W_OK):
+                problem = CacheProblem(f"{self.folder} cannot be written to, so nothing is kept there", fix=ELSEWHERE)
+                if not os.path.exists(self.path):
+                    raise problem
                 self.readonly = True
-                tell(CacheProblem(f"{self.folder} cannot be written to, so nothing is kept there", fix=ELSEWHERE))
+                tell(problem)
         kind = file_system(self.folder)
         if kind in NETWORK:
             raise CacheProblem(f"{self.folder} lies on a network file system ({kind})", fix=ELSEWHERE)
@@ -239,7 +247,7 @@ class Database:
             fix = "none is needed: it is compiled instead"
             return CacheProblem(f"another process keeps {self.path} locked", fix=fix, lasting=False)
         if name.startswith("SQLITE_CANTOPEN") and self.readonly:
-            return CacheProblem(f"there is no {self.path} to read", fix="let one process run with VYRE_CACHE=on")
+            return CacheProblem(f"there is no {self.path} to read", fix=_FILL)
         return CacheProblem(f"{self.path} cannot be used: {error}", fix=ELSEWHERE, lasting=False, error=name)
 
     # -- forks
@@ -397,7 +405,7 @@ def _status(path: str | Path) -> os.stat_result:
     try:
         return os.lstat(path)
     except FileNotFoundError as e:
-        raise CacheProblem(f"there is no {path}", fix="let one process run with VYRE_CACHE=on", lasting=False) from e
+        raise CacheProblem(f"there is no {path}", fix=_FILL, lasting=False) from e
     except OSError as e:
         raise CacheProblem(f"{path} cannot be looked at: {e.strerror or e}", fix=ELSEWHERE) from e
 

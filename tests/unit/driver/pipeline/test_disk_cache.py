@@ -652,6 +652,27 @@ def test_reading_where_there_is_nothing_makes_nothing(tmp_path, caplog):
 
 
 @ROOT
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("owner", "why"), [(65534, "cannot be written to, so nothing is kept there"), (0, "belongs to another user")]
+)
+def test_a_folder_of_which_nothing_can_be_used_is_told_in_one_way(folder, open_way, owner, why):
+    def use():
+        said = []
+        logging.getLogger("vyre.cache").addHandler(handler := logging.Handler())
+        handler.emit = lambda record: said.append(record.getMessage())
+        mine = DiskPipelineCache(folder, readonly=False)
+        mine.save(key(), b"code")
+        return mine.load(key()), len(said), why in said[0]
+
+    folder.mkdir(parents=True)
+    for place in (folder.parent, folder):
+        os.chown(place, owner, owner)
+        place.chmod(0o555)
+    assert as_another_user(use) == "(None, 1, True)"
+
+
+@ROOT
 def test_a_full_disk_costs_time_and_no_answer(tmp_path, caplog):
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -773,6 +794,16 @@ def test_a_database_of_an_earlier_version_is_begun_anew(store, folder):
     assert again.load(key()) is None
     again.save(key(), b"new")
     assert again.load(key()) == b"new"
+
+
+@pytest.mark.parametrize("schema", [0, databases.SCHEMA - 1])
+def test_a_database_of_an_earlier_version_is_not_read_nor_called_damaged(folder, caplog, schema):
+    folder.mkdir(parents=True, mode=0o700)
+    folder.parent.chmod(0o700)
+    rows(folder, f"PRAGMA user_version={schema}")
+    (folder / databases.FILE).chmod(0o600)
+    said = refused(DiskPipelineCache(folder, readonly=True), caplog, "holds nothing for this version of vyre to read")
+    assert "Fix: let one process run with VYRE_CACHE=on" in said
 
 
 def test_a_network_file_system_is_not_used(folder, caplog, monkeypatch):
