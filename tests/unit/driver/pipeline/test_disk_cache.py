@@ -654,7 +654,7 @@ def test_reading_where_there_is_nothing_makes_nothing(tmp_path, caplog):
 @ROOT
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 @pytest.mark.parametrize(
-    ("owner", "why"), [(65534, "cannot be written to, so nothing is kept there"), (0, "belongs to another user")]
+    "owner, why", [(65534, "cannot be written to, so nothing is kept there"), (0, "belongs to another user")]
 )
 def test_a_folder_of_which_nothing_can_be_used_is_told_in_one_way(folder, open_way, owner, why):
     def use():
