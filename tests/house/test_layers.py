@@ -25,6 +25,7 @@ TARGET_WORD = re.compile(
     r"(?i:cuda|wgpu|wgsl|opencl|llvm)"  # no other word holds these
     r"|(?<![A-Za-z])(?i:ptx|ray)(?![A-Za-z])|(?<![A-Z])(?:Ptx|Ray)(?![a-z])"  # but "array" holds this one
 )
+MODULE_NAME = re.compile(r"(?P<dots>\.*)(?P<name>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)(:\w+)?")
 PUBLISHED_NAMES = {"__cuda_array_interface__"}  # a protocol of other packages, which cannot be spelt otherwise
 
 
@@ -42,7 +43,8 @@ def violations(path: str, source: str) -> list[str]:
 
 
 def imports(parts: tuple[str, ...], tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """(line, dotted name) of every import, also inside functions and by import_module("...")."""
+    """(line, dotted name) of every import, also inside functions and by a string, as in `import_module("...")` and in
+    the tables of names that are resolved on first use."""
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):
@@ -50,11 +52,20 @@ def imports(parts: tuple[str, ...], tree: ast.AST) -> Iterator[tuple[int, str]]:
             case ast.ImportFrom(module=module, names=names, level=level):
                 base = [*parts[:-level], *(module or "").split(".")] if level else (module or "").split(".")
                 yield from ((node.lineno, ".".join([*filter(None, base), name.name])) for name in names)
-            case ast.Call(
-                func=ast.Name(id="import_module" | "__import__") | ast.Attribute(attr="import_module"),
-                args=[ast.Constant(value=str(name)), *_],
-            ):
-                yield node.lineno, name
+            case ast.Constant(value=str(text)) if (found := MODULE_NAME.fullmatch(text)) is not None:
+                dots, name = len(found["dots"]), found["name"].split(".")
+                path = [*parts[:-dots], *name] if dots else name
+                if is_module(path):
+                    yield node.lineno, ".".join(path)
+
+
+def is_module(path: list[str]) -> bool:
+    place = SOURCE.joinpath(*path)
+    return (
+        path[0] == "vyre"
+        and path[1:] not in ([], ["backends"])
+        and (place.with_suffix(".py").is_file() or (place / "__init__.py").is_file())
+    )
 
 
 def refusal(parts: tuple[str, ...], layer: str, target: str) -> str | None:
@@ -119,6 +130,15 @@ def test_modules_keep_to_their_layers():
         ("vyre/driver/execute/pipeline.py", "from vyre import kernel"),
         ("vyre/driver/execute/pipeline.py", "import_module('vyre.front')"),
         ("vyre/driver/selection/registry.py", "import importlib\nimportlib.import_module('vyre.backends.cpu')"),
+        (
+            "vyre/driver/plan/__init__.py",
+            "_OFFERS = {'..guard.backend': 'guarded'}\n__getattr__ = lazily(__name__, _OFFERS)",
+        ),
+        ("vyre/driver/plan/launch.py", "importlib.import_module(name='..selection', package=__package__)"),
+        ("vyre/driver/plan/launch.py", "resolve_name('vyre.driver.guard.backend:guarded')"),
+        ("vyre/driver/plan/launch.py", "sys.modules['vyre.front.kernel']"),
+        ("vyre/foundation/ir/build.py", "f = later('vyre', 'vyre.lower:lower')"),
+        ("vyre/foundation/__init__.py", "where = {'..driver.contract': 'VyreBackend'}"),
         ("vyre/lower/legal.py", "import vyre.backends"),
         ("vyre/front/run.py", "from vyre.backends.reference import REGISTRATION"),
         ("vyre/front/run.py", "from vyre.libs import scan"),
@@ -159,6 +179,8 @@ def test_a_planted_violation_is_caught(path, source):
         ("vyre/driver/plan/ops.py", "import numpy"),
         ("vyre/driver/execute/route.py", "from ..plan.launch import LaunchPlan\nfrom .pending import RoutePending"),
         ("vyre/driver/execute/route.py", "from .. import above, counters"),
+        ("vyre/driver/execute/__init__.py", "_OFFERS = {'..contract.profile': 'Profile', '.route': 'Route'}"),
+        ("vyre/driver/selection/registry.py", "GROUP, LOG = 'vyre.backends', 'vyre.guard'"),
         ("vyre/backends/reference.py", "import numpy\nfrom vyre.driver import contract"),
         ("vyre/backends/opencl/backend.py", "import pyopencl\nfrom .emit import text\nfrom ...lower import cfamily"),
         ("vyre/backends/opencl/backend.py", "from vyre.backends.opencl.emit import text"),
