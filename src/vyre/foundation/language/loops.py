@@ -92,7 +92,7 @@ class LoopCompiler(HelperCompiler):
         for name in names:
             if not isinstance(name, ast.Name):
                 raise self.fail(name, "a loop has a name for its variable", "write for i in range(n)")
-            if self.frame.find(name.id) is not None:
+            if self.frame.find(name.id) is not None and name.id not in self.frame.source.unwanted:
                 raise self.fail(name, f"`{name.id}` has another meaning already", "use another name")
         breaks = any(jumps(n, ast.Break) for n in node.body) or (isinstance(self.frame, Inlining) and returns(node))
         called = self.outside(dotted_name(node.iter.func)) if isinstance(node.iter, ast.Call) else None

@@ -306,6 +306,8 @@ class StatementCompiler(DebugCompiler):
     def bind(self, target: ast.Name, value: Value, at: ast.expr, declared: DataType | SmallType | None = None) -> None:
         """Give a name a value: a new local the first time, an assignment later."""
         name, line = target.id, self.frame.source.line(target)
+        if name in self.frame.source.unwanted:
+            return
         binding = self.frame.known(name)
         if isinstance(value, Group) or isinstance(binding, Members) or isinstance(declared, SmallType):
             self._bind_group(target, value if declared is None else self.fitted(value, declared, at, f"`{name}`"), at)

@@ -73,8 +73,8 @@ BODIES = [
     ("v = v + 1", 1, "v", "before it is assigned", "above this line"),
     ("v += 1", 1, "v", "before it is assigned", "above this line"),
     ("if lid.x > 1:\n    barrier()", 2, "barrier()", "divergent", "move"),
-    ("v = [1, 2]", 1, "[1, 2]", "lists", "shared()"),
-    ("v = (1, 2)", 1, "(1, 2)", "tuple", "one name per value"),
+    ("v = [1, 2]", 1, "[1, 2]", "lists", "acc = local(f32, 8)"),
+    ("v = (1, 2)", 1, "(1, 2)", "tuple", "or a NamedTuple"),
     ("v = {1: 2}", 1, "{1: 2}", "dictionaries", "one name per value"),
     ("v = {1, 2}", 1, "{1, 2}", "sets", "one name per value"),
     ("v = 'text'", 1, "'text'", "a str is not a value", "use numbers"),
@@ -82,7 +82,7 @@ BODIES = [
     ("v = f'{n}'", 1, "f'{n}'", "strings", "use numbers"),
     ("import os", 1, "import os", "imports", "above the kernel"),
     ("from os import path", 1, "from os import path", "imports", "above the kernel"),
-    ("class C: pass", 1, "class C: pass", "classes", "numbers and buffers"),
+    ("class C: pass", 1, "class C: pass", "classes", "a NamedTuple of numbers above"),
     ("v = lambda: 1", 1, "lambda: 1", "lambda", "@vyre.device"),
     ("v = [i for i in range(3)]", 1, "[i for i in range(3)]", "comprehensions", "for loop"),
     ("v = sum(i for i in range(3))", 1, "sum(i for i in range(3))", "sum()", "for loop"),
@@ -286,7 +286,7 @@ BODIES = [
     ("v = bf16(s[0])", 1, "bf16(s[0])", "from i32 to bf16", "bf16(f32(s[0]))"),
     ("v = u64(n)\nu = f16(v)", 2, "f16(v)", "no conversion from u64", "f16(f32(u32(v)))"),
     ("v = bf16(3.4e38)", 1, "bf16(3.4e38)", "does not fit bf16", "smaller"),
-    ("größe = [1]", 1, "[1]", "lists", "shared()"),
+    ("größe = [1]", 1, "[1]", "lists", "acc = local(f32, 8)"),
 ]  # fmt: skip
 
 
