@@ -15,6 +15,7 @@ from ...errors import KernelError, VyreError
 from ..ir.build import Buffer, Builder
 from ..ir.dtypes import DataType, bool_, f32, i32, u32
 from ..ir.nodes import Let, Lit, Node, Var
+from ..ir.program import Part
 from .calls import CallCompiler
 from .lang import Annotation, DeviceFunction, const, element_type
 from .small.arrays import zero
@@ -163,23 +164,28 @@ class HelperCompiler(CallCompiler):
     ) -> Members:
         """Locals for the numbers of a group under one name: here, or at a place where they are zero until then."""
 
-        def local(stem: str, value: Value) -> Local | Members:
+        def local(stem: str, path: str, value: Value) -> Local | Members:
             if isinstance(value, Group):
-                fields = value.of.fields if value.of else range(len(value.items))
+                fields = (
+                    [(f, f".{f}") for f in value.of.fields]
+                    if value.of
+                    else [(k, f"[{k}]") for k in range(len(value.items))]
+                )
                 items = zip(fields, value.items, strict=True)
-                return Members(tuple(local(f"{stem}_{field}", item) for field, item in items), value.of, line)
+                return Members(
+                    tuple(local(f"{stem}_{f}", path + step, item) for (f, step), item in items), value.of, line
+                )
             number = self.typed(value, at)
             if mark is None:
                 var = self.b.let(stem, number.expr)
-                self.parts.add(var.name)
-                return Local(var, number.dtype, line)
-            var = Var(self.b.fresh(stem), dtype=number.dtype)
-            self.parts.add(var.name)
-            self.b.insert(mark, Let(var.name, zero(number.dtype)))
-            self.b.assign(var, number.expr)
+            else:
+                var = Var(self.b.fresh(stem), dtype=number.dtype)
+                self.b.insert(mark, Let(var.name, zero(number.dtype)))
+                self.b.assign(var, number.expr)
+            self.parts[var.name] = Part(path, self.b.span)
             return Local(var, number.dtype, line)
 
-        found = local(name, group)
+        found = local(name, name, group)
         assert isinstance(found, Members)
         return found
 

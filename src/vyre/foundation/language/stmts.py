@@ -121,7 +121,7 @@ class StatementCompiler(DebugCompiler):
         """What follows a statement that may jump: it runs while the flag that the jump clears is set."""
         frame = self.frame
         if sum(map(leaves, rest)) < MANY_GUARDS:
-            with self.b.if_(flag):
+            with self.while_set(flag):
                 frame.depth += 1
                 ends = self.block(rest)
                 frame.depth -= 1
@@ -130,7 +130,7 @@ class StatementCompiler(DebugCompiler):
         while rest and not ends:
             size = next((k for k, node in enumerate(rest, 1) if leaves(node)), len(rest))
             part, rest = rest[:size], rest[size:]
-            with self._joined(assigned(part), rest), self.b.if_(flag), self.scope(frame.source.line(part[0])):
+            with self._joined(assigned(part), rest), self.while_set(flag), self.scope(frame.source.line(part[0])):
                 ends = self.block(part)
         return ends
 
