@@ -337,8 +337,9 @@ def rows_of(param: Param, value: Any) -> Array:
         return array
     if array.ndim and array.shape[-1] == param.width and array.dtype.names is None:
         check_dtype(param.name, array.dtype, param.element)
+    held = _dtype_text(array.dtype, whole)
     raise ArgumentTypeError(
-        f"{param.name} holds {_dtype_text(array.dtype, whole)} in shape {array.shape} and the kernel declares {param.small}",
+        f"{param.name} holds {held} in shape {array.shape} and the kernel declares {param.small}",
         fix=f"pass an array of {_text(param.small)}",
         argument=param.name,
     )

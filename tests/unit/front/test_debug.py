@@ -556,6 +556,19 @@ def test_small_values_and_local_arrays_are_shown_whole():
     assert inside.locals == {"body": {"position": v, "mass": 7.0}, "by": 1.0}
 
 
+def test_a_helper_may_call_its_parameter_as_its_caller_calls_the_result():
+    @vyre.kernel
+    def k(x: In[f32], out: Out[f32]):
+        v = x[gid.x] + 5.0
+        v = blended(v + 1.0, w=v)
+        out[gid.x] = v
+
+    seen = [(at.text, at.locals) for at in k.step(np.ones(1, np.float32))]
+    assert ("high = max(v, w)", {"v": 7.0, "w": 6.0, "low": 6.0}) in seen
+    calls = [found for text, found in seen if text == "v = blended(v + 1.0, w=v)"]
+    assert calls == [{"v": 6.0}, {"v": 6.0}]
+
+
 def test_an_invocation_has_its_own_local_arrays():
     wanted = several.on("cpu")(*SEVERAL)
     for i in range(4):

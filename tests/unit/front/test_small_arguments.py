@@ -96,9 +96,7 @@ def test_results_go_to_arrays_of_the_machines_byte_order(kernel, given):
 
 
 def test_fields_of_another_type_are_named():
-    with pytest.raises(
-        vyre.ArgumentTypeError, match=r"bodies holds \[\('position', '<f4', \(3,\)\), \('mass', '<f8'\)\]"
-    ):
+    with pytest.raises(vyre.ArgumentTypeError, match=r"holds \[\('position', '<f4', \(3,\)\), \('mass', '<f8'\)\] in"):
         masses(np.zeros(2, [("position", np.float32, 3), ("mass", np.float64)]))
     with pytest.raises(vyre.ArgumentTypeError, match="bodies holds fields a, b in shape"):
         masses(np.zeros(2, [("a", np.float32), ("b", np.float64)]))

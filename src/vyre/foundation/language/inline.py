@@ -331,7 +331,9 @@ class HelperCompiler(CallCompiler):
                 raise self.fail(at, f"`{name}` has to be known while compiling", "pass a number or a const parameter")
             whole = given if note is None else self.fitted(given, small or t or (), at, f"`{name}`")
             assert isinstance(whole, Group)
-            return self.declared(name, whole, at, source.line(arg))
+            members = self.declared(name, whole, at, source.line(arg))
+            self.parts |= {var.name: self.parts[var.name]._replace(span=None) for var in variable(members)}
+            return members
         number = self.known_number(given) if note is const else None
         if number is not None:
             given = Const(number)
@@ -340,7 +342,9 @@ class HelperCompiler(CallCompiler):
         if note is const:
             raise self.fail(at, f"`{name}` has to be known while compiling", "pass a number or a const parameter")
         value = self.typed(given, at) if t is None else Typed(self.fit(given, t, at, f"`{name}`"), t)
-        return Local(self.b.let(name, value.expr), value.dtype, source.line(arg))
+        var = self.b.let(name, value.expr)
+        self.parts[var.name] = Part(name, None)
+        return Local(var, value.dtype, source.line(arg))
 
 
 def variable(binding: Local | Members) -> list[Var]:

@@ -84,7 +84,9 @@ class _Stepped(Run):
             if isinstance(node, ir.Let) and not (node.name in unnamed or _is_flag(node)):
                 if node.span is None and self.has_source:
                     self.unset.add(node.name)
-                if node.name in parts:
+                if node.name in parts and parts[node.name].span is None:
+                    self.parameters[node.name] = parts[node.name].path
+                elif node.name in parts:
                     self._name(node.name, parts[node.name].span, parts[node.name].path)
                 elif node.name not in self.unset:
                     self._name(node.name, node.span)
