@@ -372,7 +372,8 @@ def test_small_values_are_numbers_and_rows(capsys, files):
         assert found["outputs"][0]["head"] == head
     said = refused(capsys, "run", "small.py:moved", "-i", "by=1,2", "-i", "bodies=ones:2")
     assert "by is one vec3 and 1,2 has 2 of its 3 numbers. Fix: write --input by=0,0,0" in said
-    assert "--input by=x is not a number" in refused(capsys, "run", "small.py:moved", "-i", "by=1,x", "-i", "bodies=ones:2")
+    said = refused(capsys, "run", "small.py:moved", "-i", "by=1,x", "-i", "bodies=ones:2")
+    assert "--input by=x is not a number" in said
     assert "Fix: add --input by=1,1,1 --input bodies=random:1000" in refused(capsys, "run", "small.py:moved")
 
 
