@@ -348,7 +348,8 @@ class ExpressionCompiler(NumberCompiler, ABC):
             )
         right = self.typed(b, at_b, u32)
         if right.dtype != u32:
-            raise self.fail(at_b, f"the shift count is {right.dtype}", f"write u32({show(at_b)})")
+            given = at_b.args[0] if isinstance(at_b, ast.Call) and show(at_b.func) == str(right.dtype) else at_b
+            raise self.fail(at_b, f"the shift count is {right.dtype}, and counts are u32", f"write u32({show(given)})")
         return self.checked(BinOp(op, left.expr, right.expr), (left.dtype, u32), node, left=at_a, right=at_b)
 
     @abstractmethod
