@@ -517,15 +517,19 @@ class StatementCompiler(DebugCompiler):
         binding = self.frame.find(node.target.id) if isinstance(node.target, ast.Name) else None
         if (
             isinstance(binding, Local)
+            and not binding.fixed
             and binding.dtype in (u32, i32)
             and isinstance(after, Typed)
-            and after.dtype.is_float
         ):
-            t, number = after.dtype, "0.0" if after.dtype == f32 else f"{after.dtype}(0)"
-            fix = f"begin with a float at line {binding.line}: {show(node.target)} = {number}"
-            raise self.fail(
-                node, f"`{show(node.target)}` is {binding.dtype} since line {binding.line}, and meets {t}", fix
-            )
+            t, name, fix = after.dtype, show(node.target), ""
+            if t.is_float:
+                number = "0.0" if t == f32 else f"{t}(0)"
+                fix = f"begin with a float at line {binding.line}: {name} = {number}"
+            elif t.is_int and t.is_signed and binding.dtype == u32 and not isinstance(node.op, ast.LShift | ast.RShift):
+                fix = f"begin with a signed number at line {binding.line}: {name}: {t} = ..."
+            if fix:
+                message = f"`{name}` is {binding.dtype} since line {binding.line}, and meets {t}"
+                raise self.fail(node, message, fix)
         return self.combined(node.op, before, after, node, node.target, node.value)
 
     def _annotated(self, node: ast.AnnAssign) -> None:

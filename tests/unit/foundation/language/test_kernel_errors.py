@@ -254,6 +254,8 @@ BODIES = [
     ("v = ~1.5", 1, "~1.5", "`~` of 1.5", "whole number"),
     ("v = n << 32", 1, "32", "shift by 32 of a 32-bit value", "0 to 31"),
     ("v = n >> -1", 1, "-1", "shift by -1", "0 to 31"),
+    ("v = 0\nv += s[0]", 2, "v += s[0]", "`v` is u32 since line 2, and meets i32", "at line 2: v: i32 = ..."),
+    ("v = n\nv <<= s[0]", 2, "s[0]", "the shift count is i32", "u32(s[0])"),
     ("v = n << s[0]", 1, "s[0]", "shift count is i32, and counts are u32", "write u32(s[0])"),
     ("v = n << i32(2 * x[0])", 1, "i32(2 * x[0])", "shift count is i32", "write u32(2 * x[0])"),
     ("v = f[0] << 1", 1, "f[0]", "f32", "integer"),
