@@ -2,6 +2,7 @@
 
 import array
 import itertools
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -592,3 +593,53 @@ def test_a_name_of_several_arms_has_no_value_before_one_of_them():
     seen = {at.text: at.locals for at in several.step(*SEVERAL, invocation=2)}
     assert "side" not in seen["if gid.x > 1:"]
     assert "side" not in seen["side = 1"]
+
+
+WANDERING = """
+def k(x, out):
+    s = 0
+    for i in range(6):
+        if i == x[0]:
+            break
+        if i == 1:
+            continue
+        for j in range(i):
+            if j == 3:
+                break
+            s += j
+        s += i
+    while s < 10:
+        s += x[1]
+        if s == 7:
+            continue
+        if s > 8:
+            break
+    if s > 9:
+        t = 1
+    elif s > 5:
+        t = 2
+    else:
+        t = 3
+    out[0] = s + t
+"""
+
+
+@pytest.mark.parametrize("numbers", [(0, 2), (2, 1), (5, 9), (6, 3), (9, 4)])
+def test_it_comes_to_the_lines_that_python_comes_to(numbers):
+    scope = {}
+    exec(compile(WANDERING, "<wandering>", "exec"), scope)
+    wanted = []
+
+    def trace(frame, event, _):
+        if event == "line" and frame.f_code.co_filename == "<wandering>":
+            wanted.append(frame.f_lineno)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        scope["k"](numbers, [0])
+    finally:
+        sys.settrace(before)
+    kernel = vyre.kernel(workgroup=1, source=WANDERING.replace("k(x, out)", "k(x: In[u32], out: Out[u32, 1])"))
+    assert [at.line for at in kernel.step(np.array(numbers, np.uint32)) if not at.done] == wanted

@@ -78,12 +78,16 @@ class LoopCompiler(HelperCompiler):
         self._no_else(node)
         self.header(node, node.test)
         self.effects += 1  # it may not end: never run one that Python would not run
+        header, self.b.span = self.b.span, None  # the line says the condition alone
         with self.b.while_flag() as go:
             self.frame.depth += 1
+            self.b.span = header
             self.b.assign(go, self.as_bool(self.truth(node.test)))
-            with self.b.if_(go), self._iteration(node, go):
+            with self.while_set(go), self._iteration(node, go):
                 self.block(node.body)
             self.frame.depth -= 1
+            self.b.span = None
+        self.b.span = header
 
     def for_(self, node: ast.For) -> None:
         self._no_else(node)

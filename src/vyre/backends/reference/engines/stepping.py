@@ -165,7 +165,9 @@ class _Stepped(Run):
                     lane.gid, "" if span is None else span.file, 0 if span is None else span.line, step.site.text, {}
                 )
                 turned = at <= self.last_pc
-                if before is None or turned or span is None or (here.file, here.line) != (before.file, before.line):
+                if step.kind is Kind.LOOP_NEXT and self._was_left(lane, at, step.site.node):
+                    pass
+                elif before is None or turned or span is None or (here.file, here.line) != (before.file, before.line):
                     self._enter(self._function_at(here.file, here.line))
                     self.shown = self.tape.scopes[at]
                     self.last = here._replace(locals=self.locals(lane, self.shown, here.line))
@@ -180,6 +182,13 @@ class _Stepped(Run):
                 self.unset.discard(step.site.node.name)
             if not goes_on:
                 return
+
+    def _was_left(self, lane: Invocation, at: int, loop: ir.Node) -> bool:
+        """Whether a flag says that a break, or a return, has ended the loop."""
+        body = loop.body if isinstance(loop, ir.Loop) else ()
+        guards = [n.condition for n in body if isinstance(n, ir.If) and n.span is None]
+        flags = {c.name for c in guards if isinstance(c, ir.Var)} - {n.name for n in body if isinstance(n, ir.Let)}
+        return any(not lane.registers[o.register] for name, o in _in_sight(self.tape.scopes[at]) if name in flags)
 
     last: Stop | None = None
     last_pc = -1
