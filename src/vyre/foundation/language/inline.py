@@ -166,15 +166,10 @@ class HelperCompiler(CallCompiler):
 
         def local(stem: str, path: str, value: Value) -> Local | Members:
             if isinstance(value, Group):
-                fields = (
-                    [(f, f".{f}") for f in value.of.fields]
-                    if value.of
-                    else [(k, f"[{k}]") for k in range(len(value.items))]
-                )
+                fields = value.of.fields if value.of else range(len(value.items))
+                form = f"{path}.%s" if value.of else f"{path}[%s]"
                 items = zip(fields, value.items, strict=True)
-                return Members(
-                    tuple(local(f"{stem}_{f}", path + step, item) for (f, step), item in items), value.of, line
-                )
+                return Members(tuple(local(f"{stem}_{f}", form % f, item) for f, item in items), value.of, line)
             number = self.typed(value, at)
             if mark is None:
                 var = self.b.let(stem, number.expr)

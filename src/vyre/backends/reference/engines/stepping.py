@@ -90,8 +90,9 @@ class _Stepped(Run):
                     self._name(node.name, parts[node.name].span, parts[node.name].path)
                 elif node.name not in self.unset:
                     self._name(node.name, node.span)
-            elif isinstance(node, ir.Assign) and node.name in self.unset.difference(self.names, self.parameters):
-                self._name(node.name, node.span)
+            elif isinstance(node, ir.Assign) and node.name in self.unset:
+                if node.name not in self.names and node.name not in self.parameters:
+                    self._name(node.name, node.span)
             elif isinstance(node, ir.Loop):
                 self._name(node.var, node.span)
         self.numbers = {
