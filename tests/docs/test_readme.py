@@ -104,6 +104,7 @@ PAGES = [
     ("docs/tutorial/first-kernel.md", 5, "@@@@"),
     ("docs/tutorial/working-together.md", 6, "unproved"),
     ("docs/tutorial/everywhere.md", 5, "the same bytes on cpu, reference"),
+    ("docs/how-to/from-numba.md", 1, "[0. 0. 4. 4. 0.]"),
     ("docs/how-to/shadow-a-backend.md", 2, "2 checked, 0 differ"),
     ("docs/how-to/choose-a-device.md", 5, "fn vyre_kernel"),
     ("docs/how-to/keep-data-on-a-device.md", 5, "ndarray 2097152"),

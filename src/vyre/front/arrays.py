@@ -213,11 +213,15 @@ def check_writable(name: str, value: Any, element: DataType | None = None) -> Ar
             f"{name} receives a result and is not contiguous", fix=f"pass np.ascontiguousarray({name}) and copy it back"
         )
     if not array.dtype.isnative:
-        raise ArgumentValueError(
-            f"{name} receives a result and is not in native byte order",
-            fix=f"pass {name}.astype({name}.dtype.newbyteorder('='))",
-        )
+        raise _not_native(name)
     return array
+
+
+def _not_native(name: str) -> ArgumentValueError:
+    return ArgumentValueError(
+        f"{name} receives a result and is not in native byte order",
+        fix=f"pass {name}.astype({name}.dtype.newbyteorder('='))",
+    )
 
 
 _QUICK: dict[str, tuple[type, Callable[[Any], bytes]]] = {
@@ -323,14 +327,19 @@ def rows_of(param: Param, value: Any) -> Array:
     assert param.element is not None
     numbers, whole = ARRAY_DTYPES[param.element.name], row_dtype(param.small)
     array = value if isinstance(value, np.ndarray) else view(param.name, value, _text(param.small))
+    if array.dtype != whole and array.dtype.newbyteorder("=") == whole:
+        if param.role != "in":
+            raise _not_native(param.name)
+        array = array.astype(whole)
     if array.dtype == whole:
         array = array[..., np.newaxis].view(numbers)
-    if array.dtype == numbers and array.ndim and array.shape[-1] == param.width:
+    if array.dtype.newbyteorder("=") == numbers and array.ndim and array.shape[-1] == param.width:
         return array
     if array.ndim and array.shape[-1] == param.width and array.dtype.names is None:
         check_dtype(param.name, array.dtype, param.element)
+    held = _dtype_text(array.dtype, whole)
     raise ArgumentTypeError(
-        f"{param.name} holds {_dtype_text(array.dtype)} in shape {array.shape} and the kernel declares {param.small}",
+        f"{param.name} holds {held} in shape {array.shape} and the kernel declares {param.small}",
         fix=f"pass an array of {_text(param.small)}",
         argument=param.name,
     )
@@ -354,8 +363,11 @@ def _fields_text(dtype: np.dtype[Any]) -> str:
     return _dtype_text(dtype) if dtype.names is None else str(dtype.descr)
 
 
-def _dtype_text(dtype: np.dtype[Any]) -> str:
-    return str(dtype) if dtype.names is None else f"fields {', '.join(dtype.names)}"
+def _dtype_text(dtype: np.dtype[Any], other: np.dtype[Any] | None = None) -> str:
+    """What an array holds; the types of its fields too where the names are those of another."""
+    if dtype.names is None:
+        return str(dtype)
+    return str(dtype.descr) if other is not None and dtype.names == other.names else f"fields {', '.join(dtype.names)}"
 
 
 def row_bytes(param: Param, value: Any) -> bytes:

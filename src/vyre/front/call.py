@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from ..driver.execute.pipeline import DriverPipeline
     from ..driver.verify.cases import Stop
     from ..foundation.ir.program import Program
+    from ..foundation.language.small.types import SmallType
     from .device.call import DeviceCall
     from .kernel import Kernel
 
@@ -65,7 +66,8 @@ def _device_call() -> type[DeviceCall]:
 class Call:
     """A call that is ready to run: its plan, its arguments, with arrays for all buffers, and the dispatch's inputs."""
 
-    __slots__ = ("given", "home", "inputs", "kernel", "plan", "values")  # the first two are for device arrays
+    __slots__ = ("given", "home", "inputs", "kernel", "plan", "shown", "values")
+    # `given` and `home` are for device arrays; `shown` are the caller's arrays of small values that receive results
 
     def __init__(
         self,
@@ -99,6 +101,8 @@ class Call:
                 if is_on_device(value):
                     self._move(form, program, options)
                     return
+                if p.small is not None and p.role != "in" and isinstance(value, ndarray):
+                    self.shown: dict[int, Any] = {**getattr(self, "shown", {}), at: value}
                 value = values[at] = check_array(p, value)
             flags = value.flags  # of what is written, a plan is kept only if it can be
             signature += (value.dtype, value.shape, flags.c_contiguous and (flags.writeable or p.role == "in"))
@@ -241,8 +245,13 @@ class Call:
                 if target is not None:
                     target[...] = data
                     data = target
-            handed.append(data if o.small is None else shown_rows(o.small, data))
+            handed.append(data if o.small is None else self._shown(o, o.small, data))
         return handed[0] if len(handed) == 1 else tuple(handed) or None
+
+    def _shown(self, o: OutputPlan, small: SmallType, data: Array) -> Array:
+        """A result of small values: the caller's own array, else the memory as NumPy shows such values."""
+        own: Array | None = None if o.at is None else getattr(self, "shown", {}).get(o.at)
+        return shown_rows(small, data) if own is None else own
 
 
 def compiled_now(kernel: Kernel, key: tuple[object, ...], backend: VyreBackend, plan: CallPlan) -> DriverPipeline:

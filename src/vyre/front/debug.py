@@ -5,6 +5,7 @@ The last two need the oracle: the backend that defines what is right, which can 
 
 from __future__ import annotations
 
+import re
 import struct
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ import numpy as np
 
 from ..driver.contract.values import DispatchConfig
 from ..driver.verify.cases import Stop
-from ..errors import ArgumentTypeError, ArgumentValueError, Trap, shown
+from ..errors import ArgumentTypeError, ArgumentValueError, RaceDetected, Trap, shown
 from ..foundation.ir import nodes as ir
 from ..foundation.ir.dtypes import BY_NAME
 from ..foundation.ir.prints import HEAD_WORDS, LOG_WORDS, RECORD_HEAD, Part, words_of
@@ -129,7 +130,24 @@ def require_no_race(call: Call, asked: object) -> None:
     if not isinstance(asked, bool):
         raise ArgumentTypeError(f"check_races is {shown(asked)}", fix="pass check_races=True, or leave it out")
     if asked and not call.plan.idle:
-        _oracle().require_no_race(call.plan.program, call.host_inputs(), call.plan.sized_config())
+        try:
+            _oracle().require_no_race(call.plan.program, call.host_inputs(), call.plan.sized_config())
+        except RaceDetected as e:
+            raise RaceDetected(_as_indexed(e.message, call), fix=e.fix, **e.context) from None
+
+
+def _as_indexed(message: str, call: Call) -> str:
+    """The message with the element as the kernel indexes it: `x[1, 2]` of two axes, `x[3].mass` of small values."""
+    found = re.match(r"race on (\w+)\[(\d+)\]", message)
+    o = next((o for o in call.plan.outputs if found is not None and o.name == found[1]), None)
+    if found is None or o is None:
+        return message
+    param, place, field = call.kernel._params[o.name], int(found[2]), ""
+    if param.small is not None:
+        place, number = divmod(place, param.width)
+        field = list(param.small.paths())[number]
+    indices = np.unravel_index(place, o.shape) if param.rank > 1 else (place,)
+    return f"race on {o.name}[{', '.join(map(str, indices))}]{field}{message[found.end() :]}"
 
 
 def steps_of(call: Call, invocation: object) -> Iterator[Stop]:

@@ -209,6 +209,8 @@ class Kernel:
     def _with_numbers(self, program: Program, numbers: Mapping[str, Any]) -> Program:
         """The program with constants in place of these parameters."""
         from ..driver.plan.specialize import SpecMap, SpecValue, specialized
+        from ..foundation.check.validate import validate
+        from ..foundation.ir.report import Capabilities
         from .arrays import number_bytes
 
         found = {}
@@ -216,7 +218,15 @@ class Kernel:
             element = self._params[name].element
             assert element is not None
             found[name] = SpecValue.of_bytes(number_bytes(name, given, element), element)  # rounded as in a call
-        return specialized(program, SpecMap(found))
+        made = specialized(program, SpecMap(found))
+        for issue in validate(made, Capabilities.everything()):
+            if issue.severity == "error":
+                given = ", ".join(f"{name}={value}" for name, value in numbers.items())
+                at = "" if issue.span is None else f"{issue.span.file}:{issue.span.line}: "
+                raise ArgumentValueError(
+                    f"{at}{issue.message}, with {given}", fix=f"{issue.fix}, or pass it to each call"
+                )
+        return made
 
     def on(self, backend: str) -> Kernel:
         """The same kernel on this backend ("id" or "id:device"), or an error; never on another one."""

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import vyre
-from vyre.cli.commands.run import Document
+from vyre.cli.commands.run import Document, StepsDocument
 from vyre.foundation.formats.blake3 import blake3
 
 from ...support import cli_tool
@@ -311,6 +311,89 @@ def test_a_fallback_is_a_warning_on_stderr(capsys, monkeypatch):
     said = capsys.readouterr()
     assert "warning: running on reference, because no-such-backend cannot be used" in said.err
     assert "saxpy from saxpy.py on reference" in said.out
+
+
+SMALL = """
+from typing import NamedTuple, TypeVar
+
+import vyre
+from vyre import In, Out, c64, const, f32, gid, vec3
+
+T = TypeVar("T")
+
+
+class Body(NamedTuple):
+    position: vec3
+    mass: f32
+
+
+@vyre.kernel
+def total(x: In[T], out: Out[T], *, T: const):
+    s = T(0)
+    for k in range(len(x)):
+        s += x[k]
+    if gid.x == 0:
+        out[0] = s
+
+
+@vyre.kernel
+def moved(by: vec3, bodies: In[Body], out: Out[vec3]):
+    if gid.x < len(bodies):
+        at = bodies[gid.x].position + by
+        out[gid.x] = at
+
+
+@vyre.kernel
+def turned(z: In[c64], out: Out[c64]):
+    if gid.x < len(z):
+        out[gid.x] = z[gid.x] * 1j
+"""
+
+
+def test_a_generic_kernel_takes_a_type_by_its_name(capsys, files):
+    (files / "small.py").write_text(SMALL)
+    words = "run", "small.py:total", "-i", "T=i32", "-i", "x=arange:5", "--sizes", "out=1", "-b", "cpu"
+    found = document(capsys, Document, *words)
+    assert [(i["name"], i["element"]) for i in found["inputs"]] == [("x", "i32"), ("T", "const")]
+    assert found["outputs"][0]["head"] == [10]
+
+
+def test_small_values_are_numbers_and_rows(capsys, files):
+    (files / "small.py").write_text(SMALL)
+    words = "run", "small.py:moved", "-i", "by=0.5, 0,-1", "-i", "bodies=arange:2", "-b", "cpu", "--check"
+    found = document(capsys, Document, *words)
+    assert [i["shape"] for i in found["inputs"]] == [[3], [2, 4]]
+    assert found["outputs"][0]["shape"] == [2, 3]
+    assert found["outputs"][0]["head"] == [0.5, 1.0, 1.0, 4.5, 5.0, 5.0]
+    np.arange(4, dtype=np.float32).tofile(files / "z.bin")
+    np.save(files / "z.npy", np.array([1j, 2 + 3j], np.complex64))
+    for given, head in (("z.bin", ["(-1+0j)", "(-3+2j)"]), ("z.npy", ["(-1+0j)", "(-3+2j)"])):
+        found = document(capsys, Document, "run", "small.py:turned", "-i", f"z={given}", "-b", "cpu")
+        assert found["outputs"][0]["head"] == head
+    said = refused(capsys, "run", "small.py:moved", "-i", "by=1,2", "-i", "bodies=ones:2")
+    assert "by is one vec3 and 1,2 has 2 of its 3 numbers. Fix: write --input by=0,0,0" in said
+    said = refused(capsys, "run", "small.py:moved", "-i", "by=1,x", "-i", "bodies=ones:2")
+    assert "--input by=x is not a number" in said
+    assert "Fix: add --input by=1,1,1 --input bodies=random:1000" in refused(capsys, "run", "small.py:moved")
+
+
+def test_one_invocation_is_shown_line_by_line(capsys, files):
+    (files / "small.py").write_text(SMALL)
+    words = "run", "small.py:moved", "-i", "by=1,0,0", "-i", "bodies=arange:2", "--step", "1"
+    assert inside(*words) == 0
+    first, _, third, last = capsys.readouterr().out.splitlines()
+    assert first.split()[1:] == ["if", "gid.x", "<", "len(bodies):", "by={'x':", "1.0,", "'y':", "0.0,", "'z':", "0.0}"]
+    assert "out[gid.x] = at" in third
+    assert third.endswith("at={'x': 5.0, 'y': 5.0, 'z': 6.0}")
+    assert "done" in last
+    found = document(capsys, StepsDocument, *words)
+    assert [at["done"] for at in found["steps"]] == [False, False, False, True]
+    assert found["steps"][2]["locals"]["at"] == {"x": 5.0, "y": 5.0, "z": 6.0}
+    said = refused(capsys, *words[:-1], "64")
+    assert "none of the 64 x 1 x 1 that the call runs. Fix: pass a smaller one, or --domain N" in said
+    for more in (["--check"], ["--repeat", "2"], ["-o", "out=o.npy"]):
+        assert "Fix: leave out --output, --repeat and --check" in refused(capsys, *words, *more)
+    assert "--step one: 'one' is not a whole number" in refused(capsys, *words[:-1], "one")
 
 
 # ---- refusals -------------------------------------------------------------------------------------------------------

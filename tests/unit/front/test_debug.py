@@ -2,8 +2,10 @@
 
 import array
 import itertools
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -487,14 +489,157 @@ def test_an_invocation_may_be_numpys():
     assert next(smooth.step(X, 2, invocation=np.int64(3))).invocation == (3, 0, 0)
 
 
-def test_names_of_several_numbers_are_not_shown_as_one():
-    @vyre.kernel
-    def several(x: In[f32], out: Out[f32]):
-        w = local(f32, 3)
-        v = vec3(x[gid.x], 2.0, 3.0)
-        n = u32(5)
-        w[1] = v.y
-        out[gid.x] = w[1] + v.x + f32(n)
+class Body(NamedTuple):
+    position: vec3
+    mass: f32
 
-    *_, last = several.step(np.ones(4, np.float32), invocation=2)
-    assert last.locals == {"n": 5}
+
+@vyre.device
+def ordered(a: f32, b: f32):
+    if a > b:
+        return b, a
+    return a, b
+
+
+@vyre.device
+def found_at(x: In[f32], v: f32):
+    for i in range(len(x)):
+        if x[i] == v:
+            return i
+    return len(x)
+
+
+@vyre.device
+def heavier(body: Body, by: f32):
+    more = body.mass + by
+    return body._replace(mass=more)
+
+
+@vyre.kernel(workgroup=4)
+def several(eye: vec3, x: In[f32], out: Out[f32]):
+    few = local(f32, 3)
+    many = local(u32, 20)
+    rays = local(vec3, 2)
+    v = vec3(x[gid.x], 2.0, 3.0) + eye
+    few[1] = v.y
+    for k in range(20):
+        many[k] = gid.x * 100 + k
+    rays[1] = v
+    pair = ordered(v.x, 1.5)
+    body = heavier(Body(v, 7.0), 1.0)
+    at = found_at(x, 3.0)
+    if gid.x > 1:
+        side = 1
+    else:
+        side = 2
+    out[gid.x] = few[1] + pair[0] + body.mass + f32(at) + f32(many[side]) + rays[1].x
+
+
+SEVERAL = (0.0, 10.0, 0.0), np.array([1, 2, 3, 4], np.float32)
+
+
+def test_small_values_and_local_arrays_are_shown_whole():
+    *_, before, last = several.step(*SEVERAL, invocation=2)
+    v = {"x": 3.0, "y": 12.0, "z": 3.0}
+    assert last.locals == before.locals
+    assert last.locals == {
+        "eye": {"x": 0.0, "y": 10.0, "z": 0.0},
+        "few": [0.0, 12.0, 0.0],
+        "many": list(range(200, 220)),
+        "rays": [{"x": 0.0, "y": 0.0, "z": 0.0}, v],
+        "v": v,
+        "pair": [1.5, 3.0],
+        "body": {"position": v, "mass": 8.0},
+        "at": 2,
+        "side": 1,
+    }
+    (inside,) = [at for at in several.step(*SEVERAL, invocation=2) if at.text == "more = body.mass + by"]
+    assert inside.locals == {"body": {"position": v, "mass": 7.0}, "by": 1.0}
+
+
+def test_a_helper_may_call_its_parameter_as_its_caller_calls_the_result():
+    @vyre.kernel
+    def k(x: In[f32], out: Out[f32]):
+        v = x[gid.x] + 5.0
+        v = blended(v + 1.0, w=v)
+        out[gid.x] = v
+
+    seen = [(at.text, at.locals) for at in k.step(np.ones(1, np.float32))]
+    assert ("high = max(v, w)", {"v": 7.0, "w": 6.0, "low": 6.0}) in seen
+    calls = [found for text, found in seen if text == "v = blended(v + 1.0, w=v)"]
+    assert calls == [{"v": 6.0}, {"v": 6.0}]
+
+
+def test_an_invocation_has_its_own_local_arrays():
+    wanted = several.on("cpu")(*SEVERAL)
+    for i in range(4):
+        last = list(several.step(*SEVERAL, invocation=i))[-1].locals
+        assert last["many"] == [100 * i + k for k in range(20)]
+        parts = last["few"][1], last["pair"][0], last["body"]["mass"], last["at"], last["many"][last["side"]]
+        assert sum(parts) + last["rays"][1]["x"] == wanted[i]
+
+
+def test_helpers_with_several_returns_are_followed_line_by_line():
+    lines = [at.line for at in several.step(*SEVERAL, invocation=2)]
+    helper = line_of("if a > b:")
+    assert [n for n in lines if helper - 2 < n <= helper + 2] == [helper, helper + 1]
+    helper = line_of("if x[i] == v:")
+    inside = [n - helper for n in lines if helper - 2 < n < helper + 3]
+    assert inside[:7] == [-1, 0, -1, 0, -1, 0, 1]
+    assert 2 not in inside
+
+
+def test_a_name_of_several_arms_has_no_value_before_one_of_them():
+    seen = {at.text: at.locals for at in several.step(*SEVERAL, invocation=2)}
+    assert "side" not in seen["if gid.x > 1:"]
+    assert "side" not in seen["side = 1"]
+
+
+WANDERING = """
+def k(x, out):
+    s = 0
+    for i in range(6):
+        if i == x[0]:
+            break
+        if i == 1:
+            continue
+        for j in range(i):
+            if j == 3:
+                break
+            s += j
+        s += i
+    while s < 10:
+        s += x[1]
+        if s == 7:
+            continue
+        if s > 8:
+            break
+    if s > 9:
+        t = 1
+    elif s > 5:
+        t = 2
+    else:
+        t = 3
+    out[0] = s + t
+"""
+
+
+@pytest.mark.parametrize("numbers", [(0, 2), (2, 1), (5, 9), (6, 3), (9, 4)])
+def test_it_comes_to_the_lines_that_python_comes_to(numbers):
+    scope = {}
+    exec(compile(WANDERING, "<wandering>", "exec"), scope)
+    wanted = []
+
+    def trace(frame, event, _):
+        if event == "line" and frame.f_code.co_filename == "<wandering>":
+            wanted.append(frame.f_lineno)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        scope["k"](numbers, [0])
+    finally:
+        sys.settrace(before)
+    kernel = vyre.kernel(workgroup=1, source=WANDERING.replace("k(x, out)", "k(x: In[u32], out: Out[u32, 1])"))
+    assert [at.line for at in kernel.step(np.array(numbers, np.uint32)) if not at.done] == wanted

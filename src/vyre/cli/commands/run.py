@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import typer
 
@@ -39,7 +39,7 @@ from ..inputs.calls import (
     warn,
     write_array,
 )
-from ..inputs.programs import load
+from ..inputs.programs import load, shape
 from ..output import others_on_stderr, print_json, print_table, progress
 
 if TYPE_CHECKING:
@@ -97,6 +97,10 @@ def run(
     grid: Grid = None,
     timeout: Timeout = None,
     check: Annotated[bool, typer.Option("--check", help="Compare with the reference; unequal is exit code 1.")] = False,
+    step: Annotated[
+        str | None,
+        typer.Option("--step", metavar="X[xYxZ]", help="Go through this invocation, by its gid, and show each line."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Run a kernel or a program from a file.
@@ -109,6 +113,12 @@ def run(
     if repeat < 1:
         raise ArgumentValueError(f"--repeat {repeat} runs nothing", fix="write --repeat 1 or more")
     asked = request(load(file), inputs, sizes, domain, grid, timeout, backend)
+    if step is not None:
+        if outputs or check or repeat > 1:
+            fix = "leave out --output, --repeat and --check"
+            raise ArgumentValueError("--step shows one invocation and no results", fix=fix)
+        show_steps(asked, step, as_json)
+        return
     files = output_files(asked, outputs)
     with others_on_stderr():
         document, results = measure(asked, files, repeat, check)
@@ -123,6 +133,24 @@ def run(
         "equal"
     ] is False
     raise typer.Exit(1 if wrong else 0)
+
+
+class StepsDocument(TypedDict):
+    kernel: str
+    file: str
+    steps: list[dict[str, Any]]
+
+
+def show_steps(asked: Request, gid: str, as_json: bool) -> None:
+    """Each line that one invocation comes to, with its locals before it."""
+    stops = asked.steps(shape(gid, f"--step {gid}"))
+    if as_json:
+        kernel, file = asked.kernel.__name__, asked.loaded.path
+        print_json(plain(StepsDocument(kernel=kernel, file=file, steps=[at._asdict() for at in stops])))
+        return
+    for at in stops:
+        values = "  ".join(f"{name}={value}" for name, value in at.locals.items())
+        print(f"{at.line:>5}  {at.text if not at.done else 'done':<50}  {values}".rstrip())
 
 
 def measure(asked: Request, files: dict[str, str], repeat: int, check: bool) -> tuple[Document, list[Array]]:

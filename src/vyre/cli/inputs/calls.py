@@ -40,7 +40,8 @@ Inputs = Annotated[
         "-i",
         "--const",
         metavar="NAME=VALUE",
-        help="An argument: a number, file.npy, file.bin, random:N[@SEED], zeros:N, ones:N or arange:N. N may be 48x64.",
+        help="An argument: a number, the numbers of a vec3 as 0,1,0, file.npy, file.bin, random:N[@SEED], zeros:N, "
+        "ones:N or arange:N. N may be 48x64.",
     ),
 ]
 Sizes = Annotated[
@@ -142,7 +143,7 @@ def argument_rows(of: Request) -> list[Argument]:
     import numpy as np
 
     rows = []
-    for p in of.kernel.params:
+    for p in of.params:
         if p.name in of.inputs:
             given = of.inputs[p.name]
             array = np.asarray(given.value)

@@ -335,14 +335,22 @@ def inputs_of(kernel: Kernel, given: Sequence[str]) -> dict[str, Input]:
         found[name] = _input(params[name], text, sum(i.origin.startswith("random:") for i in found.values()))
     missing = [p.name for p in kernel.params if p.name not in found and p.role != "const" and not p.is_optional]
     if missing:
-        hint = " ".join(f"--input {n}={'1' if params[n].role == 'scalar' else 'random:1000'}" for n in missing)
+        hint = " ".join(f"--input {n}={_like(params[n])}" for n in missing)
         raise ArgumentTypeError(f"{kernel.__name__} needs {', '.join(missing)}", fix=f"add {hint}")
     return found
+
+
+def _like(param: Param) -> str:
+    """What an argument may look like."""
+    return "random:1000" if param.role != "scalar" else ",".join("1" * param.width)
 
 
 def _input(param: Param, text: str, seed_by_default: int) -> Input:
     name = param.name
     assert param.element is not None
+    if param.small is not None and param.role == "scalar":
+        return Input(name, _numbers(param, text), "numbers")
+    row = () if param.small is None else (param.width,)  # of small values, N counts the rows
     if match := _GENERATOR.fullmatch(text):
         how, origin = match[1], text
         size, _, seed = match[2].partition("@")
@@ -352,7 +360,7 @@ def _input(param: Param, text: str, seed_by_default: int) -> Input:
             seed = seed or str(seed_by_default)
             origin = f"random:{size}@{seed}"
         where = f"--input {name}={text}"
-        value = _generate(name, how, shape(size, where), whole(seed or "0", where), param.element)
+        value = _generate(name, how, (*shape(size, where), *row), whole(seed or "0", where), param.element)
     elif _is_number(text) and not isfile(text):
         if param.role != "scalar":
             raise ArgumentTypeError(
@@ -362,6 +370,8 @@ def _input(param: Param, text: str, seed_by_default: int) -> Input:
         return Input(name, number("--input", name, text), "number")
     else:
         origin, value = f"file {text}", _from_file(name, text, param.element, scalar=param.role == "scalar")
+        if row and value.ndim == 1 and value.dtype.names is None and value.dtype.kind != "c":
+            value = value.reshape(-1, *row) if value.size % row[0] == 0 else value
     if param.role == "scalar":
         if value.size != 1:
             raise ArgumentTypeError(
@@ -372,6 +382,17 @@ def _input(param: Param, text: str, seed_by_default: int) -> Input:
         if param.element.name == "bf16" and value.dtype == "uint16":
             value = (value.astype("uint32") << 16).view("float32")  # its bits, where a number is wanted
     return Input(name, value, origin)
+
+
+def _numbers(param: Param, text: str) -> tuple[int | float | bool, ...]:
+    """One small value, as its numbers in order."""
+    found = tuple(number("--input", param.name, part.strip()) for part in text.split(","))
+    if len(found) != param.width:
+        raise ArgumentTypeError(
+            f"{param.name} is one {param.small} and {text} has {len(found)} of its {param.width} numbers",
+            fix=f"write --input {param.name}={','.join(['0'] * param.width)}",
+        )
+    return found
 
 
 def _is_number(text: str) -> bool:

@@ -13,7 +13,9 @@ from .programs import Input, Loaded, inputs_of, shape, sizes
 
 if TYPE_CHECKING:
     from ...driver.execute.explanation import Explanation
+    from ...driver.verify.cases import Stop
     from ...foundation.ir.program import BufferDecl, Program
+    from ...foundation.language.kernel import Param
     from ...front.arrays import Array
     from ...front.kernel import Kernel
 
@@ -44,12 +46,27 @@ class Request(NamedTuple):
         with _as_options():
             return self.kernel.explain(**self.arguments(), **self.options)
 
+    def steps(self, invocation: tuple[int, ...]) -> Iterator[Stop]:
+        """What one invocation of the call does, line by line."""
+        with _as_options():
+            yield from self.kernel.step(**self.arguments(), **self.options, invocation=invocation)
+
+    @property
+    def consts(self) -> dict[str, Any]:
+        """The compile-time values that the call brings."""
+        names = [p.name for p in self.kernel.params if p.role == "const" and p.name in self.inputs]
+        return {name: self.inputs[name].value for name in names}
+
+    @property
+    def params(self) -> Sequence[Param]:
+        """The parameters, of a generic kernel with the types of the call."""
+        return self.kernel._chosen(self.consts).params
+
     @property
     def program(self) -> Any:
         """The program of the call, for the compile-time values that it brings."""
-        consts = {p.name for p in self.kernel.params if p.role == "const"}
         with _as_options():
-            return self.kernel.specialize(**{n: i.value for n, i in self.inputs.items() if n in consts})
+            return self.kernel.specialize(**self.consts)
 
     @property
     def result_buffers(self) -> Sequence[BufferDecl]:
@@ -98,7 +115,7 @@ _AS_OPTIONS = (
     (re.compile(r'sizes=\{"(\w+)": (?:n|\.\.\.)\}'), r"--sizes \1=N"),
     (re.compile(r'sizes=\{"(\w+)": \((\w+(?:, \w+)*)\)\}'), lambda m: f"--sizes {m[1]}={_dashed(m[2])}"),
     (re.compile(r"\bpass (\w+)\.reshape\((\w+(?:, \w+)*)\)"), lambda m: f"pass --input {m[1]}=random:{_dashed(m[2])}"),
-    (re.compile(r"\bdomain=\(number of invocations\)"), "--domain N"),
+    (re.compile(r"\bdomain=\((?:number of invocations|how many invocations run)\)"), "--domain N"),
     (re.compile(r"\bdomain=\(?(\w+(?:, \w+)*)\)?"), lambda m: f"--domain {_dashed(m[1])}"),
     (re.compile(r"\bpass (\w+)=\.\.\."), r"pass --input \1=NUMBER"),
 )

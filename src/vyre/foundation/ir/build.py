@@ -276,10 +276,10 @@ class Builder:
         return self._blocks[-1], len(self._blocks[-1])
 
     def insert(self, mark: tuple[list[Node], int], node: Node) -> None:
-        """Put a statement at a place that was marked."""
+        """Put a statement at a place that was marked. No line of the source says it."""
         block, position = mark
         assert any(block is b for b in self._blocks), "the marked block is closed"
-        block.insert(position, self._placed(node))
+        block.insert(position, node)
 
     def program(self, *, op_id: str | None = None) -> Program:
         """The program, once every block is closed."""

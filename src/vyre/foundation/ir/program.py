@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from ...errors import ArgumentTypeError, IRTypeError, IRValueError, VyreError
 from .. import above
 from .dtypes import DataType, packed_size
-from .nodes import IndirectDispatch, Node, Region
+from .nodes import IndirectDispatch, Node, Region, Span
 from .value import Value
 
 if TYPE_CHECKING:
@@ -212,6 +213,17 @@ def _require_revision(rev: int) -> None:
         raise ArgumentTypeError(f"a {type(rev).__name__} is not a wire revision", fix="pass a number: rev=6")
 
 
+class Part(NamedTuple):
+    """What a local is of something that the source names, `v.x` or `acc[3]`, and where it is made.
+
+    An array in memory has `acc[]` or `acc[].x`, and a table that is one small value what each of its elements is:
+    `eye.x eye.y eye.z`. A parameter of a helper has no place: the line that calls it makes it.
+    """
+
+    path: str
+    span: Span | None
+
+
 class Program:
     """Buffers, a workgroup size and a body. Frozen; equality ignores the order in which buffers are declared.
 
@@ -358,6 +370,10 @@ class Program:
     def unnamed(self, names: Iterable[str] = ()) -> frozenset[str]:
         """Locals that have no name in the source, as the first call says."""
         return self._cached("unnamed", lambda: frozenset(names))
+
+    def parts(self, found: Mapping[str, Part] = MappingProxyType({})) -> Mapping[str, Part]:
+        """Locals and arrays that are parts of what the source names, as the first call says."""
+        return self._cached("parts", lambda: MappingProxyType(dict(found)))
 
     # -- wire and identity
 

@@ -26,7 +26,7 @@ from ..ir.nodes import (
     show_number,
 )
 from ..ir.ops import AtomicOp, BinaryOp, UnaryOp
-from ..ir.program import Access
+from ..ir.program import Access, Part
 from ..ir.visit import walk_exprs
 from .lang import DeviceFunction, Ids, Intrinsic, element_type
 from .numbers import BINARY, NumberCompiler
@@ -80,7 +80,7 @@ class ExpressionCompiler(NumberCompiler, ABC):
         self.hint = ""  # the name that the value being compiled is assigned to
         self.wanted: DataType | None = None  # the type that `1 if c else 0` takes where it stands
         self.cells: set[str] = set()  # locals that are elements of arrays: a helper may change them
-        self.parts: set[str] = set()  # locals that are numbers of small values
+        self.parts: dict[str, Part] = {}  # what locals and arrays are of, where they are part of what the source names
         self._acting: dict[ast.expr, bool] = {}
 
     # -- values
@@ -348,7 +348,8 @@ class ExpressionCompiler(NumberCompiler, ABC):
             )
         right = self.typed(b, at_b, u32)
         if right.dtype != u32:
-            raise self.fail(at_b, f"the shift count is {right.dtype}", f"write u32({show(at_b)})")
+            given = at_b.args[0] if isinstance(at_b, ast.Call) and show(at_b.func) == str(right.dtype) else at_b
+            raise self.fail(at_b, f"the shift count is {right.dtype}, and counts are u32", f"write u32({show(given)})")
         return self.checked(BinOp(op, left.expr, right.expr), (left.dtype, u32), node, left=at_a, right=at_b)
 
     @abstractmethod

@@ -15,6 +15,7 @@ from ...errors import KernelError, VyreError
 from ..ir.build import Buffer, Builder
 from ..ir.dtypes import DataType, bool_, f32, i32, u32
 from ..ir.nodes import Let, Lit, Node, Var
+from ..ir.program import Part
 from .calls import CallCompiler
 from .lang import Annotation, DeviceFunction, const, element_type
 from .small.arrays import zero
@@ -163,23 +164,23 @@ class HelperCompiler(CallCompiler):
     ) -> Members:
         """Locals for the numbers of a group under one name: here, or at a place where they are zero until then."""
 
-        def local(stem: str, value: Value) -> Local | Members:
+        def local(stem: str, path: str, value: Value) -> Local | Members:
             if isinstance(value, Group):
                 fields = value.of.fields if value.of else range(len(value.items))
+                form = f"{path}.%s" if value.of else f"{path}[%s]"
                 items = zip(fields, value.items, strict=True)
-                return Members(tuple(local(f"{stem}_{field}", item) for field, item in items), value.of, line)
+                return Members(tuple(local(f"{stem}_{f}", form % f, item) for f, item in items), value.of, line)
             number = self.typed(value, at)
             if mark is None:
                 var = self.b.let(stem, number.expr)
-                self.parts.add(var.name)
-                return Local(var, number.dtype, line)
-            var = Var(self.b.fresh(stem), dtype=number.dtype)
-            self.parts.add(var.name)
-            self.b.insert(mark, Let(var.name, zero(number.dtype)))
-            self.b.assign(var, number.expr)
+            else:
+                var = Var(self.b.fresh(stem), dtype=number.dtype)
+                self.b.insert(mark, Let(var.name, zero(number.dtype)))
+                self.b.assign(var, number.expr)
+            self.parts[var.name] = Part(path, self.b.span)
             return Local(var, number.dtype, line)
 
-        found = local(name, group)
+        found = local(name, name, group)
         assert isinstance(found, Members)
         return found
 
@@ -325,7 +326,9 @@ class HelperCompiler(CallCompiler):
                 raise self.fail(at, f"`{name}` has to be known while compiling", "pass a number or a const parameter")
             whole = given if note is None else self.fitted(given, small or t or (), at, f"`{name}`")
             assert isinstance(whole, Group)
-            return self.declared(name, whole, at, source.line(arg))
+            members = self.declared(name, whole, at, source.line(arg))
+            self.parts |= {var.name: self.parts[var.name]._replace(span=None) for var in variable(members)}
+            return members
         number = self.known_number(given) if note is const else None
         if number is not None:
             given = Const(number)
@@ -334,7 +337,9 @@ class HelperCompiler(CallCompiler):
         if note is const:
             raise self.fail(at, f"`{name}` has to be known while compiling", "pass a number or a const parameter")
         value = self.typed(given, at) if t is None else Typed(self.fit(given, t, at, f"`{name}`"), t)
-        return Local(self.b.let(name, value.expr), value.dtype, source.line(arg))
+        var = self.b.let(name, value.expr)
+        self.parts[var.name] = Part(name, None)
+        return Local(var, value.dtype, source.line(arg))
 
 
 def variable(binding: Local | Members) -> list[Var]:

@@ -16,7 +16,7 @@ from ..ir.build import Builder, workgroup_shape
 from ..ir.dtypes import DataType, bool_, u32
 from ..ir.nodes import Bitcast, BufLen, Expr, Load, lit
 from ..ir.prints import LOGS
-from ..ir.program import Access, Program
+from ..ir.program import Access, Part, Program
 from ..ir.value import Value
 from . import lang
 from .lang import Annotation, const, element_type
@@ -274,7 +274,7 @@ def build_program(source: KernelSource, consts: Mapping[str, object]) -> Program
 
 def _built(source: KernelSource, consts: Mapping[str, object], in_memory: frozenset[ast.Call]) -> Program:
     builder, frame = Builder(source.workgroup), Frame(source)
-    scope = frame.scopes[0]
+    scope, parts = frame.scopes[0], dict[str, Part]()
     for param in source.params:
         if param.role == "const":
             given = source.types.get(param.name)
@@ -285,6 +285,8 @@ def _built(source: KernelSource, consts: Mapping[str, object], in_memory: frozen
         buffer = builder.buffer(param.name, ACCESS[param.role], param.element, param.count)
         if param.small is not None and param.role == "scalar":
             scope[param.name] = _members(param, param.small, iter(range(param.width)))
+            if len(set(param.small.leaves())) == 1:
+                parts[param.name] = Part(" ".join(param.name + path for path in param.small.paths()), None)
         elif param.small is not None:
             scope[param.name] = Rows(buffer, param.small)
         elif param.role == "scalar":
@@ -301,7 +303,8 @@ def _built(source: KernelSource, consts: Mapping[str, object], in_memory: frozen
         raise source.error(source.tree, "the kernel is nested too deeply", "bind parts of it to names") from None
     program = builder.program()
     _refuse_invalid(source, program)
-    program.unnamed(compiler.temporaries | compiler.cells | compiler.parts)
+    program.unnamed(compiler.temporaries)
+    program.parts(parts | compiler.parts)
     return program.called(source.name)
 
 

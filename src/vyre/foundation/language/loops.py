@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 from ..ir.build import Builder
@@ -78,12 +78,16 @@ class LoopCompiler(HelperCompiler):
         self._no_else(node)
         self.header(node, node.test)
         self.effects += 1  # it may not end: never run one that Python would not run
+        header, self.b.span = self.b.span, None  # the line says the condition alone
         with self.b.while_flag() as go:
             self.frame.depth += 1
+            self.b.span = header
             self.b.assign(go, self.as_bool(self.truth(node.test)))
-            with self.b.if_(go), self._iteration(node, go):
+            with self.while_set(go), self._iteration(node, go):
                 self.block(node.body)
             self.frame.depth -= 1
+            self.b.span = None
+        self.b.span = header
 
     def for_(self, node: ast.For) -> None:
         self._no_else(node)
@@ -92,7 +96,7 @@ class LoopCompiler(HelperCompiler):
         for name in names:
             if not isinstance(name, ast.Name):
                 raise self.fail(name, "a loop has a name for its variable", "write for i in range(n)")
-            if self.frame.find(name.id) is not None:
+            if self.frame.find(name.id) is not None and name.id not in self.frame.source.unwanted:
                 raise self.fail(name, f"`{name.id}` has another meaning already", "use another name")
         breaks = any(jumps(n, ast.Break) for n in node.body) or (isinstance(self.frame, Inlining) and returns(node))
         called = self.outside(dotted_name(node.iter.func)) if isinstance(node.iter, ast.Call) else None
@@ -164,7 +168,7 @@ class LoopCompiler(HelperCompiler):
                     node.iter, f"the unrolled loops of the kernel have more than {MAX_UNROLLED} turns", UNROLL_LESS
                 )
             self.b.span = span
-            with self._while_set(go), self._iteration(node, go) as names:
+            with self.while_set(go), self._iteration(node, go) as names:
                 names.update(self._variables(node, item))
                 self.block(node.body)
             if self.b.returned:
@@ -184,9 +188,18 @@ class LoopCompiler(HelperCompiler):
             found[name.id] = part
         return found
 
-    def _while_set(self, go: Var | None) -> AbstractContextManager[None]:
-        """The block of one turn: the loop is over once its flag is clear."""
-        return nullcontext() if go is None else self.b.if_(go)
+    @contextmanager
+    def while_set(self, flag: Var | None) -> Iterator[None]:
+        """A block that runs while a flag is set: one turn of a loop, what follows a jump. No line says so."""
+        if flag is None:
+            yield
+            return
+        span, self.b.span = self.b.span, None
+        with self.b.if_(flag):
+            self.b.span = span
+            yield
+            span, self.b.span = self.b.span, None
+        self.b.span = span
 
     def _python_range(self, numbers: list[int], call: ast.Call) -> range:
         if len(numbers) == 3 and numbers[2] == 0:
@@ -199,10 +212,10 @@ class LoopCompiler(HelperCompiler):
             start, stop, make = trips.start, trips.stop, trips.item
             if trips.last_apart:
                 part = stack.enter_context(self.b.loop("part", 0, 2))
-                stack.enter_context(self._while_set(go))
+                stack.enter_context(self.while_set(go))
                 stop = Select(part.eq(0), stop, lit(1))
             turn = stack.enter_context(self.b.loop(target.id if make is None else "turn", start, stop))
-            stack.enter_context(self._while_set(go))
+            stack.enter_context(self.while_set(go))
             item = Typed(turn, u32) if make is None else make.at(turn)
             if trips.last_apart:
                 item = Typed(Select(part.eq(0), item.expr, lit(0)), u32)

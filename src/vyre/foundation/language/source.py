@@ -52,7 +52,7 @@ Place = ast.expr | ast.stmt | ast.arg | ast.keyword | ast.excepthandler
 
 class FunctionSource:
     """A parsed function. `locals` are the names it assigns anywhere, parameters included; one statement alone assigns
-    those in `assigned_once`."""
+    those in `assigned_once`, and those in `unwanted` are written only to leave something out."""
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         if not isinstance(fn, FunctionType):
@@ -67,8 +67,10 @@ class FunctionSource:
         self._cells = dict(zip(code.co_freevars, fn.__closure__ or (), strict=True))
         self._around = self._names_around()
         self._captured = {name: frozen(value) for name, value in self._outside_names() if value is not MISSING}
-        stores = Counter(n.id for n in ast.walk(self.tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+        names = [n for n in ast.walk(self.tree) if isinstance(n, ast.Name)]
+        stores = Counter(n.id for n in names if isinstance(n.ctx, ast.Store))
         self.assigned_once = frozenset(name for name, count in stores.items() if count == 1)
+        self.unwanted = {"_"}.difference(n.id for n in names if isinstance(n.ctx, ast.Load))
 
     def _parse(self) -> ast.FunctionDef:
         self.lines = lines = source_lines(self.fn)

@@ -121,7 +121,7 @@ class StatementCompiler(DebugCompiler):
         """What follows a statement that may jump: it runs while the flag that the jump clears is set."""
         frame = self.frame
         if sum(map(leaves, rest)) < MANY_GUARDS:
-            with self.b.if_(flag):
+            with self.while_set(flag):
                 frame.depth += 1
                 ends = self.block(rest)
                 frame.depth -= 1
@@ -130,7 +130,7 @@ class StatementCompiler(DebugCompiler):
         while rest and not ends:
             size = next((k for k, node in enumerate(rest, 1) if leaves(node)), len(rest))
             part, rest = rest[:size], rest[size:]
-            with self._joined(assigned(part), rest), self.b.if_(flag), self.scope(frame.source.line(part[0])):
+            with self._joined(assigned(part), rest), self.while_set(flag), self.scope(frame.source.line(part[0])):
                 ends = self.block(part)
         return ends
 
@@ -306,6 +306,8 @@ class StatementCompiler(DebugCompiler):
     def bind(self, target: ast.Name, value: Value, at: ast.expr, declared: DataType | SmallType | None = None) -> None:
         """Give a name a value: a new local the first time, an assignment later."""
         name, line = target.id, self.frame.source.line(target)
+        if name in self.frame.source.unwanted:
+            return
         binding = self.frame.known(name)
         if isinstance(value, Group) or isinstance(binding, Members) or isinstance(declared, SmallType):
             self._bind_group(target, value if declared is None else self.fitted(value, declared, at, f"`{name}`"), at)
@@ -515,15 +517,19 @@ class StatementCompiler(DebugCompiler):
         binding = self.frame.find(node.target.id) if isinstance(node.target, ast.Name) else None
         if (
             isinstance(binding, Local)
+            and not binding.fixed
             and binding.dtype in (u32, i32)
             and isinstance(after, Typed)
-            and after.dtype.is_float
         ):
-            t, number = after.dtype, "0.0" if after.dtype == f32 else f"{after.dtype}(0)"
-            fix = f"begin with a float at line {binding.line}: {show(node.target)} = {number}"
-            raise self.fail(
-                node, f"`{show(node.target)}` is {binding.dtype} since line {binding.line}, and meets {t}", fix
-            )
+            t, name, fix = after.dtype, show(node.target), ""
+            if t.is_float:
+                number = "0.0" if t == f32 else f"{t}(0)"
+                fix = f"begin with a float at line {binding.line}: {name} = {number}"
+            elif t.is_int and t.is_signed and binding.dtype == u32 and not isinstance(node.op, ast.LShift | ast.RShift):
+                fix = f"begin with a signed number at line {binding.line}: {name}: {t} = ..."
+            if fix:
+                message = f"`{name}` is {binding.dtype} since line {binding.line}, and meets {t}"
+                raise self.fail(node, message, fix)
         return self.combined(node.op, before, after, node, node.target, node.value)
 
     def _annotated(self, node: ast.AnnAssign) -> None:

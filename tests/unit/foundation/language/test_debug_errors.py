@@ -37,7 +37,7 @@ BODIES = [
     ("print(*x)", 1, "*x", "`*` is not part of kernels", "one by one"),
     ("print('x', x)", 1, "x", "`x` is a buffer, not a value", "x[i]"),
     ("print(gid)", 1, "gid", "`gid` has three axes", "gid.x"),
-    ("print([n, n])", 1, "[n, n]", "lists are not part of kernels", "shared()"),
+    ("print([n, n])", 1, "[n, n]", "lists are not part of kernels", "local(f32, 8)"),
     ("print(missing)", 1, "missing", "`missing` is not defined", "define it before the kernel"),
     ("print(b'raw')", 1, "b'raw'", "a bytes is not a value of kernels", "use numbers"),
     ("print(None)", 1, "None", "a NoneType is not a value of kernels", "use numbers"),

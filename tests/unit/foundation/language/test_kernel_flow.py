@@ -566,3 +566,30 @@ def test_joined_names_are_assigned_in_the_arms():
     program = program_of(body("if x[0] > 1:\n    v = 1\nelse:\n    v = 2\nout[0] = v"))
     assert sum(isinstance(n, Assign) for n in walk_nodes(program.entry)) == 2
     assert not any(isinstance(n, Loop) for n in walk_nodes(program.entry))
+
+
+THROWN_AWAY = {
+    "in nested loops": "for _ in range(3):\n    for _ in range(2):\n        total += x[0]",
+    "of several types": "_, a = 1, x[0]\n_, b = 2.5, x[0]\ntotal = a + b",
+    "the name of the loop": "for _ in range(3):\n    a, _ = helper(x[0])\n    _, b = helper(a)\n    total += a + b",
+    "in unrolled loops": "for _ in static_range(3):\n    for _, b in ((1, 2), (3, 4)):\n        total += b",
+    "read": "_ = x[0]\n_ += 1\ntotal = _",
+}
+
+
+@pytest.mark.parametrize("text", THROWN_AWAY.values(), ids=THROWN_AWAY)
+def test_an_underscore_that_nobody_reads_is_no_name(text):
+    source = f"total = 0\n{text}\nout[1] = total"
+    agrees_with_python(source, 0, 1, 7, helper="def helper(n):\n    return n + 1, n * 2\n")
+
+
+def test_what_an_underscore_gets_is_still_computed():
+    head = "def k(x: In[u32], out: InOut[u32]):"
+    program = program_of(body("for _ in range(3):\n    _ = vyre.atomic_add(out, 0, 2)", head=head))
+    done = reference.run(program, [np.zeros(1, np.uint32), np.ones(1, np.uint32)], grid=(1, 1, 1))
+    assert int.from_bytes(bytes(done.outputs[0]), "little") == 7
+
+
+def test_an_underscore_that_is_read_is_a_name():
+    with pytest.raises(vyre.KernelError, match="`_` is a loop variable and cannot be assigned"):
+        program_of(body("for _ in range(3):\n    out[0] = _\n    _ = 1"))

@@ -15,7 +15,7 @@ from typing import TypeVar
 from ...ir.build import Buffer, Builder
 from ...ir.dtypes import DataType, bool_, u32
 from ...ir.nodes import Bitcast, Expr, Lit, Load, Select, lit
-from ...ir.program import MAX_OWN_BYTES, Access
+from ...ir.program import MAX_OWN_BYTES, Access, Part
 from ..source import Place
 from ..values import Const, Frame, Group, Scalar, Typed, Value, leaves, several, show
 from .groups import GroupCompiler
@@ -87,19 +87,24 @@ class ArrayCompiler(GroupCompiler):
     ) -> LocalArray | Columns | Buffer:
         """A new array of this invocation, zero."""
         if isinstance(element, SmallType):
-            names = [f"{name}_{k}" for k in range(len(list(element.leaves())))]
-            parts = [self._column(n, t, count, call) for n, t in zip(names, element.leaves(), strict=True)]
+            leaves = enumerate(zip(element.leaves(), element.paths(), strict=True))
+            parts = [self._column(f"{name}_{k}", t, count, call, name, path) for k, (t, path) in leaves]
             return Columns(name, element, tuple(parts), count)
-        return self._column(name, element, count, call)
+        return self._column(name, element, count, call, name)
 
-    def _column(self, name: str, element: DataType, count: int, call: ast.Call) -> LocalArray | Buffer:
+    def _column(
+        self, name: str, element: DataType, count: int, call: ast.Call, of: str, path: str = ""
+    ) -> LocalArray | Buffer:
+        """An array of numbers, which is all of the array `of` or, where there is a path, one field of its elements."""
         if count <= MAX_CELLS and call not in self.in_memory:
             cells = tuple(self.b.let(f"{name}_{k}", zero(element)) for k in range(count))
             self.cells.update(cell.name for cell in cells)
+            self.parts |= {cell.name: Part(f"{of}[{k}]{path}", self.b.span) for k, cell in enumerate(cells)}
             self.arrays.append(cells[0].name)
             return LocalArray(name, element, cells, call)
         buffer = self.b.own(name, element, count)
         self.arrays.append(buffer.name)
+        self.parts[buffer.name] = Part(f"{of}[]{path}", self.b.span)
         taken = sum(b.nbytes or 0 for b in self.b.buffers if b.is_own)
         if taken > MAX_OWN_BYTES:
             message = f"the local arrays of an invocation take {taken} bytes, and there are {MAX_OWN_BYTES}"

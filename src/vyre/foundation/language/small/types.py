@@ -38,6 +38,11 @@ class SmallType(NamedTuple):
             else:
                 yield t
 
+    def paths(self) -> Iterator[str]:
+        """How each of its numbers is reached from it: `.position.x`."""
+        for name, t in zip(self.fields, self.types, strict=True):
+            yield from (f".{name}{rest}" for rest in (t.paths() if isinstance(t, SmallType) else ("",)))
+
     def __str__(self) -> str:
         return self.name
 
