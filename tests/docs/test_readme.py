@@ -114,6 +114,7 @@ PAGES = [
     ("docs/how-to/debug-a-kernel.md", 5, "odd: u32(7)"),
     ("docs/how-to/add-floats.md", 3, "proved"),
     ("docs/libs/reduce.md", 3, "True"),
+    ("docs/libs/random.md", 3, "3.14"),
 ]
 """Page, how many Python blocks it has at least, and something that they print."""
 

@@ -134,6 +134,11 @@ def check_out(out: Any, shape: tuple[int, ...]) -> None:
         )
 
 
+def on(kernel: Kernel, backend: str | None) -> Kernel:
+    """The kernel on the backend that the caller names, if he names one."""
+    return kernel if backend is None else kernel.on(backend)
+
+
 _chosen: dict[tuple[object, ...], Kernel] = {}
 
 
@@ -146,7 +151,7 @@ def chosen(kernel: Kernel, backend: str | None, **consts: Any) -> Kernel:
     found = _chosen.get(key)
     if found is None:
         found = Kernel.of_program(kernel.specialize(**consts), kernel.__name__)
-        found = found if backend is None else found.on(backend)
+        found = on(found, backend)
         keep(_chosen, key, found, MOST_CHOSEN)
     return found
 
