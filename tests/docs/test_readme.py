@@ -115,6 +115,7 @@ PAGES = [
     ("docs/how-to/add-floats.md", 3, "proved"),
     ("docs/libs/reduce.md", 3, "True"),
     ("docs/libs/random.md", 3, "3.14"),
+    ("docs/libs/linalg.md", 2, "(64, 300, 100)"),
     ("docs/libs/prefix.md", 3, "[0 4 4 6]"),
 ]
 """Page, how many Python blocks it has at least, and something that they print."""

@@ -13,7 +13,7 @@ from vyre import Kernel, Out, const, gid, kernel
 from ..errors import ArgumentTypeError, ArgumentValueError, UnsupportedFeature, shown
 from ..foundation.ir.dtypes import DataType, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from ..foundation.memo import keep
-from ..front.arrays import ARRAY_DTYPES, HOST_DEVICES, Array, any_dtype, view
+from ..front.arrays import ARRAY_DTYPES, HOST_DEVICES, Array, any_dtype, check_writable, view
 from ..front.compile import choice_for
 from ..front.device.array import DeviceBuffer, adopt, device_of, to_device, upload
 from ..front.device.home import home_of
@@ -132,6 +132,25 @@ def check_out(out: Any, shape: tuple[int, ...]) -> None:
         raise ArgumentValueError(
             f"out has shape {tuple(there)}, and the result {shape}", fix=f"pass an array of shape {shape}, or drop out="
         )
+
+
+def bits_of(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Elements that move as they are: f32 in kernels has one NaN and no subnormals. Bools are words on a device."""
+    return dtype if dtype.kind == "b" else np.dtype(f"{dtype.byteorder}u{dtype.itemsize}")
+
+
+def target_of(out: Any, dtype: np.dtype[Any]) -> Given:
+    """What the caller passes as `out=`, as an array of the host or of a device, of exactly this type."""
+    found: Given
+    if type(out) is DeviceBuffer:
+        found = out
+    elif (device := device_of(out)) is not None:
+        found = adopt("out", out, device, writes=True, remember=False)
+    else:
+        found = check_writable("out", out)
+    if found.dtype != dtype.newbyteorder("="):
+        raise ArgumentTypeError(f"out holds {found.dtype}", fix=f"pass an array of {dtype.newbyteorder('=')}")
+    return found
 
 
 def on(kernel: Kernel, backend: str | None) -> Kernel:

@@ -39,6 +39,7 @@ from .reduce_kernels import (
     SQUARE,
     SUM,
     TIMES,
+    TIMES_AGAIN,
     TRUTH,
     VALUE,
     columns,
@@ -134,20 +135,24 @@ def count(x: Any, axis: Axis = None, *, keepdims: bool = False, out: Any = None,
 def dot(
     x: Any, y: Any, axis: Axis = None, *, keepdims: bool = False, out: Any = None, backend: str | None = None
 ) -> Any:
-    """The sum of the products of two arrays of one shape and type: of f32, `fma` in the chains."""
-    first, second = given("x", x), given("y", y)
-    if first.shape != second.shape:
-        raise ArgumentValueError(
-            f"x has shape {first.shape} and y {second.shape}",
-            fix="pass arrays of one shape: np.broadcast_to(y, x.shape)",
-        )
+    """The sum of the products of two arrays of one type: of f32, `fma` in the chains.
+
+    They have one shape, or y has one axis and stands beside each problem of x.
+    """
+    first, second = given("x", x, (*FLOATS, *INTEGERS)), given("y", y)
     t = element_of(first)
     if element_of(second) is not t:
         raise ArgumentTypeError(f"x holds {first.dtype} and y {second.dtype}", fix=f"pass y.astype(np.{first.dtype})")
     e = extent(first, axis, keepdims=keepdims)
+    alike = first.shape == second.shape
+    if not alike and second.shape != (e.length,):
+        raise ArgumentValueError(
+            f"x has shape {first.shape} and y {second.shape}",
+            fix=f"pass arrays of one shape, or {e.length} numbers as y" if axis is not None else "pass y of that shape",
+        )
     check_out(out, e.shape)
     kind = WIDER[t][0]
-    rule = Rule(SUM, TIMES, kind, neutral(SUM, kind))
+    rule = Rule(SUM, TIMES if alike else TIMES_AGAIN, kind, neutral(SUM, kind))
     return _of(rule, first, e, t if t is f16 else kind, out, backend, y=second)
 
 

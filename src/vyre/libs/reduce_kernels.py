@@ -49,9 +49,9 @@ FOLDS = 6
 
 SUM, PRODUCT, LEAST, MOST = range(4)
 """How two become one."""
-VALUE, TRUTH, SQUARE, TIMES, DEVIATION, PLACE = range(6)
-"""What is joined: the elements, whether they are not zero, their squares, products with those of another array, squares
-of their distance from a number of the problem, or where that number is found."""
+VALUE, TRUTH, SQUARE, TIMES, TIMES_AGAIN, DEVIATION, PLACE = range(7)
+"""What is joined: the elements, whether they are not zero, their squares, products with those of another array, or with
+those of one that all problems have, squares of their distance from a number of the problem, where that number is."""
 PLAIN, QUOTIENT, ROOT, QUOTIENT_ROOT = range(4)
 """What becomes of the number that is left."""
 
@@ -120,6 +120,8 @@ def taken(
             c = plus_product(t, v, v, kind)
         elif what == DEVIATION:
             c = plus_product(t, v - m, v - m, kind)
+        elif what == TIMES_AGAIN:
+            c = plus_product(t, v, converted(y[place], kind), kind)
         else:
             c = plus_product(t, v, converted(y[at], kind), kind)
     return c

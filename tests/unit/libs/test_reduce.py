@@ -247,6 +247,8 @@ def test_what_does_not_fit_is_refused_with_a_fix():
         reduce.mean(np.arange(3))
     with pytest.raises(ArgumentValueError, match=r"x has shape \(2, 3\) and y \(3, 2\). Fix"):
         reduce.dot(x, x.T)
+    with pytest.raises(ArgumentTypeError, match=r"x holds bool, and this function takes f32.*Fix"):
+        reduce.dot(x > 0, x > 0)
     with pytest.raises(ArgumentTypeError, match=r"x holds float32 and y float64. Fix"):
         reduce.dot(x, x.astype(np.float64))
     with pytest.raises(ArgumentValueError, match=r"out has shape \(3,\), and the result \(2,\). Fix"):
