@@ -12,7 +12,7 @@ T = TypeVar("T")
 A = TypeVar("A")
 R = TypeVar("R")
 
-CHUNK = 256
+CHUNK = 128
 """Products that one chain adds up."""
 LANES = 64
 ROWS = 8
