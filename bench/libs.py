@@ -100,9 +100,8 @@ def main() -> int:
     for name, (ours, peer) in pairs().items():
         found[name] = row = measure(ours, peer, options.rounds)
         low, high = row["interval"]
-        print(
-            f"{name:28} {row['speed']:7.2f} ({low:.2f} to {high:.2f})   {row['ours_ms']:9.3f} ms, peer {row['peer_ms']:9.3f} ms"
-        )
+        times = f"{row['ours_ms']:9.3f} ms, peer {row['peer_ms']:9.3f} ms"
+        print(f"{name:28} {row['speed']:7.2f} ({low:.2f} to {high:.2f})   {times}")
     if options.record:
         record("libs_cpu", {"rounds": options.rounds, "peer": f"numpy {np.__version__}", "pairs": found})
     return 0

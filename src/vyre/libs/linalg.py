@@ -14,6 +14,8 @@ from .linalg_kernels import ROWS, TILE, product_of_each, products
 from .linalg_kernels import transposed as transposed_kernel
 from .reduce import FLOATS, INTEGERS, KINDS, WIDER, a_number, dot
 
+__all__ = ["matmul", "matvec", "outer", "transpose"]
+
 ELEMENTS = (*FLOATS, *INTEGERS)
 
 

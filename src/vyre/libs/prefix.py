@@ -12,6 +12,8 @@ from .prefix_kernels import BLOCK, SEGMENT, run, run_beside, starts, starts_besi
 from .reduce import ANY, KINDS, WIDER, neutral
 from .reduce_kernels import LEAST, MOST, SUM
 
+__all__ = ["max", "min", "sum"]
+
 
 def sum(
     x: Any,

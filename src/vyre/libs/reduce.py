@@ -50,6 +50,8 @@ from .reduce_kernels import (
     rows_with,
 )
 
+__all__ = ["all", "any", "argmax", "argmin", "count", "dot", "max", "mean", "min", "norm", "prod", "std", "sum", "var"]
+
 SHORT = 32
 """Elements that one invocation joins faster than a workgroup."""
 KINDS = (u32, i32, u64, i64, f32, f64)
