@@ -37,6 +37,7 @@ from .reduce_kernels import (
     QUOTIENT_ROOT,
     ROOT,
     SQUARE,
+    STRIP_COLUMNS,
     SUM,
     TIMES,
     TIMES_AGAIN,
@@ -48,6 +49,8 @@ from .reduce_kernels import (
     problems_with,
     rows,
     rows_with,
+    wide_rows,
+    wide_rows_with,
 )
 
 __all__ = ["all", "any", "argmax", "argmin", "count", "dot", "max", "mean", "min", "norm", "prod", "std", "sum", "var"]
@@ -169,7 +172,7 @@ def mean(
 ) -> Any:
     """The sum divided by the number of elements, both as f32, or as f64 of f64 or with `dtype`."""
     found, e, kind, result = _measured(x, axis, dtype, keepdims, out)
-    return _of(Rule(SUM, VALUE, kind, 0.0, QUOTIENT), found, e, result, out, backend, count=e.length)
+    return _of(Rule(SUM, VALUE, kind, 0.0, QUOTIENT), found, e, result, out, backend, divisor=e.length)
 
 
 def var(
@@ -226,12 +229,12 @@ def _of(
     backend: str | None,
     *,
     y: Given | None = None,
-    count: float = 1,
+    divisor: float = 1,
 ) -> Any:
     if not e.length or not math.prod(e.shape):
         value = rule.first if result is not bool_ else rule.how == LEAST
         return filled(value, result, e.shape, x, out, backend)
-    return handed(reduced(rule, x, e, result, out, backend, y=y, count=count), x, out)
+    return handed(reduced(rule, x, e, result, out, backend, y=y, divisor=divisor), x, out)
 
 
 def _joined(how: int, what: int, x: Any, axis: Axis, dtype: Any, keepdims: bool, out: Any, backend: str | None) -> Any:
@@ -280,9 +283,9 @@ def _spread(
     if not math.prod(e.shape):
         return filled(0.0, result, e.shape, asked, out, backend)
     found = near(asked, backend)
-    middle = reduced(Rule(SUM, VALUE, kind, 0.0, QUOTIENT), found, e, kind, None, backend, count=e.length)
+    middle = reduced(Rule(SUM, VALUE, kind, 0.0, QUOTIENT), found, e, kind, None, backend, divisor=e.length)
     rule = Rule(SUM, DEVIATION, kind, 0.0, ending)
-    return handed(reduced(rule, found, e, result, out, backend, y=middle, count=e.length - ddof), asked, out)
+    return handed(reduced(rule, found, e, result, out, backend, y=middle, divisor=e.length - ddof), asked, out)
 
 
 def _with_elements(x: Any, axis: Axis, keepdims: bool, out: Any, allowed: Any = ANY) -> tuple[Given, Extent]:
@@ -337,7 +340,7 @@ def reduced(
     backend: str | None,
     *,
     y: Any = None,
-    count: float = 1,
+    divisor: float = 1,
 ) -> Any:
     """The results of all problems. `y` is another array of that form, or has one number for each problem."""
     a = rule.joined or rule.kind
@@ -346,14 +349,25 @@ def reduced(
     types = {"A": a} if y is None else {"A": a, "S": element_of(y)}
     while length > (CHUNK if e.inner == 1 else COLUMNS):
         parts = -(-length // CHUNK)
-        step = chosen(rows if y is None else rows_with, backend, **consts, **types, T=element_of(made))
-        made = step(made, *also, rule.first, length, e.inner, sizes={"out": e.outer * parts * COLUMNS * e.inner})
+        wide = e.inner * COLUMNS % STRIP_COLUMNS == 0
+        alone, together = (wide_rows, wide_rows_with) if wide else (rows, rows_with)
+        step = chosen(alone if y is None else together, backend, **consts, **types, T=element_of(made))
+        count = e.outer * parts * COLUMNS * e.inner
+        made = step(
+            made,
+            *also,
+            rule.first,
+            length,
+            e.inner,
+            sizes={"out": count},
+            grid=count // (STRIP_COLUMNS if wide else COLUMNS),
+        )
         y, also, length = None, (), parts * COLUMNS
         consts |= {"what": VALUE, "kind": KINDS.index(a)}
         types = {"A": a}
     consts |= types
     consts |= {"T": element_of(made), "R": result, "ending": rule.ending}
-    last, numbers = a_number(count, a), (rule.first, length)
+    last, numbers = a_number(divisor, a), (rule.first, length)
     if e.inner == 1 and length > SHORT:
         step = chosen(problems if y is None else problems_with, backend, **consts)
         return step(made, *also, *numbers, last, out=out, sizes={"out": e.shape})
