@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from record import record
 
-from vyre.libs import linalg, prefix, random, reduce
+from vyre.libs import linalg, prefix, random, reduce, sort
 
 ROUNDS = 21
 N = 1 << 24
@@ -31,7 +31,7 @@ def pairs() -> dict[str, tuple[Call, Call]]:
     x = rng.random(N, np.float32)
     square, small, out = x.reshape(4096, 4096), x[: 1 << 20].reshape(1024, 1024), np.empty_like(x)
     whole, words = x.view(np.uint32), np.empty(N, np.uint32)
-    vector = small[0].copy()
+    vector, keys = small[0].copy(), rng.integers(0, 1 << 32, 1 << 20, dtype=np.uint32)
     turned, product = np.empty((4096, 4096), np.float32), np.empty((1024, 1024), np.float32)
     sfc = np.random.Generator(np.random.SFC64(0))
     here = {"backend": "cpu"}
@@ -58,6 +58,8 @@ def pairs() -> dict[str, tuple[Call, Call]]:
             lambda: random.integers(N, 0, 1000, dtype=np.uint32, seed=1, out=words, **here),
             lambda: sfc.integers(0, 1000, N, np.uint32),
         ),
+        "sort, 1 M u32": (lambda: sort.sort(keys, **here), lambda: np.sort(keys)),
+        "argsort, 1 M u32": (lambda: sort.argsort(keys, **here), lambda: np.argsort(keys, kind="stable")),
         "matmul, 1024": (
             lambda: linalg.matmul(small, small, out=product, **here),
             lambda: np.matmul(small, small, out=product),

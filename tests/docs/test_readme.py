@@ -117,6 +117,7 @@ PAGES = [
     ("docs/libs/reduce.md", 3, "True"),
     ("docs/libs/random.md", 3, "3.14"),
     ("docs/libs/linalg.md", 2, "(64, 300, 100)"),
+    ("docs/libs/sort.md", 1, "[4 1 3 0 5 2]"),
     ("docs/libs/prefix.md", 3, "[0 4 4 6]"),
 ]
 """Page, how many Python blocks it has at least, and something that they print."""

@@ -17,9 +17,11 @@ from ..errors import ArgumentTypeError, ArgumentValueError, shown
 from ..foundation.ir.dtypes import DataType, f32, i32, u32
 from ..front.bind import shape as shape_of
 from ..front.sequence.now import refuse_to_read
+from . import sort
 from .arguments import MOST_ELEMENTS, Shape, check_out, chosen, named_type, on
 from .random_kernels import EXPONENTIAL, LANES, NORMAL, TILE, UNIFORM, floats, philox4x32, threefry2x32, words
 from .random_kernels import integers as integers_kernel
+from .sort_kernels import found_at
 
 __all__ = [
     "Generator",
@@ -28,6 +30,7 @@ __all__ = [
     "exponential",
     "integers",
     "normal",
+    "permutation",
     "philox4x32",
     "threefry2x32",
     "uniform",
@@ -111,13 +114,29 @@ def integers(
     return _drawn(step, (least, width), shape, seed, stream, start, out)
 
 
+def permutation(
+    n: int, *, seed: int, stream: int = 0, start: int = 0, out: Any = None, backend: str | None = None
+) -> Any:
+    """The numbers below n in random order, as u32. It takes 2 n indices."""
+    if shape_of("n", n) != (n,) or n > MOST_ELEMENTS // 2:
+        raise ArgumentValueError(f"n={shown(n)} is too much", fix=f"pass a whole number up to {MOST_ELEMENTS // 2}")
+    check_out(out, (int(n),))
+    low = bits(n, seed=seed, stream=stream, start=start, backend=backend)
+    high = bits(n, seed=seed, stream=stream, start=start + n, backend=backend)
+    by_low = sort.argsort(low, backend=backend)
+    take = on(found_at, backend)
+    by_both = sort.argsort(take(high, by_low), backend=backend)
+    return take(by_low, by_both, out=out)
+
+
 # ---- with a state ----------------------------------------------------------------------------------------------------
 
 
 class Generator:
     """Draws numbers of one seed and stream, one index after the other, as NumPy's generator does.
 
-    `index` is that of the next number, and may be set. Every number takes one index, of whatever kind it is.
+    `index` is that of the next number, and may be set. Every number takes one index, of whatever kind it is, and in a
+    permutation two.
     """
 
     def __init__(self, seed: int, stream: int = 0, *, backend: str | None = None) -> None:
@@ -168,14 +187,20 @@ class Generator:
             most += 1
         return self._next(integers, (least, most), size, out, dtype=dtype)
 
-    def _next(self, draw: Any, numbers: tuple[Any, ...], size: Shape | None, out: Any, **options: Any) -> Any:
+    def permutation(self, n: int, *, out: Any = None) -> Any:
+        """The numbers below n in random order, as u32. It takes 2 n indices."""
+        return self._next(permutation, (), n, out, indices=2)
+
+    def _next(
+        self, draw: Any, numbers: tuple[Any, ...], size: Shape | None, out: Any, *, indices: int = 1, **options: Any
+    ) -> Any:
         refuse_to_read("a generator counted on")
         there: Any = getattr(out, "shape", ())
         shape = tuple(there) if size is None else shape_of("size", size)
         with self._lock:
             start = self.index
             found = draw(
-                shape,
+                shape if indices == 1 else size,
                 *numbers,
                 seed=self.seed,
                 stream=self.stream,
@@ -184,7 +209,7 @@ class Generator:
                 backend=self.backend,
                 **options,
             )
-            self.index = start + math.prod(shape)
+            self.index = start + indices * math.prod(shape)
         return found
 
     def __repr__(self) -> str:

@@ -190,6 +190,33 @@ def test_sixteen_million_normal_numbers_have_the_hash_of_the_docs(backend):
     assert hashlib.sha256(found.tobytes()).hexdigest() == NORMALS
 
 
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_a_permutation_is_the_order_of_words_of_64_bits(backend):
+    for n, seed, start in ((1, 0, 0), (300, 2, 77)):
+        found = random.permutation(n, seed=seed, start=start, backend=backend)
+        keys = [bits(start + n + k, seed, 0) << 32 | bits(start + k, seed, 0) for k in range(n)]
+        assert found.dtype == np.uint32
+        assert found.tolist() == sorted(range(n), key=keys.__getitem__)
+    g = random.default_rng(9)
+    assert sorted(g.permutation(10).tolist()) == list(range(10))
+    assert g.index == 20
+    assert g.permutation(4).tolist() == random.permutation(4, seed=9, start=20).tolist()
+    assert random.permutation(0, seed=1).shape == (0,)
+    out = np.empty(5, np.uint32)
+    assert random.permutation(5, seed=1, out=out) is out
+    with pytest.raises(ArgumentValueError, match=r"n=-1 is negative. Fix"):
+        random.permutation(-1, seed=1)
+    with pytest.raises(ArgumentValueError, match=r"n=4294967295 is too much. Fix: pass a whole number up to"):
+        random.permutation(WORD, seed=1)
+
+
+def test_the_places_of_a_permutation_know_nothing_of_each_other():
+    n = 1 << 14
+    p = random.permutation(n, seed=21).astype(np.float64)
+    for near in (np.arange(n), np.roll(p, 1), np.roll(p, 64)):
+        assert abs(np.corrcoef(p, near)[0, 1]) < 4 / math.sqrt(n)
+
+
 def test_a_generator_counts_what_it_gave():
     g, h = random.default_rng(5), random.Generator(5)
     first = g.random(10)
