@@ -1,0 +1,288 @@
+"""Random numbers by seed, stream and index: the same everywhere, in any order, and in any parts.
+
+`docs/libs/random.md` defines every number. Functions have no state; a `Generator` counts what it gave.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from typing import Any
+
+import numpy as np
+
+from vyre import Kernel
+
+from ..errors import ArgumentTypeError, ArgumentValueError, shown
+from ..foundation.ir.dtypes import DataType, f32, i32, u32
+from ..front.bind import shape as shape_of
+from ..front.sequence.now import refuse_to_read
+from . import sort
+from .arguments import MOST_ELEMENTS, Shape, check_out, chosen, named_type, on
+from .random_kernels import EXPONENTIAL, LANES, NORMAL, TILE, UNIFORM, floats, philox4x32, threefry2x32, words
+from .random_kernels import integers as integers_kernel
+from .sort_kernels import found_at
+
+__all__ = [
+    "Generator",
+    "bits",
+    "default_rng",
+    "exponential",
+    "integers",
+    "normal",
+    "permutation",
+    "philox4x32",
+    "threefry2x32",
+    "uniform",
+]
+
+MOST_INDEX = 1 << 66
+"""Of numbers in a stream: a block has four, and its number 64 bits."""
+
+
+def bits(
+    shape: Shape, *, seed: int, stream: int = 0, start: int = 0, out: Any = None, backend: str | None = None
+) -> Any:
+    """The words of Philox4x32-10 as u32."""
+    return _drawn(on(words, backend), (), shape, seed, stream, start, out)
+
+
+def uniform(
+    shape: Shape,
+    low: float = 0.0,
+    high: float = 1.0,
+    *,
+    seed: int,
+    stream: int = 0,
+    start: int = 0,
+    out: Any = None,
+    backend: str | None = None,
+) -> Any:
+    """f32 from `low` on and below `high`, of which there are 2^24; a rounding may reach `high` if `low` is not 0."""
+    least, most = _finite("low", low), _finite("high", high)
+    step = chosen(floats, backend, what=UNIFORM)
+    return _drawn(step, (least, _finite("high - low", most - least)), shape, seed, stream, start, out)
+
+
+def normal(
+    shape: Shape,
+    mean: float = 0.0,
+    std: float = 1.0,
+    *,
+    seed: int,
+    stream: int = 0,
+    start: int = 0,
+    out: Any = None,
+    backend: str | None = None,
+) -> Any:
+    """Normally distributed f32, up to 6.8 standard deviations from the mean."""
+    step = chosen(floats, backend, what=NORMAL)
+    return _drawn(step, (_finite("mean", mean), _not_negative("std", std)), shape, seed, stream, start, out)
+
+
+def exponential(
+    shape: Shape,
+    scale: float = 1.0,
+    *,
+    seed: int,
+    stream: int = 0,
+    start: int = 0,
+    out: Any = None,
+    backend: str | None = None,
+) -> Any:
+    """Exponentially distributed f32 with this mean, up to 22.9 times the mean."""
+    step = chosen(floats, backend, what=EXPONENTIAL)
+    return _drawn(step, (0.0, _not_negative("scale", scale)), shape, seed, stream, start, out)
+
+
+def integers(
+    shape: Shape,
+    low: int,
+    high: int,
+    *,
+    dtype: Any = None,
+    seed: int,
+    stream: int = 0,
+    start: int = 0,
+    out: Any = None,
+    backend: str | None = None,
+) -> Any:
+    """Whole numbers from `low` on and below `high`, each as likely as any other: i32, or u32 with `dtype`."""
+    t = i32 if dtype is None else named_type(dtype, (i32, u32))
+    least, width = _range(low, high, t)
+    step = chosen(integers_kernel, backend, T=t)
+    return _drawn(step, (least, width), shape, seed, stream, start, out)
+
+
+def permutation(
+    n: int, *, seed: int, stream: int = 0, start: int = 0, out: Any = None, backend: str | None = None
+) -> Any:
+    """The numbers below n in random order, as u32. It takes 2 n indices."""
+    if shape_of("n", n) != (n,) or n > MOST_ELEMENTS // 2:
+        raise ArgumentValueError(f"n={shown(n)} is too much", fix=f"pass a whole number up to {MOST_ELEMENTS // 2}")
+    check_out(out, (int(n),))
+    low = bits(n, seed=seed, stream=stream, start=start, backend=backend)
+    high = bits(n, seed=seed, stream=stream, start=start + n, backend=backend)
+    by_low = sort.argsort(low, backend=backend)
+    take = on(found_at, backend)
+    by_both = sort.argsort(take(high, by_low), backend=backend)
+    return take(by_low, by_both, out=out)
+
+
+# ---- with a state ----------------------------------------------------------------------------------------------------
+
+
+class Generator:
+    """Draws numbers of one seed and stream, one index after the other, as NumPy's generator does.
+
+    `index` is that of the next number, and may be set. Every number takes one index, of whatever kind it is, and in a
+    permutation two.
+    """
+
+    def __init__(self, seed: int, stream: int = 0, *, backend: str | None = None) -> None:
+        self.seed, self.stream, _ = _place(seed, stream, 0)
+        self.backend = backend
+        self.index = 0
+        self._lock = threading.Lock()
+
+    def bits(self, size: Shape | None = None, *, out: Any = None) -> Any:
+        """Words of 32 bits as u32."""
+        return self._next(bits, (), size, out)
+
+    def random(self, size: Shape | None = None, dtype: Any = np.float32, *, out: Any = None) -> Any:
+        """f32 in [0, 1)."""
+        named_type(dtype, (f32,))
+        return self._next(uniform, (), size, out)
+
+    def uniform(self, low: float = 0.0, high: float = 1.0, size: Shape | None = None, *, out: Any = None) -> Any:
+        """f32 from `low` on and below `high`."""
+        return self._next(uniform, (low, high), size, out)
+
+    def standard_normal(self, size: Shape | None = None, dtype: Any = np.float32, *, out: Any = None) -> Any:
+        """Normally distributed f32 around 0, with a standard deviation of 1."""
+        named_type(dtype, (f32,))
+        return self._next(normal, (), size, out)
+
+    def normal(self, loc: float = 0.0, scale: float = 1.0, size: Shape | None = None, *, out: Any = None) -> Any:
+        """Normally distributed f32."""
+        return self._next(normal, (loc, scale), size, out)
+
+    def exponential(self, scale: float = 1.0, size: Shape | None = None, *, out: Any = None) -> Any:
+        """Exponentially distributed f32 with this mean."""
+        return self._next(exponential, (scale,), size, out)
+
+    def integers(
+        self,
+        low: int,
+        high: int | None = None,
+        size: Shape | None = None,
+        dtype: Any = np.int32,
+        *,
+        endpoint: bool = False,
+        out: Any = None,
+    ) -> Any:
+        """Whole numbers from `low` on and below `high`, or up to it with `endpoint`; of one number, below that."""
+        least, most = (0, low) if high is None else (low, high)
+        if endpoint and isinstance(most, int | np.integer):
+            most += 1
+        return self._next(integers, (least, most), size, out, dtype=dtype)
+
+    def permutation(self, n: int, *, out: Any = None) -> Any:
+        """The numbers below n in random order, as u32. It takes 2 n indices."""
+        return self._next(permutation, (), n, out, indices=2)
+
+    def _next(
+        self, draw: Any, numbers: tuple[Any, ...], size: Shape | None, out: Any, *, indices: int = 1, **options: Any
+    ) -> Any:
+        refuse_to_read("a generator counted on")
+        there: Any = getattr(out, "shape", ())
+        shape = tuple(there) if size is None else shape_of("size", size)
+        with self._lock:
+            start = self.index
+            found = draw(
+                shape if indices == 1 else size,
+                *numbers,
+                seed=self.seed,
+                stream=self.stream,
+                start=start,
+                out=out,
+                backend=self.backend,
+                **options,
+            )
+            self.index = start + indices * math.prod(shape)
+        return found
+
+    def __repr__(self) -> str:
+        return f"Generator(seed={self.seed}, stream={self.stream}, index={self.index})"
+
+
+def default_rng(seed: int, *, backend: str | None = None) -> Generator:
+    """A generator of stream 0. There is no seed that nobody chose."""
+    return Generator(seed, backend=backend)
+
+
+# ---- what they share -------------------------------------------------------------------------------------------------
+
+
+def _drawn(step: Kernel, numbers: tuple[Any, ...], shape: Shape, seed: int, stream: int, start: int, out: Any) -> Any:
+    wanted = shape_of("shape", shape)
+    n = math.prod(wanted)
+    check_out(out, wanted)
+    seed, stream, start = _place(seed, stream, start)
+    if n > MOST_ELEMENTS or start + n > MOST_INDEX:
+        raise ArgumentValueError(
+            f"{n} numbers from index {start} on are too many",
+            fix=f"draw at most {MOST_ELEMENTS} at once, from the first 2**66 of a stream",
+        )
+    tile, skipped = divmod(start, TILE)
+    first = tile * LANES
+    found = step(
+        seed & 0xFFFFFFFF,
+        seed >> 32,
+        stream,
+        first & 0xFFFFFFFF,
+        first >> 32,
+        skipped,
+        *numbers,
+        out=out,
+        sizes={"out": wanted},
+        domain=-(-(n + skipped) // TILE) * LANES,
+    )
+    return found if out is not None or wanted or type(found) is not np.ndarray else found[()]
+
+
+def _place(seed: Any, stream: Any, start: Any) -> tuple[int, int, int]:
+    for name, given, bits in (("seed", seed, 64), ("stream", stream, 32), ("start", start, 66)):
+        if isinstance(given, bool) or not isinstance(given, int | np.integer):
+            raise ArgumentTypeError(f"{name} is {shown(given)}", fix=f"pass a whole number of {bits} bits: {name}=1")
+        if not 0 <= given < 1 << bits:
+            raise ArgumentValueError(f"{name}={shown(given)}", fix=f"pass a number from 0 to 2**{bits} - 1")
+    return int(seed), int(stream), int(start)
+
+
+def _finite(name: str, given: Any) -> float:
+    if isinstance(given, bool) or not isinstance(given, int | float | np.integer | np.floating):
+        raise ArgumentTypeError(f"{name} is {shown(given)}", fix=f"pass one number: {name}=1.0")
+    if not math.isfinite(given):
+        raise ArgumentValueError(f"{name}={shown(given)} is not finite", fix="pass a finite number")
+    return float(given)
+
+
+def _not_negative(name: str, given: Any) -> float:
+    found = _finite(name, given)
+    if found < 0:
+        raise ArgumentValueError(f"{name}={shown(given)} is negative", fix="pass a number of 0 or more")
+    return found
+
+
+def _range(low: Any, high: Any, t: DataType) -> tuple[int, int]:
+    """The least number, modulo 2^32, and how many there are, 0 for 2^32."""
+    for name, given in (("low", low), ("high", high)):
+        if isinstance(given, bool) or not isinstance(given, int | np.integer):
+            raise ArgumentTypeError(f"{name} is {shown(given)}", fix=f"pass a whole number: {name}=10")
+    least, most = t.limits
+    if not least <= low < high <= most + 1:
+        raise ArgumentValueError(
+            f"no {t.name} lies from {low} on and below {high}", fix=f"pass {least} <= low < high <= {most + 1}"
+        )
+    return int(low) % (1 << 32), (int(high) - int(low)) % (1 << 32)
