@@ -329,8 +329,8 @@ class Kernel:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A kernel that its module has under its name travels as that name; any other one as its programs."""
-        if self._is_at_its_name():
-            return _import_kernel, (self.__module__, self.__qualname__, self.backend)
+        if is_at_its_name(self, lambda found: isinstance(found, Kernel) and found._source is self._source):
+            return imported, (self.__module__, self.__qualname__, self.backend)
         if not isinstance(self._source, _ProgramSource) and self._source.generics:
             raise ArgumentTypeError(
                 f"{self.__name__} is generic over types, and no module has it under its name",
@@ -340,15 +340,6 @@ class Kernel:
         programs = {key: program.to_wire() for key, program in self._programs.items()}
         names = {"__qualname__": self.__qualname__, "__module__": self.__module__, "__doc__": self.__doc__}
         return _arrived, (source, programs, names, self.backend)
-
-    def _is_at_its_name(self) -> bool:
-        """Whether another process finds it by importing its module; a kernel typed at a prompt is in no module."""
-        found: Any = sys.modules.get(self.__module__)
-        if self.__module__ == "__main__" and not hasattr(found, "__file__"):
-            return False
-        for name in self.__qualname__.split("."):
-            found = getattr(found, name, None)
-        return isinstance(found, Kernel) and found._source is self._source
 
     def __copy__(self) -> Kernel:
         return self
@@ -399,11 +390,22 @@ def _param_of(buffer: BufferDecl) -> Param:
     return Param(buffer.name, role, buffer.element, count)
 
 
-def _import_kernel(module: str, qualname: str, backend: str | None) -> Kernel:
+def is_at_its_name(thing: Any, is_same: Callable[[Any], bool]) -> bool:
+    """Whether another process finds it by importing its module; what is typed at a prompt is in no module."""
+    found: Any = sys.modules.get(thing.__module__)
+    if thing.__module__ == "__main__" and not hasattr(found, "__file__"):
+        return False
+    for name in thing.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return is_same(found)
+
+
+def imported(module: str, qualname: str, backend: str | None) -> Any:
+    """The kernel or sequence that a module has under this name."""
     found: Any = import_module(module)
     for name in qualname.split("."):
         found = getattr(found, name)
-    return found if backend is None else found.on(backend)  # type: ignore[no-any-return]
+    return found if backend is None else found.on(backend)
 
 
 def _arrived(

@@ -301,10 +301,14 @@ def run_steps(
         armed = [work.armed(bound.launches, bound.memories) for bound in bounds]
         for bound in bounds:
             bound.upload(work)
+        may_trap = False
         for _ in range(turns):
             for bound, memories in zip(bounds, armed, strict=True):
+                if may_trap:
+                    work.require_no_trap()  # as one dispatch after the other would
                 bound.zero(work)
                 work.launch(bound.launches, memories)
+                may_trap = bool(bound.launches.facts.traps)
         work.submit(ranges)
         found = work.finish([None] * len(ranges))
     finally:

@@ -30,6 +30,7 @@ from ..driver.resident.memory import (
     byte_range,
     check_targets,
     nbytes_of,
+    no_memory,
     refuse_host_outputs,
     refuse_shared,
     unknown,
@@ -285,7 +286,7 @@ class Resources(Generic[M]):
         self, residents: ResidentMemory[M], program: Program, resources: Sequence[Resource], *, may_allocate: bool
     ) -> None:
         """`may_allocate`: outputs that the caller gives no memory for are allocated, else they are refused."""
-        self._residents, self._program = residents, program
+        self._residents, self._program, self._may_allocate = residents, program, may_allocate
         self._bindings = [b for b in BindingPlan.build(program).bindings if b.role is not BindingRole.SHARED]
         self.given = by_slot(self._bindings, resources)
         refuse_host_outputs(self._bindings, self.given, may_allocate)
@@ -325,7 +326,9 @@ class Resources(Generic[M]):
                         fix=f"allocate at least {b.nbytes} bytes for it",
                         handle=handle.id,
                     )
-                if memory is None and b.output_index is not None:
+                if memory is None and b.output_index is not None and (self._may_allocate or b.nbytes):
+                    if not self._may_allocate:
+                        raise no_memory(b)
                     handle = self._residents.allocate(max(b.nbytes, 1))
                     self.fresh.append(handle)
                     memory = self._residents.find(handle, "an output")

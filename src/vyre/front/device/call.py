@@ -351,10 +351,7 @@ class DeviceCall(Call):
         handed: list[Any] = []
         for o, memory in zip(self.plan.outputs, results, strict=True):
             if o.at is None:
-                is_bfloat = o.element.name == "bf16"
-                handed.append(
-                    DeviceBuffer._over(self.home, memory if o.nbytes else None, o.dtype, o.shape, is_bfloat=is_bfloat)
-                )
+                handed.append(self._made(o, memory if o.nbytes else None))
                 continue
             target = self.given[o.at]
             if memory is not None and o.nbytes and type(self.values[o.at]) is not DeviceBuffer:
@@ -363,6 +360,9 @@ class DeviceCall(Call):
                 target[...] = from_bytes(data, o.dtype, o.shape)
             handed.append(target)
         return handed[0] if len(handed) == 1 else tuple(handed) or None
+
+    def _made(self, o: OutputPlan, memory: Memory | None) -> DeviceBuffer:
+        return DeviceBuffer._over(self.home, memory, o.dtype, o.shape, is_bfloat=o.element.name == "bf16")
 
 
 class _Started(PendingDispatch):

@@ -251,7 +251,7 @@ class Memory:
     that library used it last, as far as known.
     """
 
-    __slots__ = ("__weakref__", "_span", "handle", "home", "keep", "lent", "owned", "source", "stream")
+    __slots__ = ("__weakref__", "_span", "ended", "handle", "home", "keep", "lent", "owned", "source", "stream")
 
     def __init__(
         self,
@@ -268,6 +268,8 @@ class Memory:
         self.home, self.handle, self.owned, self.keep = home, handle, owned, keep
         self.source, self.stream = source, stream
         self.lent: set[int] | None = None
+        self.ended = False
+        """Whether it was a sequence's while it was recorded, and arrays over it are of no use any more."""
         self._span = None if start is None else (start, start + handle.nbytes)
 
     @property

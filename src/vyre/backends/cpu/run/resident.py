@@ -101,8 +101,8 @@ class HostResidents(ResidentMemory[Bytes]):
         try:
             for b, r, _, view in placed:
                 if b.output_index is not None:
-                    assert view is not None
-                    targets.append(view[slice(*(b.output_byte_range or (0, b.nbytes)))])
+                    start, end = b.output_byte_range or (0, b.nbytes)
+                    targets.append(bytearray() if view is None else view[start:end])
                 if b.input_index is not None:
                     sources.append(r.data if isinstance(r, HostResource) else view[: b.nbytes])  # type: ignore[index]
             run(sources, config, out=targets)
