@@ -218,6 +218,10 @@ class DeviceCall(Call):
         except Trap as e:
             raise with_place(e, plan.program) from None
         except (UnsupportedFeature, CooperativeResidencyExceeded) as e:
+            if e.context.get("name") == "long loops" and not self.home.tells:
+                self.home.tells, self.inputs = True, []
+                self.home.changes += 1
+                return self.run()
             too_large = isinstance(e, CooperativeResidencyExceeded) and not plan.config.cooperative
             if not too_large and not str(e.context.get("name")).endswith("resident dispatch"):
                 raise

@@ -50,6 +50,8 @@ class Home:
         self._adopted: dict[tuple[int, int], ResidentHandle] = {}
         self._seen: deque[bytes] = deque(maxlen=MOST_CONSTANTS)
         self._constants: dict[bytes, ResidentHandle] = {}
+        self.tells = False
+        """Whether numbers go to the device as bytes of the host, since it asks how long loops are."""
         self.changes = 0
         """Changes when a constant that was kept is gone."""
 
@@ -150,6 +152,8 @@ class Home:
 
     def constant(self, data: bytes) -> ResidentHandle | None:
         """Memory that holds these few bytes, once they have been asked for before."""
+        if self.tells:
+            return None
         known = self._known(self._constants, data)
         if known is not None:
             return known

@@ -103,6 +103,14 @@ def test_a_loop_may_take_as_many_turns_as_a_number_says(backend):
         assert run(n, x).tobytes() == add_up.on("cpu")(n, x[::-1].copy()).tobytes()
 
 
+def test_a_loop_over_device_arrays_may_take_as_many_turns_as_a_number_says(device):
+    d, out = vyre.to_device(words(40), device), vyre.to_device(words(40), device)
+    for n in (3, 3, 3, 7):
+        expected = add_up.on("cpu")(n, d.numpy()).tobytes()
+        add_up(n, d, out=out)
+        assert out.numpy().tobytes() == add_up(n, d).numpy().tobytes() == expected
+
+
 def test_a_loop_that_ends_where_the_device_cannot_know_is_refused_or_right(device):
     @vyre.kernel(workgroup=64)
     def until(x: In[u32], out: Out[u32]):
