@@ -77,6 +77,7 @@ _ALIASES = {
 """Names whose twins differ only in ownership elsewhere, and names that live in a lower layer."""
 _MODULES = {
     "accounting": "plan.bounds",
+    "async_copy_overlap": "policy.overlap",
     "allocation": "plan.bounds",
     "backend": "contract",
     "cache_eviction": "pipeline.retention",

@@ -6,7 +6,7 @@ The compiler is loaded by the first decoration and NumPy by the first call, so t
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, overload
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ..foundation.language.kernel import KernelSource, Param
     from .bind import ArgumentLayout, CallPlan
     from .call import Call, PendingCall
+    from .sequence.stream import KernelStream
 
 Extent = tuple[int, ...] | int | None
 Sizes = Mapping[str, int | tuple[int, ...]] | None
@@ -284,6 +285,33 @@ class Kernel:
         try:
             refuse_to_read("a kernel was started")
             return _call_type()(self._chosen(named), args, named, grid, domain, sizes, config).start()
+        except MISTAKES as e:
+            end_at_the_caller(e)
+            raise
+
+    def map(
+        self,
+        *arguments: Iterable[Any],
+        grid: Extent = None,
+        domain: Extent = None,
+        sizes: Sizes = None,
+        config: DispatchConfig | None = None,
+        in_flight: int | None = None,
+        progress: Callable[[int, int | None], object] | bool | None = None,
+        **named: Any,
+    ) -> KernelStream:
+        """Call the kernel with one of each of these iterables after the other: an iterator over what the calls return.
+
+        What is given by name is the same in all calls. Arguments are taken as results are. Where that saves time, those
+        of one call are uploaded while the one before is computed; `in_flight` says how many calls may be on their way,
+        wherever they can be. `progress` is a function of (done, total or None), or True for a line on the terminal.
+        """
+        try:
+            refuse_to_look("map()")
+            from .sequence.stream import calls_of
+
+            options = grid, domain, sizes, config
+            return calls_of(self._chosen(named), arguments, named, options, in_flight, progress)
         except MISTAKES as e:
             end_at_the_caller(e)
             raise
