@@ -53,6 +53,7 @@ _NAMES = {
         "output_binding_layouts output_layout_from_program replace_output_buffers_preserving_slots"
     ),
     "plan.specialize": "SpecCacheKey SpecMap SpecValue program_vsa_fingerprint",
+    "resident.memory": "validate_buffer_ownership",
     "selection.registry": (
         "Selection acquire acquire_preferred_dispatch_backend backend_dispatches backend_precedence "
         "backend_registration devices register registered_backends registered_backends_by_precedence select"

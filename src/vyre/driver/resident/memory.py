@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...errors import ArgumentTypeError, ArgumentValueError, InvalidProgram
-from ..contract.values import HostResource, ResidentHandle, Resource, whole
+from ..contract.values import HostResource, ResidentHandle, ResidentOwner, Resource, whole
 from ..plan.binding import Binding, byte_lengths
 
 if TYPE_CHECKING:
@@ -33,6 +33,15 @@ def by_slot(bound: Sequence[Binding], resources: Sequence[Resource]) -> list[Res
         f"expected {len(bound)} resource(s), or {len(inputs)} for the inputs, and received {len(resources)}",
         fix=f"pass one for each of, in this order: {names}",
     )
+
+
+def validate_buffer_ownership(
+    owner: ResidentOwner, bindings: Sequence[Binding], given: Sequence[Resource | None]
+) -> None:
+    """Raise if memory among the resources belongs to another backend instance, saying for which buffer it is."""
+    for b, r in zip(bindings, given, strict=True):
+        if isinstance(r, ResidentHandle):
+            owner.resolve(r, f"buffer {b.name!r}")
 
 
 def nbytes_of(resource: Resource | None) -> int | None:

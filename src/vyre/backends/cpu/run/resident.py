@@ -50,10 +50,6 @@ class HostResidents(ResidentMemory[Bytes]):
 
     most_fused = 0  # a copy costs no more than its bytes
 
-    @property
-    def nbytes(self) -> int:
-        return sum(view.nbytes for view in list(self._kept.values()))
-
     def zeros(self, nbytes: int) -> Bytes:
         try:
             return np.zeros(nbytes, np.uint8)
@@ -63,13 +59,14 @@ class HostResidents(ResidentMemory[Bytes]):
             ) from e
 
     def adopt(self, address: int, nbytes: int) -> ResidentHandle:
-        return self.keep(np.ctypeslib.as_array((ctypes.c_ubyte * nbytes).from_address(address)), nbytes)
+        return self.keep(np.ctypeslib.as_array((ctypes.c_ubyte * nbytes).from_address(address)), nbytes, own=False)
 
-    def release(self, handle: ResidentHandle, memory: Bytes) -> None:
+    def release(self, memory: Bytes) -> None:
         """It goes when no kernel works over it."""
 
     def close(self) -> None:
         self._kept.clear()
+        self.nbytes = 0
 
     def write(self, uploads: Sequence[Upload]) -> None:
         for _, view, offset, data in uploads:
