@@ -81,14 +81,18 @@ class Stream(Iterator[T], Generic[T]):
         self._held: Job[T] | None = None  # which runs once nothing else does
         self._error: Exception | None = None  # of the input after those that are on their way
         self._taken = 0
+        self._came: tuple[T] | None = None
 
     def __iter__(self) -> Stream[T]:
         return self
 
     def __next__(self) -> T:
         try:
-            self._fill()
-            result = self._next()
+            if self._came is None:
+                self._fill()
+                self._came = (self._next(),)
+                self.done += 1
+            self._tell(self.done, self.total)
         except StopIteration:
             self._end()
             raise
@@ -96,15 +100,15 @@ class Stream(Iterator[T], Generic[T]):
             self.close()
             raise
         except BaseException:
-            self._end()  # and what is on its way stays
+            self._end()  # and what has come or is on its way stays
             raise
-        self.done += 1
-        self._tell(self.done, self.total)
+        (result,), self._came = self._came, None
         return result
 
     def close(self) -> None:
         """Take no more inputs, and wait for those on their way. What they give is dropped."""
         self._end()
+        self._came = None
         while self._queue:
             with suppress(Exception):
                 self._queue[0].pending.result()

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, 
 
 import numpy as np
 
-from ...driver.contract.values import ResidentDispatchStep, ResidentReadRange
+from ...driver.contract.values import OutputBuffers, ResidentDispatchStep, ResidentHandle, ResidentReadRange
+from ...driver.guard.compile import compile
 from ...driver.selection.registry import generation
-from ...driver.settings.knobs import BACKEND, STRICT
+from ...driver.settings.knobs import BACKEND, SHADOW, STRICT
 from ...errors import ArgumentTypeError, ArgumentValueError, Trap, UnsupportedFeature
 from ...foundation.memo import keep
 from ..arrays import Array, from_bytes, shown_rows, to_input
@@ -278,10 +279,22 @@ class _Recording:
         targets = [given.target(at) for at, _ in self._written]  # which refuses before anything runs
         self._upload(given)
         try:
-            outputs, _ = self.home.backend.dispatch_resident(self._bound(given), reads=self._reads)
+            outputs = self._dispatched(self._bound(given))
         except Trap as e:
             raise with_place(e, *(step.program for step in self._steps)) from None
         return self._handed_back(given, targets, outputs)
+
+    def _dispatched(self, steps: tuple[ResidentDispatchStep, ...]) -> OutputBuffers:
+        """All steps together; one by one where a shadow is asked for, which checks dispatches."""
+        backend = self.home.backend
+        if SHADOW.peek() is None:
+            return backend.dispatch_resident(steps, reads=self._reads)[0]
+        for step in steps:
+            if all(isinstance(r, ResidentHandle) for r in step.resources):
+                compile(backend, step.program).dispatch_resident(step.resources, step.config)
+            else:
+                backend.dispatch_resident([step])
+        return backend.download_resident(self._reads)
 
     def explanation(self) -> SequenceExplanation:
         recorder = self._recorder

@@ -11,6 +11,7 @@ import pytest
 
 import vyre
 from vyre import In, InOut, Out, c64, f32, gid, u32, vec3
+from vyre.driver.counters import counters
 from vyre.errors import ArgumentTypeError, ArgumentValueError, Trap, UnsupportedFeature
 
 from ....support.device_backends import IDS, open_or_skip
@@ -303,3 +304,16 @@ def test_explaining_runs_nothing(device):
     vyre.sequence(careful).explain(d)
     assert d.numpy().tobytes() == x.tobytes()
     gc.collect()
+
+
+def test_a_shadow_checks_every_step_of_a_sequence(device):
+    @vyre.sequence
+    def checked(x):
+        bump(x)
+        return reverse(reverse(x))
+
+    x, before = words(100), counters()
+    for k in (1, 2):
+        with vyre.config(shadow=1):
+            assert checked.on(device)(x.copy()).tobytes() == (x + np.uint32(1)).tobytes()
+        assert counters()["shadow_samples"] - before["shadow_samples"] == 3 * k

@@ -171,6 +171,23 @@ def test_after_an_interrupt_what_was_on_its_way_still_comes(backend, in_flight):
     assert stream.done == 3
 
 
+def test_an_interrupt_while_progress_is_told_loses_no_result(backend):
+    told = []
+
+    def interrupts(done, total):
+        told.append(done)
+        if told == [1, 2]:
+            raise KeyboardInterrupt
+
+    stream = mix.on(backend).map([1, 2, 3, 4], [words(3)] * 4, in_flight=3, progress=interrupts)
+    found = [next(stream)]
+    with pytest.raises(KeyboardInterrupt):
+        next(stream)
+    found += stream
+    assert [f.tobytes() for f in found] == [mix(k, words(3)).tobytes() for k in (1, 2, 3, 4)[: len(found)]]
+    assert len(found) == (4 if stream.decision.choice == "overlapped" else 2)
+
+
 def test_device_arrays_go_through_in_turn(backend):
     if backend == "reference":
         pytest.skip("it keeps nothing on a device")
