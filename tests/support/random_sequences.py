@@ -8,7 +8,6 @@ import numpy as np
 import vyre
 from vyre.conform.programs.random import random_program
 from vyre.conform.programs.random_values import random_bytes
-from vyre.errors import VyreError
 from vyre.foundation.ir.dtypes import bool_
 from vyre.front.arrays import ARRAY_DTYPES
 
@@ -32,14 +31,20 @@ class RandomSequence:
             case = random_program(
                 rng, wide=False, endless=False, functions=rng.random() < 0.2, max_statements=rng.randint(2, 8)
             )
-            try:
-                kernel = vyre.Kernel.of_program(case.program, f"step{len(self._steps)}")
-                given = dict(zip((b.name for b in case.program.host_inputs), case.inputs, strict=True))
-                numbers = {p.name: array_of(given[p.name], p.element)[0] for p in kernel.params if p.role == "scalar"}
-            except VyreError:
-                continue  # an output that is part of a buffer
+            if any(b.output_byte_range is not None for b in case.program.host_outputs):
+                continue  # which device arrays cannot show
+            kernel = vyre.Kernel.of_program(case.program, f"step{len(self._steps)}")
+            given = dict(zip((b.name for b in case.program.host_inputs), case.inputs, strict=True))
+            numbers = {p.name: array_of(given[p.name], p.element)[0] for p in kernel.params if p.role == "scalar"}
             sized = {p.name: len(given[p.name]) for p in kernel.params if p.role not in ("out", "scalar")}
-            self._steps.append((kernel, case, numbers, sized))
+            config = vyre.DispatchConfig(grid_override=case.grid, output_elements=case.output_elements or None)
+            outs = vyre.compile(case.program, backend="cpu").dispatch(list(case.inputs), config)
+            sizes = {
+                b.name: memoryview(out).nbytes // (b.element.size or 4)
+                for b, out in zip(case.program.host_outputs, outs, strict=True)
+                if not b.count and b.name not in given
+            }
+            self._steps.append((kernel, case, numbers, sized, sizes))
             self._lengths += [(p.element, sized[p.name]) for p in kernel.params if p.name in sized]
 
     def __len__(self):
@@ -53,7 +58,7 @@ class RandomSequence:
         """Those steps over a pool of arrays, which their results join. `call` is how a kernel is called."""
         call = call or (lambda kernel, inputs, options: kernel(**inputs, **options))
         pool = list(arrays)
-        for at, (kernel, case, numbers, sized) in enumerate(self._steps[start:stop], start):
+        for at, (kernel, case, numbers, sized, sizes) in enumerate(self._steps[start:stop], start):
             rng, written = random.Random(f"{self._seed}:{at}"), []
             inputs: dict[str, object] = dict(numbers)
             for p in kernel.params:
@@ -71,8 +76,7 @@ class RandomSequence:
                 inputs[p.name] = chosen = rng.choice(fits)
                 if p.role == "inout":
                     written.append(chosen)
-            sizes = {name: n for name, n in case.output_elements.items() if name not in inputs}
-            found = call(kernel, inputs, {"grid": case.grid, "sizes": sizes or None})
+            found = call(kernel, inputs, {"grid": case.grid, "sizes": sizes})
             outs = found if isinstance(found, tuple) else (found,)
             pool += [o for o in outs if o is not None and not any(o is a for a in pool)]
         return pool

@@ -276,9 +276,7 @@ class _Job(NamedTuple):
             return 0  # the dispatch says what is wrong
 
     def access(self) -> Access:
-        if not self.out:
-            return Access()
-        return Access([*map(host_span, self.inputs)], [*map(host_span, self.out)])
+        return Access([*map(host_span, self.inputs)], [*map(host_span, self.out or ())])
 
     def hinders(self) -> Hinders:
         return self.why

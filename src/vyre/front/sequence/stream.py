@@ -78,8 +78,7 @@ class _CallJob:
 
     def access(self) -> Access:
         call = self.call
-        written = [host_span(call.values[at]) for at, _ in call.plan.targets]
-        return Access([*map(host_span, call.inputs)] if written else [], written)
+        return Access([*map(host_span, call.inputs)], [host_span(call.values[at]) for at, _ in call.plan.targets])
 
     def hinders(self) -> Hinders:
         if type(self.call) is not Call:

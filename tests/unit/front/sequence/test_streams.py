@@ -211,6 +211,8 @@ def test_progress_is_told_after_each_result(monkeypatch):
         monkeypatch.setattr(sys, "stderr", shown)
         list(mix.on("cpu").map(range(3), [words(3)] * 3, progress=True))
         assert shown.getvalue().endswith("\r3 of 3\n") == tty
+        list(mix.on("cpu").map(itertools.count(), iter([words(3)] * 3), progress=True))
+        assert shown.getvalue().endswith("\r3\n") == tty
         assert bool(shown.getvalue()) == tty
 
 
