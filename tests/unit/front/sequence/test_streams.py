@@ -2,7 +2,10 @@
 
 import io
 import itertools
+import random
+import signal
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -169,6 +172,57 @@ def test_after_an_interrupt_what_was_on_its_way_still_comes(backend, in_flight):
     found += [int(each[0]) for each in stream]
     assert found == [0, 3, 6]
     assert stream.done == 3
+
+
+@pytest.mark.check
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # one that comes inside a __del__
+def test_an_interrupt_at_any_time_leaves_no_gap(backend):
+    kernel, size = mix.on(backend), 100 if backend == "reference" else 100_000
+    xs, main, rng = [np.full(size, k, np.uint32) for k in range(20)], threading.get_ident(), random.Random(1)
+    list(kernel.map([0], xs[:1]))
+    for _ in range(20):
+        begun, sent = threading.Event(), threading.Event()
+
+        def interrupts(after, begun=begun, sent=sent):
+            begun.wait()
+            sent.wait(after)
+            signal.pthread_kill(main, signal.SIGINT)
+            sent.set()
+
+        thread = threading.Thread(target=interrupts, args=(rng.random() * 0.003,))
+        stream, found = kernel.map(itertools.repeat(0), xs, in_flight=3), []
+        thread.start()
+        try:
+            begun.set()
+            found.extend(int(each[0]) for each in stream)
+            sent.wait()
+        except KeyboardInterrupt:
+            found.extend(int(each[0]) for each in stream)
+        finally:
+            thread.join()
+        assert found == [3 * k for k in range(len(found))]
+
+
+def test_an_interrupt_while_outputs_are_taken_leaves_them(backend, monkeypatch):
+    if backend in ("cpu", "reference"):
+        pytest.skip("another thread takes them")
+    from vyre.runtime import pipeline
+
+    plain, turns = pipeline._outputs, []
+
+    def interrupted(*given):
+        found = plain(*given)
+        turns.append(1)
+        if len(turns) == 1:
+            raise KeyboardInterrupt
+        return found
+
+    x = words(100)
+    pending = mix.on(backend).start(1, x)
+    monkeypatch.setattr(pipeline, "_outputs", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pending.result()
+    assert pending.result().tobytes() == mix(1, x).tobytes()
 
 
 def test_an_interrupt_while_progress_is_told_loses_no_result(backend):
