@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import vyre
 from vyre import In, InOut, Out, gid, u32
 from vyre.driver.counters import decision_counters
+from vyre.driver.execute.stream import Hinders
 from vyre.errors import ArgumentTypeError, ArgumentValueError, Trap
 
 from ....support.device_backends import IDS, open_or_skip
@@ -120,6 +121,19 @@ def test_calls_that_share_memory_run_in_turn(backend, in_flight):
     inputs, outs = [[one, x], [one, y], [one, arrays[2]]], [[y], [arrays[2]], [x]]
     pipeline.dispatch_batch(inputs, out=outs)
     assert (y[0], arrays[2][0], x[0]) == (16, 49, 148)
+
+
+def test_a_batch_overlaps_on_a_device_of_its_own_unless_it_reads_what_it_writes(backend, monkeypatch):
+    monkeypatch.setattr("vyre.driver.execute.pipeline.hinders_of", lambda backend: Hinders())
+    pipeline, n = vyre.compile(mix.program, backend=backend), 20_000
+    one, before = np.uint32(1).tobytes(), decision_counters()
+    arrays = [np.full(n, k, np.uint32) for k in range(7)]
+    inputs = [[one, arrays[0]], [one, arrays[1]], [one, arrays[4]], [one, arrays[5]]]
+    outs = [[arrays[3]], [arrays[4]], [arrays[5]], [arrays[6]]]
+    assert pipeline.dispatch_batch(inputs, out=outs) == outs
+    assert [int(a[n - 1]) for a in arrays] == [0, 1, 2, 1, 4, 13, 40]
+    more = {what: count - before.get(what, 0) for what, count in decision_counters().items() if what[0] == "upload"}
+    assert (more["upload", "overlapped"], more["upload", "in turn"]) == (3, 1)  # the third reads what the second writes
 
 
 @IN_FLIGHT
