@@ -4,8 +4,8 @@
     python bench/resident.py --backend cpu --json    also write bench/results/resident.json
 
 Ten small kernels as a sequence over the same calls one by one (goal on cpu: at most 0.5), over arrays of the host and
-of the device; 64 neighbouring words read back at once over one by one; and 20,000 iterations of a program that has
-settled after 5 over 20 iterations.
+of the device; eight inputs of 4 MB as a stream over plain calls; 64 neighbouring words read back at once over one by
+one; and 20,000 iterations of a program that has settled after 5 over 20 iterations.
 """
 
 from __future__ import annotations
@@ -64,12 +64,17 @@ def ways(backend: str) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]
     ranges = [ResidentReadRange(handle, 4 * k, 4) for k in range(64)]
     settles = pipelines.compile(guard, upwards.program)
     zeros, limit = np.zeros(ELEMENTS, np.uint32), np.uint32(5).tobytes()
+    inputs = [np.random.default_rng(k).random(1 << 20, np.float32) for k in range(8)]
     few, many = (vyre.DispatchConfig(fixpoint_iterations=n) for n in (20, 20_000))
     return {
         f"{KERNELS} kernels, arrays of the host": (lambda: steps(x, y), lambda: chain(kernel, x, y)),
         f"{KERNELS} kernels, arrays of the device": (
             lambda: steps(*on_device).numpy(),
             lambda: chain(saxpy, *on_device).numpy(),
+        ),
+        "8 inputs of 4 MB": (
+            lambda: list(kernel.map([0.5] * 8, inputs, inputs)),
+            lambda: [kernel(0.5, each, each) for each in inputs],
         ),
         "64 neighbouring words": (
             lambda: guard.download_resident(ranges),

@@ -53,6 +53,7 @@ _NAMES = {
         "output_binding_layouts output_layout_from_program replace_output_buffers_preserving_slots"
     ),
     "plan.specialize": "SpecCacheKey SpecMap SpecValue program_vsa_fingerprint",
+    "resident.memory": "validate_buffer_ownership",
     "selection.registry": (
         "Selection acquire acquire_preferred_dispatch_backend backend_dispatches backend_precedence "
         "backend_registration devices register registered_backends registered_backends_by_precedence select"
@@ -77,6 +78,7 @@ _ALIASES = {
 """Names whose twins differ only in ownership elsewhere, and names that live in a lower layer."""
 _MODULES = {
     "accounting": "plan.bounds",
+    "async_copy_overlap": "policy.overlap",
     "allocation": "plan.bounds",
     "backend": "contract",
     "cache_eviction": "pipeline.retention",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -343,6 +343,35 @@ def rows_of(param: Param, value: Any) -> Array:
         fix=f"pass an array of {_text(param.small)}",
         argument=param.name,
     )
+
+
+def numbers_of(array: Array) -> Array:
+    """Small values as rows of their numbers, over the same memory, with the rows as last axis; else the array itself.
+
+    Fields of several types, out of order or with gaps between them are no small values.
+    """
+    dtype = array.dtype
+    if dtype.names is None and dtype.kind != "c":
+        return array
+    numbers = list(_numbers(dtype))
+    if numbers == [dtype] or len(set(numbers)) != 1 or len(numbers) * numbers[0].itemsize != dtype.itemsize:
+        return array
+    return array[..., np.newaxis].view(numbers[0])
+
+
+def _numbers(dtype: np.dtype[Any]) -> Iterator[np.dtype[Any]]:
+    """The numbers of an element, in their order in memory."""
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        for _ in range(math.prod(shape)):
+            yield from _numbers(base)
+    elif dtype.names is not None and dtype == np.dtype([(name, dtype[name]) for name in dtype.names]):
+        for name in dtype.names:
+            yield from _numbers(dtype[name])
+    elif dtype.newbyteorder("=") == COMPLEX:
+        yield from (np.dtype(np.float32).newbyteorder(dtype.byteorder),) * 2
+    else:
+        yield dtype
 
 
 def shown_rows(small: SmallType, array: Array) -> Array:

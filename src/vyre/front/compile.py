@@ -18,8 +18,8 @@ from ..foundation.ir.program import Program
 
 if TYPE_CHECKING:
     from ..driver.contract.backend import VyreBackend
-    from ..driver.contract.pipeline import CompiledPipeline
     from ..driver.contract.values import DispatchConfig
+    from ..driver.execute.pipeline import DriverPipeline
     from ..driver.guard.backend import GuardedBackend
     from ..driver.guard.compile import PipelinePrewarmReport
     from ..driver.selection.registry import Selection
@@ -39,7 +39,7 @@ def _new_lock() -> None:
 
 def compile(
     program: Program, *, backend: str | VyreBackend | None = None, config: DispatchConfig | None = None
-) -> CompiledPipeline:
+) -> DriverPipeline:
     """Compile a program once, to dispatch it many times.
 
     `backend` is one that was acquired, or names one ("id" or "id:device"); without it the preferred one is taken.

@@ -6,7 +6,7 @@ The compiler is loaded by the first decoration and NumPy by the first call, so t
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, overload
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ..foundation.language.kernel import KernelSource, Param
     from .bind import ArgumentLayout, CallPlan
     from .call import Call, PendingCall
+    from .sequence.stream import KernelStream
 
 Extent = tuple[int, ...] | int | None
 Sizes = Mapping[str, int | tuple[int, ...]] | None
@@ -298,6 +299,33 @@ class Kernel:
             end_at_the_caller(e)
             raise
 
+    def map(
+        self,
+        *arguments: Iterable[Any],
+        grid: Extent = None,
+        domain: Extent = None,
+        sizes: Sizes = None,
+        config: DispatchConfig | None = None,
+        in_flight: int | None = None,
+        progress: Callable[[int, int | None], object] | bool | None = None,
+        **named: Any,
+    ) -> KernelStream:
+        """Call the kernel with one of each of these iterables after the other: an iterator over what the calls return.
+
+        What is given by name is the same in all calls. Arguments are taken as results are. Where that saves time, those
+        of one call are uploaded while the one before is computed; `in_flight` says how many calls may be on their way,
+        wherever they can be. `progress` is a function of (done, total or None), or True for a line on the terminal.
+        """
+        try:
+            refuse_to_look("map()")
+            from .sequence.stream import calls_of
+
+            options = grid, domain, sizes, config
+            return calls_of(self._chosen(named), arguments, named, options, in_flight, progress)
+        except MISTAKES as e:
+            end_at_the_caller(e)
+            raise
+
     def explain(
         self,
         *args: Any,
@@ -339,8 +367,8 @@ class Kernel:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A kernel that its module has under its name travels as that name; any other one as its programs."""
-        if self._is_at_its_name():
-            return _import_kernel, (self.__module__, self.__qualname__, self.backend)
+        if is_at_its_name(self, lambda found: isinstance(found, Kernel) and found._source is self._source):
+            return imported, (self.__module__, self.__qualname__, self.backend)
         if not isinstance(self._source, _ProgramSource) and self._source.generics:
             raise ArgumentTypeError(
                 f"{self.__name__} is generic over types, and no module has it under its name",
@@ -350,15 +378,6 @@ class Kernel:
         programs = {key: program.to_wire() for key, program in self._programs.items()}
         names = {"__qualname__": self.__qualname__, "__module__": self.__module__, "__doc__": self.__doc__}
         return _arrived, (source, programs, names, self.backend)
-
-    def _is_at_its_name(self) -> bool:
-        """Whether another process finds it by importing its module; a kernel typed at a prompt is in no module."""
-        found: Any = sys.modules.get(self.__module__)
-        if self.__module__ == "__main__" and not hasattr(found, "__file__"):
-            return False
-        for name in self.__qualname__.split("."):
-            found = getattr(found, name, None)
-        return isinstance(found, Kernel) and found._source is self._source
 
     def __copy__(self) -> Kernel:
         return self
@@ -409,11 +428,22 @@ def _param_of(buffer: BufferDecl) -> Param:
     return Param(buffer.name, role, buffer.element, count)
 
 
-def _import_kernel(module: str, qualname: str, backend: str | None) -> Kernel:
+def is_at_its_name(thing: Any, is_same: Callable[[Any], bool]) -> bool:
+    """Whether another process finds it by importing its module; what is typed at a prompt is in no module."""
+    found: Any = sys.modules.get(thing.__module__)
+    if thing.__module__ == "__main__" and not hasattr(found, "__file__"):
+        return False
+    for name in thing.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return is_same(found)
+
+
+def imported(module: str, qualname: str, backend: str | None) -> Any:
+    """The kernel or sequence that a module has under this name."""
     found: Any = import_module(module)
     for name in qualname.split("."):
         found = getattr(found, name)
-    return found if backend is None else found.on(backend)  # type: ignore[no-any-return]
+    return found if backend is None else found.on(backend)
 
 
 def _arrived(

@@ -371,12 +371,16 @@ class OffloadPipeline(NativePipeline[_Planned]):
 def collect(planned: _Planned, work: Work, out: Sequence[Buffer] | None) -> OutputBuffers:
     """The outputs, once the work is done: new ones, or the caller's. Its memory is given back."""
     try:
-        if out is not None and OutputSlot not in map(type, out):
-            work.finish([plain(o) for o, (_, _, n) in zip(out, planned.outputs, strict=True) if n])
-            return list(out)
-        found = iter(work.finish([None] * len(planned.reads)))
+        return _outputs(planned, work, out)
     finally:
         work.release()
+
+
+def _outputs(planned: _Planned, work: Work, out: Sequence[Buffer] | None) -> OutputBuffers:
+    if out is not None and OutputSlot not in map(type, out):
+        work.finish([plain(o) for o, (_, _, n) in zip(out, planned.outputs, strict=True) if n])
+        return list(out)
+    found = iter(work.finish([None] * len(planned.reads)))
     results: OutputBuffers = [next(found) if n else bytearray() for _, _, n in planned.outputs]
     if out is None:
         return results
@@ -420,16 +424,24 @@ class WorkPending(PendingDispatch):
                 try:
                     if not ticket.wait(timeout):
                         raise TimeoutError
-                    with named(self._label):
-                        self._outcome = (collect(self._planned, self._work, self._out),)
+                    self._outcome = (self._collected(),)
                 except TimeoutError:
                     raise
                 except Exception as e:
                     self._outcome = e
+                except BaseException:  # a signal: they are taken once more, so that none is lost
+                    if self._outcome is None and ticket.done():
+                        self._outcome = (self._collected(),)
+                    raise
                 self._work.release()
         if isinstance(self._outcome, Exception):
             raise self._outcome
         return self._outcome[0]
+
+    def _collected(self) -> OutputBuffers:
+        """The outputs of work that is done."""
+        with named(self._label):
+            return _outputs(self._planned, self._work, self._out)
 
     def __del__(self) -> None:
         with suppress(Exception):

@@ -19,7 +19,6 @@ from ..driver.contract.values import (
 )
 from ..driver.counters import count_decision
 from ..driver.plan.launch import LaunchPlan, resolve_fixpoint_iterations
-from ..errors import DeviceOutOfMemory
 from ..foundation.integers import round_up
 from .device import Batch, Command, Device, Launch, Memory, Ticket, Zero
 from .memory_pool import MemoryPool, Piece
@@ -47,51 +46,29 @@ class Residents(ResidentMemory[Piece]):
     def __init__(self, device: Device, pool: MemoryPool, backend: str) -> None:
         super().__init__(backend)
         self._device, self._pool = device, pool
-        self._adopted: set[int] = set()
-        self.nbytes = 0
+
+    @property
+    def device_limit(self) -> int:
+        parts, of = _SHARE
+        return self._device.memory_bytes * parts // of
 
     def zeros(self, nbytes: int) -> Piece:
-        parts, of = _SHARE
-        with self._lock:
-            most = self._device.memory_bytes * parts // of
-            if most and self.nbytes + nbytes > most:
-                raise DeviceOutOfMemory(
-                    "no room for more resident memory",
-                    fix="free some of it, or allocate less",
-                    requested=nbytes,
-                    resident=self.nbytes,
-                    limit=most,
-                )
-            self.nbytes += nbytes
-        try:
-            piece = self._pool.take(nbytes)
-            batch = self._device.batch()
-            batch.zero(piece.memory, 0, round_up(nbytes, 4))
-            batch.submit()
-        except BaseException:
-            with self._lock:
-                self.nbytes -= nbytes
-            raise
+        piece = self._pool.take(nbytes)
+        batch = self._device.batch()
+        batch.zero(piece.memory, 0, round_up(nbytes, 4))
+        batch.submit()
         return piece
 
     def adopt(self, memory: Memory, nbytes: int) -> ResidentHandle:
         """Memory of another library, which is not freed with its handle."""
-        with self._lock:
-            handle = self.keep(Piece(memory, nbytes), nbytes)
-            self._adopted.add(handle.id)
-            return handle
+        return self.keep(Piece(memory, nbytes), nbytes, own=False)
 
     def end(self, handle: ResidentHandle) -> int:
         """Where memory ends that must not be written. Behind our own there is room up to the next word."""
         return handle.nbytes + (handle.id in self._adopted)
 
-    def release(self, handle: ResidentHandle, memory: Piece) -> None:
-        with self._lock:
-            own = handle.id not in self._adopted
-            self._adopted.discard(handle.id)
-            self.nbytes -= handle.nbytes if own else 0
-        if own:
-            self._pool.give_after(self._device.batch().submit(), [memory])  # its last use may not have been waited for
+    def release(self, memory: Piece) -> None:
+        self._pool.give_after(self._device.batch().submit(), [memory])  # its last use may not have been waited for
 
     def close(self) -> None:
         """Release everything."""
@@ -301,10 +278,14 @@ def run_steps(
         armed = [work.armed(bound.launches, bound.memories) for bound in bounds]
         for bound in bounds:
             bound.upload(work)
+        may_trap = False
         for _ in range(turns):
             for bound, memories in zip(bounds, armed, strict=True):
+                if may_trap:
+                    work.require_no_trap()  # as one dispatch after the other would
                 bound.zero(work)
                 work.launch(bound.launches, memories)
+                may_trap = bool(bound.launches.facts.traps)
         work.submit(ranges)
         found = work.finish([None] * len(ranges))
     finally:

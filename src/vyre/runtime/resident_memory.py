@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from ..driver.contract.values import (
     DispatchConfig,
+    Memory,
     OutputBuffers,
     ResidentDispatchStep,
     ResidentHandle,
@@ -30,9 +31,11 @@ from ..driver.resident.memory import (
     byte_range,
     check_targets,
     nbytes_of,
+    no_memory,
     refuse_host_outputs,
     refuse_shared,
     unknown,
+    validate_buffer_ownership,
 )
 from ..driver.resident.transfers import (
     FUSED_BYTES,
@@ -43,7 +46,8 @@ from ..driver.resident.transfers import (
     fuse_resident_transfer_intervals,
     fuse_resident_upload_copies,
 )
-from ..errors import ArgumentTypeError, ArgumentValueError
+from ..driver.settings.knobs import RESIDENT_BYTES
+from ..errors import ArgumentTypeError, ArgumentValueError, DeviceOutOfMemory
 from ..foundation.memo import keep
 from .work import plain
 
@@ -79,21 +83,30 @@ class ResidentMemory(ABC, Generic[M]):
     """Ranges up to this size that touch are copied as one."""
 
     def __init__(self, backend: str) -> None:
-        self._owner = ResidentOwner(backend)
+        self.owner = ResidentOwner(backend)
         self._lock = threading.RLock()  # the collector may drop memory anywhere
         self._kept: dict[int, M] = {}
+        self._adopted: set[int] = set()
+        """Ids of memory of other libraries."""
         self._last = 0
+        self.nbytes = 0
+        """Of memory that is ours."""
         self._watching: weakref.WeakSet[Any] = weakref.WeakSet()
         self._repeats: dict[tuple[int, ...], _Kept] = {}
         self.uploaded, self.downloaded = TransferLedger("resident upload"), TransferLedger("resident download")
+
+    @property
+    def device_limit(self) -> int | None:
+        """How many bytes may be resident on this device, where that is known."""
+        return None
 
     @abstractmethod
     def zeros(self, nbytes: int) -> M:
         """New memory. Raises DeviceOutOfMemory."""
 
     @abstractmethod
-    def release(self, handle: ResidentHandle, memory: M) -> None:
-        """The handle was freed, and no pipeline knows it any longer."""
+    def release(self, memory: M) -> None:
+        """Memory of ours was freed, and no pipeline knows it any longer."""
 
     @abstractmethod
     def write(self, uploads: Sequence[Upload]) -> None:
@@ -108,13 +121,38 @@ class ResidentMemory(ABC, Generic[M]):
         asked = whole("nbytes", nbytes, MOST_BYTES)
         if not asked:
             raise ArgumentValueError(f"{nbytes!r} bytes cannot be resident", fix="allocate at least one byte")
-        return self.keep(self.zeros(asked), asked)
+        self._reserve(asked)
+        try:
+            memory = self.zeros(asked)
+        except BaseException:
+            self._reserve(-asked)
+            raise
+        return self.keep(memory, asked)
 
-    def keep(self, memory: M, nbytes: int) -> ResidentHandle:
+    def _reserve(self, nbytes: int) -> None:
+        """Count bytes before the device is asked for them, so that no thread gets more than there may be."""
+        asked, device = RESIDENT_BYTES.value(), self.device_limit
+        limit = min((n for n in (asked, device) if n), default=None)
+        with self._lock:
+            if limit is not None and nbytes > 0 and self.nbytes + nbytes > limit:
+                raise DeviceOutOfMemory(
+                    "no room for more resident memory",
+                    fix="free some of it, or "
+                    + (f"raise {RESIDENT_BYTES.variable}" if limit == asked else "allocate less"),
+                    requested=nbytes,
+                    resident=self.nbytes,
+                    limit=limit,
+                )
+            self.nbytes += nbytes
+
+    def keep(self, memory: M, nbytes: int, *, own: bool = True) -> ResidentHandle:
+        """A handle of memory; what is not our own is not freed with it."""
         with self._lock:
             self._last += 1
             self._kept[self._last] = memory
-            return self._owner.handle(self._last, nbytes)
+            if not own:
+                self._adopted.add(self._last)
+            return self.owner.handle(self._last, nbytes)
 
     def find(self, handle: ResidentHandle, context: str) -> M:
         """The memory behind a handle, if it is one of ours and was not freed."""
@@ -123,7 +161,12 @@ class ResidentMemory(ABC, Generic[M]):
                 f"{context} got {type(handle).__name__}, not resident memory",
                 fix="pass a handle that allocate_resident() gave",
             )
-        memory = self._kept.get(self._owner.resolve(handle, context))
+        self.owner.resolve(handle, context)
+        return self.held(handle)
+
+    def held(self, handle: ResidentHandle) -> M:
+        """The memory behind a handle of ours, if it was not freed."""
+        memory = self._kept.get(handle.id)
         if memory is None:
             raise unknown(handle)
         return memory
@@ -142,11 +185,16 @@ class ResidentMemory(ABC, Generic[M]):
             memory = self._kept.pop(handle.id, None)
             if memory is None:
                 raise unknown(handle)
+            own = handle.id not in self._adopted
+            self._adopted.discard(handle.id)
             watching = list(self._watching)
         for pipeline in watching:
             pipeline.forget_resident(handle)
         self.forget_steps(handle)
-        self.release(handle, memory)
+        if own:
+            self.release(memory)
+            with self._lock:
+                self.nbytes -= handle.nbytes
 
     def upload(self, ranges: Sequence[tuple[ResidentHandle, int, Buffer]]) -> None:
         given: dict[int, tuple[ResidentHandle, M]] = {}
@@ -263,7 +311,7 @@ class Reading(Generic[M]):
             at = view.byte_offset
             part = memoryview(found[view.copy_slot])[at : at + view.byte_len] if view.byte_len else b""
             if out is None:
-                results.append(bytearray(part))
+                results.append(Memory(part))
             else:
                 plain(out[k])[:] = part
         return results if out is None else list(out)
@@ -285,14 +333,12 @@ class Resources(Generic[M]):
         self, residents: ResidentMemory[M], program: Program, resources: Sequence[Resource], *, may_allocate: bool
     ) -> None:
         """`may_allocate`: outputs that the caller gives no memory for are allocated, else they are refused."""
-        self._residents, self._program = residents, program
+        self._residents, self._program, self._may_allocate = residents, program, may_allocate
         self._bindings = [b for b in BindingPlan.build(program).bindings if b.role is not BindingRole.SHARED]
         self.given = by_slot(self._bindings, resources)
+        validate_buffer_ownership(residents.owner, self._bindings, self.given)
         refuse_host_outputs(self._bindings, self.given, may_allocate)
-        self._found = [
-            residents.find(r, f"buffer {b.name!r}") if isinstance(r, ResidentHandle) else None
-            for b, r in zip(self._bindings, self.given, strict=True)
-        ]
+        self._found = [residents.held(r) if isinstance(r, ResidentHandle) else None for r in self.given]
         refuse_shared(self._bindings, self.given)
         self.sizes = [nbytes_of(r) for r in self.given]
         self.all_resident = all(isinstance(r, ResidentHandle) for r in self.given)
@@ -325,7 +371,9 @@ class Resources(Generic[M]):
                         fix=f"allocate at least {b.nbytes} bytes for it",
                         handle=handle.id,
                     )
-                if memory is None and b.output_index is not None:
+                if memory is None and b.output_index is not None and (self._may_allocate or b.nbytes):
+                    if not self._may_allocate:
+                        raise no_memory(b)
                     handle = self._residents.allocate(max(b.nbytes, 1))
                     self.fresh.append(handle)
                     memory = self._residents.find(handle, "an output")

@@ -278,6 +278,14 @@ class Work:
                     count_settled(launches.iterations - turn)
                     return
 
+    def require_no_trap(self) -> None:
+        """Wait for what was launched until now, and raise if a trap of it was sprung."""
+        if self._traps:
+            self._read_traps()
+            ticket = self._submit_part()
+            self._await(ticket)
+            self._after_traps(ticket.take([None] * len(self._traps)))
+
     def _launch_once(self, launches: DeviceLaunches, memories: Sequence[Memory], turn: int) -> None:
         parts: Iterable[tuple[Dims, Dims]] | None = launches.parts
         if launches.indirect is not None or parts is None:

@@ -92,12 +92,20 @@ class PendingDispatch(ABC):
             ) from e
 
     def __take(self) -> OutputBuffers:
-        with self.__taking:
-            if self.__held is None:
-                raise DispatchFailed("the result was already taken", fix="keep the list that the first call returned")
-            (outputs,) = self.__held
-            self.__taken, self.__held = True, None  # in this order: a thread that waits sees one of them
-        return outputs
+        held = None
+        try:
+            with self.__taking:
+                held = self.__held
+                if held is None:
+                    raise DispatchFailed(
+                        "the result was already taken", fix="keep the list that the first call returned"
+                    )
+                self.__taken, self.__held = True, None  # in this order: a thread that waits sees one of them
+        except BaseException:
+            if held is not None:  # a signal came on the way out, and nobody has the result
+                self.__held, self.__taken = held, False
+            raise
+        return held[0]
 
 
 def _wait_s(timeout: float) -> float:

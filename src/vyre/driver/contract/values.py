@@ -510,6 +510,7 @@ class ResidentHandle:
 
 Resource: TypeAlias = HostResource | ResidentHandle
 Memory: TypeAlias = bytearray
+"""Bytes that belong to whoever holds them."""
 
 
 @dataclass(frozen=True, slots=True)

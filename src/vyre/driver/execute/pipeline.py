@@ -6,11 +6,12 @@ A pipeline keeps one route per config.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from itertools import repeat
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from ...errors import ArgumentTypeError, DispatchFailed, VyreError
+from ...errors import ArgumentTypeError, DispatchFailed
 from ...foundation.memo import keep
 from ..admission.program import admit, settle_config
 from ..contract.pending import PendingDispatch
@@ -27,9 +28,11 @@ from ..contract.values import (
 from ..counters import ASYNC, BATCHES, RECOMPILED, TALLY, TIMED
 from ..device_state import WatchedBackend
 from ..policy.decision import Decision
+from ..policy.overlap import Access
 from ..settings.knobs import SHADOW
 from .pending import RoutePending
 from .route import Route, RunResident, counting_failures
+from .stream import Hinders, Stream, hinders_of, host_span, length_of
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -125,6 +128,30 @@ class DriverPipeline(CompiledPipeline):
         sample = route.sample(inputs, out)
         return start() if sample is None else sample.started(start)
 
+    def run_batch(
+        self,
+        batches: Iterable[Sequence[Buffer]],
+        config: DispatchConfig | None = None,
+        *,
+        in_flight: int | None = None,
+        progress: Callable[[int, int | None], object] | bool | None = None,
+    ) -> Stream[OutputBuffers]:
+        """Dispatch once for each of a stream of inputs: an iterator over their outputs, in order.
+
+        Inputs are taken as outputs are. Where that saves time, one is uploaded while the one before is computed;
+        `in_flight` says how many may be on their way, wherever they can be. `progress` is a function of (done, total or
+        None), or True for a line on the terminal.
+        """
+        given: object = batches
+        if not isinstance(given, Iterable) or isinstance(given, str | bytes | bytearray | memoryview):
+            raise ArgumentTypeError(
+                f"batches is {type(batches).__name__}, not a list", fix="pass batches as a list of lists of buffers"
+            )
+        hinders = hinders_of(self.backend)
+        jobs = (_Job(self, inputs, config, None, hinders) for inputs in batches)
+        TALLY.numbers[BATCHES] += 1
+        return Stream(jobs, total=length_of([batches]), in_flight=in_flight, progress=progress)
+
     def dispatch_batch(
         self,
         batches: Sequence[Sequence[Buffer]],
@@ -132,7 +159,18 @@ class DriverPipeline(CompiledPipeline):
         *,
         out: Sequence[Sequence[Buffer]] | None = None,
     ) -> list[OutputBuffers]:
-        return run_batch(self, batches, config, out=out)
+        """Dispatch once for each of several inputs, in order. Limits of the config hold for each dispatch.
+
+        An error says at which of them it happened, as `batch_index`; the ones before it have run.
+        """
+        given: tuple[object, object] = batches, () if out is None else out
+        if not all(isinstance(g, Sequence) for g in given) or (out is not None and len(out) != len(batches)):
+            return CompiledPipeline.dispatch_batch(self, batches, config, out=out)  # which refuses
+        hinders = hinders_of(self.backend)
+        targets: Iterable[Sequence[Buffer] | None] = repeat(None) if out is None else out
+        jobs = (_Job(self, inputs, config, each, hinders) for inputs, each in zip(batches, targets, strict=False))
+        TALLY.numbers[BATCHES] += 1
+        return list(Stream(jobs))
 
     def dispatch_resident(
         self, resources: Sequence[Resource], config: DispatchConfig | None = None
@@ -218,22 +256,33 @@ def run_batch(
     *,
     out: Sequence[Sequence[Buffer]] | None = None,
 ) -> list[OutputBuffers]:
-    """Dispatch once for each of several inputs, in order. Limits of the config hold for each dispatch.
+    """Dispatch once for each of several inputs, in order."""
+    return pipeline.dispatch_batch(batches, config, out=out)
 
-    An error says at which of them it happened, as `batch_index`; the ones before it have run.
-    """
-    if not isinstance(pipeline, DriverPipeline):
-        return pipeline.dispatch_batch(batches, config, out=out)
-    given: tuple[object, object] = batches, () if out is None else out
-    if not all(isinstance(g, Sequence) for g in given) or (out is not None and len(out) != len(batches)):
-        return CompiledPipeline.dispatch_batch(pipeline, batches, config, out=out)  # which refuses
-    run = pipeline.route(config).run
-    TALLY.numbers[BATCHES] += 1
-    results: list[OutputBuffers] = []
-    for k, inputs in enumerate(batches):
+
+class _Job(NamedTuple):
+    """An input of a stream, and where its outputs go."""
+
+    pipeline: DriverPipeline
+    inputs: Sequence[Buffer]
+    config: DispatchConfig | None
+    out: Sequence[Buffer] | None
+    why: Hinders
+
+    def nbytes(self) -> int:
         try:
-            results.append(run(inputs, None if out is None else out[k]))
-        except VyreError as e:
-            e.context.setdefault("batch_index", k)
-            raise
-    return results
+            return sum(memoryview(b).nbytes for b in self.inputs)
+        except TypeError:
+            return 0  # the dispatch says what is wrong
+
+    def access(self) -> Access:
+        return Access([*map(host_span, self.inputs)], [*map(host_span, self.out or ())])
+
+    def hinders(self) -> Hinders:
+        return self.why
+
+    def run(self) -> OutputBuffers:
+        return self.pipeline.dispatch(self.inputs, self.config, out=self.out)
+
+    def start(self) -> PendingDispatch:
+        return self.pipeline.dispatch_async(self.inputs, self.config, out=self.out)

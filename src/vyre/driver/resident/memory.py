@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...errors import ArgumentTypeError, ArgumentValueError, InvalidProgram
-from ..contract.values import HostResource, ResidentHandle, Resource, whole
+from ..contract.values import HostResource, ResidentHandle, ResidentOwner, Resource, whole
 from ..plan.binding import Binding, byte_lengths
 
 if TYPE_CHECKING:
@@ -35,6 +35,15 @@ def by_slot(bound: Sequence[Binding], resources: Sequence[Resource]) -> list[Res
     )
 
 
+def validate_buffer_ownership(
+    owner: ResidentOwner, bindings: Sequence[Binding], given: Sequence[Resource | None]
+) -> None:
+    """Raise if memory among the resources belongs to another backend instance, saying for which buffer it is."""
+    for b, r in zip(bindings, given, strict=True):
+        if isinstance(r, ResidentHandle):
+            owner.resolve(r, f"buffer {b.name!r}")
+
+
 def nbytes_of(resource: Resource | None) -> int | None:
     if isinstance(resource, ResidentHandle):
         return resource.nbytes
@@ -45,9 +54,11 @@ def nbytes_of(resource: Resource | None) -> int | None:
 
 
 def refuse_host_outputs(bindings: Sequence[Binding], given: list[Resource | None], may_allocate: bool) -> None:
-    """Nothing is copied back, so results need memory that stays."""
+    """Nothing is copied back, so results need memory that stays, except in steps those that have no elements."""
     for slot, (b, r) in enumerate(zip(bindings, given, strict=True)):
         if b.output_index is None or isinstance(r, ResidentHandle):
+            continue
+        if not may_allocate and r is not None and not nbytes_of(r):
             continue
         if b.input_index is None and isinstance(r, HostResource):
             if nbytes_of(r):
@@ -57,10 +68,14 @@ def refuse_host_outputs(bindings: Sequence[Binding], given: list[Resource | None
                 )
             given[slot] = None
         if not may_allocate:
-            raise ArgumentValueError(
-                f"output {b.name!r} of a step has no resident memory",
-                fix="allocate it with allocate_resident() and pass the handle",
-            )
+            raise no_memory(b)
+
+
+def no_memory(b: Binding) -> ArgumentValueError:
+    return ArgumentValueError(
+        f"output {b.name!r} of a step has no resident memory",
+        fix="allocate it with allocate_resident() and pass the handle",
+    )
 
 
 def refuse_shared(bindings: Sequence[Binding], given: Sequence[Resource | None]) -> None:

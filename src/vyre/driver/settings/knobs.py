@@ -306,6 +306,12 @@ MAX_STEPS: Knob[int | None] = Knob(
     meaning="The largest program that is compiled, by `program.stats.steps`.",
     read="when a program is compiled for a backend for the first time",
 )  # fmt: skip
+RESIDENT_BYTES: Knob[int | None] = Knob(
+    "resident_bytes", COUNT, default=None, without="nine tenths of the device's memory, where that is known",
+    meaning="How many bytes a backend may keep on its device for device arrays and sequences. Beyond, "
+    "`DeviceOutOfMemory` is raised.",
+    read="when memory is allocated on a device",
+)  # fmt: skip
 DEBUG = Knob(
     "debug", YES_OR_NO, default=False, without="no",
     meaning="Tracebacks of mistakes in kernels and arguments show the functions of vyre too.",
@@ -334,6 +340,7 @@ TABLE: dict[str, Knob[Any]] = {
         CACHE,
         CACHE_BYTES,
         MAX_STEPS,
+        RESIDENT_BYTES,
         DEBUG,
         PIPELINE_CACHE_ENTRIES,
         PIPELINE_CACHE_BYTES,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from ...driver.contract.values import U32_MAX, ResidentReadRange
 from ...errors import ArgumentTypeError, ArgumentValueError, DeviceOutOfMemory, UnsupportedFeature, VyreError, shown
 from ..arrays import ARRAY_DTYPES, HOST_DEVICES, WORD, Array, any_dtype, element_dtype, to_input, view
-from ..sequence.now import refuse_to_read
+from ..sequence.now import is_recording, refuse_to_read
 from . import dlpack
 from .home import Home, Memory, home_of, home_of_device, settle
 
@@ -86,6 +87,12 @@ class DeviceBuffer:
             raise ArgumentValueError(
                 f"the device array of {self.dtype} with shape {self.shape} was freed",
                 fix="use it before free(), or make it again with vyre.to_device()",
+                device=self.device,
+            )
+        if self._memory is not None and self._memory.ended:
+            raise ArgumentValueError(
+                "a device array of a sequence's function was kept beyond its call, and later calls change it",
+                fix="return it from the function",
                 device=self.device,
             )
         return self._home
@@ -235,7 +242,8 @@ class DeviceBuffer:
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         home, memory = self._home, self._memory
-        exchange = None if home is None or self.dtype.char == "?" else home.exchange
+        hidden = home is None or self.dtype.char == "?" or (memory is not None and memory.ended)
+        exchange = None if home is None or hidden else home.exchange
         if exchange is None or exchange.device[0] != NVIDIA:
             raise AttributeError("this memory is not shared in that way")
         refuse_to_read("a device array was given to another library")
@@ -252,6 +260,33 @@ class DeviceBuffer:
             "version": 3,
             "stream": exchange.stream,
         }
+
+
+def _refused(symbol: str) -> Callable[..., NoReturn]:
+    def operator(self: DeviceBuffer, *_: object) -> NoReturn:
+        raise ArgumentTypeError(
+            f"{symbol} of a device array, with which only kernels compute",
+            fix="write a kernel for it" + ("" if is_recording() else ", or copy the array to the host: d.numpy()"),
+        )
+
+    return operator
+
+
+_OPERATORS = {
+    "getitem": "d[...]", "setitem": "d[...] = x", "neg": "-d", "pos": "+d", "abs": "abs(d)", "invert": "~d",
+    "lt": "d < x", "le": "d <= x", "gt": "d > x", "ge": "d >= x", "int": "int(d)", "float": "float(d)",
+    "complex": "complex(d)", "divmod": "divmod(d, x)", "rdivmod": "divmod(x, d)",
+} | {
+    name: text
+    for each, symbol in (
+        ("add", "+"), ("sub", "-"), ("mul", "*"), ("truediv", "/"), ("floordiv", "//"), ("mod", "%"), ("pow", "**"),
+        ("lshift", "<<"), ("rshift", ">>"), ("and", "&"), ("or", "|"), ("xor", "^"), ("matmul", "@"),
+    )
+    for name, text in ((each, f"d {symbol} x"), (f"r{each}", f"x {symbol} d"))
+}  # fmt: skip
+"""Operators that arrays of the host have, by the names of their methods."""
+for _name, _symbol in _OPERATORS.items():
+    setattr(DeviceBuffer, f"__{_name}__", _refused(_symbol))
 
 
 def _require_pair(name: str, given: object) -> None:

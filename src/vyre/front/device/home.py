@@ -50,6 +50,8 @@ class Home:
         self._adopted: dict[tuple[int, int], ResidentHandle] = {}
         self._seen: deque[bytes] = deque(maxlen=MOST_CONSTANTS)
         self._constants: dict[bytes, ResidentHandle] = {}
+        self.tells = False
+        """Whether numbers go to the device as bytes of the host, since it asks how long loops are."""
         self.changes = 0
         """Changes when a constant that was kept is gone."""
 
@@ -150,6 +152,8 @@ class Home:
 
     def constant(self, data: bytes) -> ResidentHandle | None:
         """Memory that holds these few bytes, once they have been asked for before."""
+        if self.tells:
+            return None
         known = self._known(self._constants, data)
         if known is not None:
             return known
@@ -251,7 +255,7 @@ class Memory:
     that library used it last, as far as known.
     """
 
-    __slots__ = ("__weakref__", "_span", "handle", "home", "keep", "lent", "owned", "source", "stream")
+    __slots__ = ("__weakref__", "_span", "ended", "handle", "home", "keep", "lent", "owned", "source", "stream")
 
     def __init__(
         self,
@@ -268,6 +272,8 @@ class Memory:
         self.home, self.handle, self.owned, self.keep = home, handle, owned, keep
         self.source, self.stream = source, stream
         self.lent: set[int] | None = None
+        self.ended = False
+        """Whether it was a sequence's while it was recorded, and arrays over it are of no use any more."""
         self._span = None if start is None else (start, start + handle.nbytes)
 
     @property

@@ -1,1 +1,1 @@
-"""Functions that call kernels, recorded once and repeated as one dispatch."""
+"""Several calls together: functions that are recorded once and repeated as one dispatch, and streams of arguments."""

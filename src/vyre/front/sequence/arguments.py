@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ...driver.contract.values import ResidentHandle
 from ...errors import ArgumentTypeError, ArgumentValueError
-from ..arrays import HOST_DEVICES, Array, check_writable, view
-from ..device.array import DTYPES, DeviceBuffer, device_of, duplicate
+from ..arrays import HOST_DEVICES, Array, check_writable, ndarray, numbers_of, view
+from ..device.array import DTYPES, DeviceBuffer, device_of
 from ..device.home import Home
 
 PLAIN = (bool, int, float, str, bytes, type(None))
@@ -33,36 +34,27 @@ class Given:
         self.home: Home | None = None
         self._places: dict[int, int] = {}
         self._objects: list[Any] = []
-        kind: list[object] = [len(args), *named]
+        self._kind: list[object] = [len(args), *named]
         every = (*names, *(f"argument {k}" for k in range(len(names), len(args))))
-        self._args = [self._looked_at(name, value, kind) for name, value in zip(every, args, strict=False)]
-        self._named = {name: self._looked_at(name, value, kind) for name, value in named.items()}
-        self.kind = tuple(kind)
+        self._args = [walked(value, self._leaf, name, self._kind) for name, value in zip(every, args, strict=False)]
+        self._named = {name: walked(value, self._leaf, name, self._kind) for name, value in named.items()}
+        self.kind = tuple(self._kind)
 
-    def _looked_at(self, name: str, value: Any, kind: list[object]) -> Any:
-        """The value with `At` in place of every array; `kind` gets what tells it from another one."""
+    def _leaf(self, name: str, value: Any) -> Any:
+        """`At` in place of an array; what tells the value from another one is noted."""
         if isinstance(value, np.generic):
-            kind += (value.dtype, value.tobytes())
+            self._kind += (value.dtype, value.tobytes())
             return value
         if type(value) in PLAIN:
-            kind += (type(value), value.hex() if type(value) is float else value)
+            self._kind += (type(value), value.hex() if type(value) is float else value)
             return value
-        if isinstance(value, Mapping):
-            kind += ("{", *value)
-            found: Any = {key: self._looked_at(f"{name}[{key!r}]", each, kind) for key, each in value.items()}
-            kind.append("}")
-            return found
-        if isinstance(value, tuple | list):
-            kind += (type(value), len(value))
-            parts = [self._looked_at(f"{name}[{k}]", each, kind) for k, each in enumerate(value)]
-            return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
         at = self._places.get(id(value))
         if at is None:
-            at = self._places[id(value)] = self._add(name, value, kind)
-        kind.append(at)
+            at = self._places[id(value)] = self._add(name, value)
+        self._kind.append(at)
         return At(at)
 
-    def _add(self, name: str, value: Any, kind: list[object]) -> int:
+    def _add(self, name: str, value: Any) -> int:
         array: Array | DeviceBuffer
         if type(value) is DeviceBuffer:
             home = value._at()
@@ -72,7 +64,8 @@ class Given:
                     fix=f'bring one to the other: vyre.to_device({name}, "{self.home.name}")',
                 )
             self.home, array = home, value
-            kind += (value.dtype, value.shape, value._is_bfloat, value._read_only, self._place_of_memory(value))
+            place = self._place_of_memory(value)
+            self._kind += (value.dtype, value.shape, value._is_bfloat, value._read_only, place)
         elif device_of(value) is not None:
             raise ArgumentTypeError(
                 f"{name} is an array of another library on a device",
@@ -80,23 +73,19 @@ class Given:
                 argument=name,
             )
         else:
-            array = value if type(value) is np.ndarray else view(name, value)
-            if array.dtype.names is not None or array.dtype.kind == "c":
-                raise ArgumentTypeError(
-                    f"{name} holds {array.dtype}, and a sequence takes the numbers of small values",
-                    fix=f"pass {name}[..., np.newaxis].view(np.float32), whose last axis has them",
-                    argument=name,
-                )
+            array = value if type(value) is ndarray else view(name, value)
+            self._kind.append(array.dtype)
+            array = numbers_of(array)
             if array.dtype.newbyteorder("=") not in DTYPES:
                 raise ArgumentTypeError(
                     f"{name} holds {array.dtype}, which no kernel takes",
                     fix=f"convert it: {name}.astype(np.float32)",
                     argument=name,
                 )
-            kind += (array.dtype, array.shape)
+            self._kind += (array.dtype, array.shape)
         overlapping = [k for k, other in enumerate(self.arrays) if _overlap(array, other)]
         self.overlaps += ((k, len(self.arrays)) for k in overlapping)
-        kind += overlapping
+        self._kind += overlapping
         self.arrays.append(array)
         self.names.append(name)
         self._objects.append(value)
@@ -138,15 +127,8 @@ class Given:
         return self._objects[at]
 
     def target(self, at: int) -> Array:
-        """The caller's array, which a result is written to."""
-        return check_writable(self.names[at], self._objects[at])
-
-    def copied(self) -> Given:
-        """The same arguments; arrays of a device are copies."""
-        for at, array in enumerate(self.arrays):
-            if type(array) is DeviceBuffer:
-                self.arrays[at] = duplicate(array)
-        return self
+        """The caller's array, which a result is written to; small values as their numbers."""
+        return numbers_of(check_writable(self.names[at], self._objects[at]))
 
     def call(self, function: Callable[..., Any], arrays: Sequence[Any]) -> Any:
         """Call the function with other arrays in the places of these."""
@@ -181,7 +163,8 @@ def _bounds(array: Array) -> tuple[int, int]:
     return start + sum(r for r in reach if r < 0), start + sum(r for r in reach if r > 0) + array.itemsize
 
 
-class At(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class At:
     """The place of an array among the arrays of a call."""
 
     place: int
@@ -189,11 +172,27 @@ class At(NamedTuple):
 
 def filled(value: Any, arrays: Sequence[Any]) -> Any:
     """A structure of arguments or results with arrays in their places."""
-    if type(value) is At:
-        return arrays[value.place]
-    if isinstance(value, dict):
-        return {key: filled(each, arrays) for key, each in value.items()}
+    return walked(value, lambda _, part: arrays[part.place] if type(part) is At else part)
+
+
+def walked(value: Any, leaf: Callable[[str, Any], Any], name: str = "", kind: list[object] | None = None) -> Any:
+    """A structure of tuples, lists and dicts with `leaf(name, part)` in place of each other part.
+
+    `kind` gets what tells the structure from another one.
+    """
+    if type(value) in _LEAVES:
+        return leaf(name, value)
     if isinstance(value, tuple | list):
-        parts = [filled(each, arrays) for each in value]
+        if kind is not None:
+            kind += (type(value), len(value))
+        parts = [walked(each, leaf, f"{name}[{k}]", kind) for k, each in enumerate(value)]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    return value
+    if isinstance(value, Mapping):
+        if kind is not None:
+            kind += (dict, len(value), *value)
+        return {key: walked(each, leaf, f"{name}[{key!r}]", kind) for key, each in value.items()}
+    return leaf(name, value)
+
+
+_LEAVES = frozenset((ndarray, DeviceBuffer, At, *PLAIN))
+"""The usual parts, about which nothing is asked."""

@@ -16,24 +16,27 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, 
 
 import numpy as np
 
-from ...driver.contract.values import ResidentDispatchStep, ResidentReadRange
+from ...driver.contract.values import OutputBuffers, ResidentDispatchStep, ResidentHandle, ResidentReadRange
+from ...driver.guard.compile import compile
 from ...driver.selection.registry import generation
-from ...driver.settings.knobs import BACKEND, STRICT
+from ...driver.settings.knobs import BACKEND, SHADOW, STRICT
 from ...errors import ArgumentTypeError, ArgumentValueError, Trap, UnsupportedFeature
 from ...foundation.memo import keep
-from ..arrays import Array, from_bytes, to_input
+from ..arrays import Array, from_bytes, shown_rows, to_input
 from ..call import Call
 from ..compile import choose
 from ..debug import with_place
 from ..device.array import DeviceBuffer
 from ..device.home import Home, Memory, home_of
+from ..kernel import imported, is_at_its_name
 from ..tracebacks import MISTAKES, end_at_the_caller
-from .arguments import PLAIN, At, Given, filled
+from .arguments import PLAIN, At, Given, filled, walked
 from .now import recording
 from .recording import Recorder, Step, argument
 
 if TYPE_CHECKING:
     from ...driver.policy.decision import Decision
+    from ...foundation.language.small.types import SmallType
     from ..kernel import Kernel
 
 P = ParamSpec("P")
@@ -98,6 +101,7 @@ class KernelSequence(Generic[P, R]):
 
     __wrapped__: Callable[P, R]
     __name__: str
+    __qualname__: str
 
     def on(self, backend: str) -> KernelSequence[P, R]:
         """The same sequence on this backend ("id" or "id:device"), or an error; never on another one."""
@@ -120,11 +124,11 @@ class KernelSequence(Generic[P, R]):
     def explain(self, *args: P.args, **named: P.kwargs) -> SequenceExplanation:
         """What a call with these arguments does: steps, copies, memory, and every decision with its reason.
 
-        The function runs once for it, over copies of the arguments.
+        The function runs once for it, and none of its kernels.
         """
         self._require_fitting(args, named)
         given = Given(self._parameters, args, named)
-        return _Recording(self._function, given.copied(), self._home(given), explains=True).explanation()
+        return _Recording(self._function, given, self._home(given), explains=True).explanation()
 
     def _call(self, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         given = Given(self._parameters, args, named)
@@ -139,7 +143,7 @@ class KernelSequence(Generic[P, R]):
             made = _Recording(self._function, given, home)
             return made.first(given)
         except UnsupportedFeature as e:
-            if e.context.get("name") not in _WITHOUT_MEMORY:
+            if e.context.get("name") not in _WITHOUT_MEMORY or given.home is not None:
                 raise
             return _over_host_memory(self._function, given, home)
         finally:
@@ -171,6 +175,23 @@ class KernelSequence(Generic[P, R]):
             )
         return found
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A sequence travels as its name; the function is Python."""
+        if not is_at_its_name(
+            self, lambda found: isinstance(found, KernelSequence) and found._function is self._function
+        ):
+            raise ArgumentTypeError(
+                f"no module has the sequence {self.__name__} under its name, so that it cannot be pickled",
+                fix="define it at the top of a module",
+            )
+        return imported, (self.__module__, self.__qualname__, self.backend)
+
+    def __copy__(self) -> KernelSequence[P, R]:
+        return self
+
+    def __deepcopy__(self, memo: object) -> KernelSequence[P, R]:
+        return self  # what it keeps changes no result
+
     def _unused(self, key: tuple[object, ...]) -> _Recording | None:
         """A recording whose memory no other thread uses, and no array that a call returned."""
         with self._lock:
@@ -194,18 +215,22 @@ def sequence(function: Callable[P, R]) -> KernelSequence[P, R]:
 
 
 class _Result(NamedTuple):
-    """An array that the function returned: it is an argument, or lies over the memory of one, or over our own."""
+    """An array that the function returned: it is an argument, or lies over the memory of one, or over our own.
+
+    `small` is what its rows are, where a kernel said so.
+    """
 
     argument: int | None
     over: int | None
     array: DeviceBuffer | None
+    small: SmallType | None
 
 
 class _Recording:
     """The steps of a function for one kind of arguments, and their memory."""
 
     def __init__(self, function: Callable[..., Any], given: Given, home: Home, *, explains: bool = False) -> None:
-        """Run the function, with its steps dispatched one by one and written down."""
+        """Run the function, and write its kernel calls down. Nothing runs on the device."""
         self.home, self._recorder = home, Recorder(home, given.handles, explains=explains)
         seen, self._filled = [], []
         for at, array in enumerate(given.arrays):
@@ -216,12 +241,14 @@ class _Recording:
             seen.append(on_device)
             if handle is not None:
                 self._filled.append((at, handle))
-        self._upload(given)
-        with recording(self._recorder):
-            returned = given.call(function, seen)
-        self._steps = tuple(step.launch for step in self._recorder.steps)
         self._results: list[_Result] = []
-        self._form = self._looked_at(returned, seen)
+        try:
+            with recording(self._recorder):
+                returned = given.call(function, seen)
+            self._form = walked(returned, lambda _, part: self._looked_at(part, seen))
+        finally:
+            self._recorder.end()
+        self._steps = self._recorder.launches()
         self._on_device = given.home is not None
         self._written = [(at, handle) for at, handle in self._filled if handle.id in self._recorder.written]
         written = {at for at, _ in self._written}
@@ -240,18 +267,34 @@ class _Recording:
         return bool(self._lent)
 
     def first(self, given: Given) -> Any:
-        """What the call returns that was recorded."""
-        outputs = self.home.backend.download_resident(self._reads) if self._reads else []
-        return self._handed_back(given, [given.target(at) for at, _ in self._written], outputs)
+        try:
+            return self.repeat(given)
+        except UnsupportedFeature as e:
+            if e.context.get("name") != "long loops":
+                raise
+            self._steps = self._recorder.launches(tells=True)  # refused before anything ran
+            return self.repeat(given)
 
     def repeat(self, given: Given) -> Any:
         targets = [given.target(at) for at, _ in self._written]  # which refuses before anything runs
         self._upload(given)
         try:
-            outputs, _ = self.home.backend.dispatch_resident(self._bound(given), reads=self._reads)
+            outputs = self._dispatched(self._bound(given))
         except Trap as e:
             raise with_place(e, *(step.program for step in self._steps)) from None
         return self._handed_back(given, targets, outputs)
+
+    def _dispatched(self, steps: tuple[ResidentDispatchStep, ...]) -> OutputBuffers:
+        """All steps together; one by one where a shadow is asked for, which checks dispatches."""
+        backend = self.home.backend
+        if SHADOW.peek() is None:
+            return backend.dispatch_resident(steps, reads=self._reads)[0]
+        for step in steps:
+            if all(isinstance(r, ResidentHandle) for r in step.resources):
+                compile(backend, step.program).dispatch_resident(step.resources, step.config)
+            else:
+                backend.dispatch_resident([step])
+        return backend.download_resident(self._reads)
 
     def explanation(self) -> SequenceExplanation:
         recorder = self._recorder
@@ -269,20 +312,15 @@ class _Recording:
             self.home.backend.upload_resident(ranges)
 
     def _looked_at(self, value: Any, seen: Sequence[Any]) -> Any:
-        """What the function returned, with `At` in place of every array."""
+        """A part of what the function returned, with `At` in place of an array."""
         if type(value) is DeviceBuffer:
             if not self._recorder.knows(value):
                 raise ArgumentTypeError(
                     "the function returned a device array that it was not given and did not make while it was recorded",
                     fix="pass it to the sequence, and call kernels in this thread alone",
                 )
-            self._results.append(_result(value, seen))
+            self._results.append(_result(value, seen, self._recorder.small.get(value._number)))
             return At(len(self._results) - 1)
-        if isinstance(value, dict):
-            return {key: self._looked_at(each, seen) for key, each in value.items()}
-        if isinstance(value, tuple | list):
-            parts = [self._looked_at(each, seen) for each in value]
-            return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
         if type(value) in PLAIN or isinstance(value, np.generic):
             return value
         raise ArgumentTypeError(
@@ -307,8 +345,10 @@ class _Recording:
         if self._on_device:
             return self._lend(array, None if result.over is None else given.arrays[result.over])
         if array._memory is None:
-            return np.empty(array.shape, array.dtype)
-        return from_bytes(next(found), array.dtype, array.shape)
+            numbers: Array = np.empty(array.shape, array.dtype)
+        else:
+            numbers = from_bytes(next(found), array.dtype, array.shape)
+        return numbers if result.small is None else shown_rows(result.small, numbers)
 
     def _lend(self, array: DeviceBuffer, over: Any) -> DeviceBuffer:
         """A new array over memory of the recording, which is not used again before that array is gone, or over that of
@@ -338,12 +378,12 @@ class _Recording:
         return known
 
 
-def _result(array: DeviceBuffer, seen: Sequence[Any]) -> _Result:
+def _result(array: DeviceBuffer, seen: Sequence[Any], small: SmallType | None) -> _Result:
     at = next((k for k, each in enumerate(seen) if each is array), None)
     if at is not None:
-        return _Result(at, None, None)
+        return _Result(at, None, None, None)
     over = (k for k, each in enumerate(seen) if each._memory is not None and each._memory is array._memory)
-    return _Result(None, next(over, None), array)
+    return _Result(None, next(over, None), array, small)
 
 
 def _read_back(result: _Result) -> ResidentReadRange | None:
@@ -375,17 +415,5 @@ def _over_host_memory(function: Callable[..., Any], given: Given, home: Home) ->
     targets = [given.target(at) for at in changed]
     for at, target in zip(changed, targets, strict=True):
         target[...] = copies[at]
-    return _with_own(returned, copies, given)
-
-
-def _with_own(value: Any, copies: Sequence[Any], given: Given) -> Any:
-    """What the function returned, with the caller's arrays in place of their copies."""
-    at = next((k for k, copy in enumerate(copies) if copy is value), None)
-    if at is not None:
-        return given.object(at)
-    if isinstance(value, dict):
-        return {key: _with_own(each, copies, given) for key, each in value.items()}
-    if isinstance(value, tuple | list):
-        parts = [_with_own(each, copies, given) for each in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    return value
+    own = {id(copy): at for at, copy in enumerate(copies)}
+    return walked(returned, lambda _, part: given.object(own[id(part)]) if id(part) in own else part)

@@ -36,6 +36,11 @@ def recorder() -> Recorder | None:
     return _mine.recorder
 
 
+def is_recording() -> bool:
+    """Whether this thread is."""
+    return bool(RECORDERS) and _mine.recorder is not None
+
+
 @contextmanager
 def recording(made: Recorder) -> Iterator[None]:
     """Kernel calls of this thread go to this recorder."""
@@ -55,7 +60,7 @@ def recording(made: Recorder) -> Iterator[None]:
 
 def refuse_to_read(what: str) -> None:
     """Raise if this thread is recording: what it would read now is not what a repetition has."""
-    if RECORDERS and _mine.recorder is not None:
+    if is_recording():
         raise ArgumentTypeError(
             f"{what} while a sequence is recorded: a repetition would not do it again",
             fix="return the array, and read it after the call; decide on numbers that are passed",
@@ -64,7 +69,7 @@ def refuse_to_read(what: str) -> None:
 
 def refuse_to_look(what: str) -> None:
     """Raise if this thread is recording: a look at the data of one call says nothing about a repetition."""
-    if RECORDERS and _mine.recorder is not None:
+    if is_recording():
         raise ArgumentTypeError(
             f"{what} of a kernel call while a sequence is recorded: a repetition would not do it again",
             fix="call the function itself: sequence.__wrapped__(...)",

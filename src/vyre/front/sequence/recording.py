@@ -1,4 +1,4 @@
-"""One run of a sequence's function: its kernel calls are dispatched, and written down to be repeated.
+"""One run of a sequence's function: its kernel calls are written down, and nothing runs yet.
 
 The arrays that the function sees lie on the device. Memory of an array that the function drops serves the next one of
 its size, in every repetition alike.
@@ -10,9 +10,10 @@ import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ...driver.contract.pipeline import CompiledPipeline
 from ...driver.contract.values import (
     DEFAULT_CONFIG,
     DispatchConfig,
@@ -21,10 +22,9 @@ from ...driver.contract.values import (
     ResidentHandle,
     Resource,
 )
-from ...errors import ArgumentTypeError, ArgumentValueError, Trap, UnsupportedFeature
+from ...errors import ArgumentTypeError, ArgumentValueError, UnsupportedFeature
 from ..arrays import Array
-from ..bind import ArgumentLayout, Extent, Options
-from ..debug import with_place
+from ..bind import ArgumentLayout, Extent, Options, OutputPlan
 from ..device import kernels
 from ..device.array import DeviceBuffer
 from ..device.call import DeviceCall
@@ -33,6 +33,7 @@ from ..device.home import Home, Memory
 if TYPE_CHECKING:
     from ...driver.execute.explanation import Explanation
     from ...foundation.ir.program import Program
+    from ...foundation.language.small.types import SmallType
     from ..kernel import Kernel
 
 _PER_LAUNCH = ("grid_override", "workgroup_override")
@@ -49,7 +50,7 @@ class Step:
 
 
 class Recorder:
-    """Writes the kernel calls of a function down while it runs. All memory of the recording belongs to it."""
+    """The kernel calls of a function, in order. All memory of the recording belongs to this."""
 
     def __init__(self, home: Home, given: Sequence[ResidentHandle], *, explains: bool = False) -> None:
         """`given` is the memory of device arrays among the arguments; `explains`: every step is explained at once."""
@@ -58,7 +59,10 @@ class Recorder:
         self.written: set[int] = set()
         """Ids of the memory that some step writes to."""
         self.nbytes = 0
+        self.small: dict[int, SmallType] = {}
+        """What the rows of some results are, by the numbers of their arrays."""
         self._known = {handle.id for handle in given}
+        self._made: list[weakref.ref[Memory]] = []
         self._owned: list[ResidentHandle] = []
         self._idle: dict[int, list[ResidentHandle]] = {}
         self._constants: dict[bytes, ResidentHandle] = {}
@@ -77,9 +81,23 @@ class Recorder:
         """Memory for a result, until the function has dropped it: then for the next one of this size."""
         shelf = self._idle.setdefault(nbytes, [])
         handle = shelf.pop() if shelf else self.take(nbytes)
-        memory = Memory(self.home, handle, owned=False)
+        memory = self.seen(handle)
         weakref.finalize(memory, shelf.append, handle).atexit = False
         return memory
+
+    def seen(self, handle: ResidentHandle) -> Memory:
+        """Our memory, as arrays have it while the function runs."""
+        memory = Memory(self.home, handle, owned=False)
+        self._made.append(weakref.ref(memory))
+        return memory
+
+    def end(self) -> None:
+        """The function has returned. Arrays that it kept elsewhere are of no use from now on: they would change."""
+        for ref in self._made:
+            memory = ref()
+            if memory is not None:
+                memory.ended = True
+        self._made.clear()
 
     def constant(self, data: bytes) -> ResidentHandle:
         """Memory that holds these bytes in every repetition."""
@@ -88,6 +106,15 @@ class Recorder:
             known = self._constants[data] = self.take(len(data))
             self.home.backend.upload_resident([(known, 0, data)])
         return known
+
+    def launches(self, *, tells: bool = False) -> tuple[ResidentDispatchStep, ...]:
+        """All steps. `tells`: constants are bytes of the host, for a device that asks how long loops are."""
+        if not tells:
+            return tuple(step.launch for step in self.steps)
+        told: dict[Resource, Resource] = {handle: HostResource(data) for data, handle in self._constants.items()}
+        return tuple(
+            replace(step.launch, resources=tuple(told.get(r, r) for r in step.launch.resources)) for step in self.steps
+        )
 
     def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_ending():
@@ -114,9 +141,9 @@ class Recorder:
     ) -> Any:
         return _RecordedCall(self, kernel, args, named, Options(grid, domain, sizes, config)).run()
 
-    def add(self, step: Step, written: Sequence[ResidentHandle]) -> None:
+    def add(self, step: Step, written: Sequence[Resource]) -> None:
         self.steps.append(step)
-        self.written.update(handle.id for handle in written)
+        self.written.update(r.id for r in written if isinstance(r, ResidentHandle))
 
 
 class _RecordedCall(DeviceCall):
@@ -158,25 +185,23 @@ class _RecordedCall(DeviceCall):
         made: list[Memory | None] = [None] * len(plan.outputs)
         if plan.idle:
             return self.hand_back([self._idle(o) for o in plan.outputs])
-        resources = tuple(self._resources(made))
-        if not all(isinstance(r, ResidentHandle) for r in resources):
-            raise ArgumentValueError(
-                f"{self.kernel.__name__} has an array without elements among others",
-                fix="call it outside of the sequence",
-            )
-        try:
-            written = self.pipeline().dispatch_resident(resources, plan.sized)
-        except Trap as e:
-            raise with_place(e, plan.program) from None
-        except UnsupportedFeature as e:
-            if str(e.context.get("name")).endswith("resident dispatch"):
-                e.fix = f"call {self.kernel.__name__} outside of the sequence: it runs as several dispatches here"
-            raise
-        config = plan.config
+        self._require_one_launch()
+        resources, config = tuple(self._resources(made)), plan.config
         launch = ResidentDispatchStep(plan.program, resources, config.grid_override, config.workgroup_override)
         told = self.explain() if self.recorder.explains else None
+        written = [r for (_, _, k), r in zip(plan.slots, resources, strict=True) if k is not None]
         self.recorder.add(Step(self.kernel.__name__, launch, told), written)
         return self.hand_back(made)
+
+    def _require_one_launch(self) -> None:
+        native = self.pipeline().native  # which compiles it, and says here what is wrong with it
+        if type(native).dispatch_resident is CompiledPipeline.dispatch_resident:
+            raise UnsupportedFeature(
+                f"{self.kernel.__name__} runs as several dispatches here",
+                fix="call it outside of the sequence",
+                name="resident dispatch",
+                backend=self.home.name,
+            )
 
     def _require_a_step(self, asked: DispatchConfig) -> None:
         more = [
@@ -206,6 +231,15 @@ class _RecordedCall(DeviceCall):
                 found.append(self.recorder.constant(bytes(data)) if len(data) else HostResource(b""))
         return found
 
+    def _make_ready(self, numbers: tuple[object, ...]) -> None:
+        """No call outside of the recording is like this one."""
+
+    def _made(self, o: OutputPlan, memory: Memory | None) -> DeviceBuffer:
+        made = super()._made(o, memory)
+        if o.small is not None:
+            self.recorder.small[made._number] = o.small
+        return made
+
     def _is_lent(self, slot: tuple[int | None, Any, int | None]) -> bool:
         return False
 
@@ -226,4 +260,4 @@ def argument(recorder: Recorder, array: Array) -> tuple[DeviceBuffer, ResidentHa
     if not nbytes:
         return DeviceBuffer._over(recorder.home, None, dtype, array.shape), None
     handle = recorder.take(nbytes)
-    return DeviceBuffer._over(recorder.home, Memory(recorder.home, handle, owned=False), dtype, array.shape), handle
+    return DeviceBuffer._over(recorder.home, recorder.seen(handle), dtype, array.shape), handle

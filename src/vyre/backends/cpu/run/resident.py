@@ -50,10 +50,6 @@ class HostResidents(ResidentMemory[Bytes]):
 
     most_fused = 0  # a copy costs no more than its bytes
 
-    @property
-    def nbytes(self) -> int:
-        return sum(view.nbytes for view in list(self._kept.values()))
-
     def zeros(self, nbytes: int) -> Bytes:
         try:
             return np.zeros(nbytes, np.uint8)
@@ -63,13 +59,14 @@ class HostResidents(ResidentMemory[Bytes]):
             ) from e
 
     def adopt(self, address: int, nbytes: int) -> ResidentHandle:
-        return self.keep(np.ctypeslib.as_array((ctypes.c_ubyte * nbytes).from_address(address)), nbytes)
+        return self.keep(np.ctypeslib.as_array((ctypes.c_ubyte * nbytes).from_address(address)), nbytes, own=False)
 
-    def release(self, handle: ResidentHandle, memory: Bytes) -> None:
+    def release(self, memory: Bytes) -> None:
         """It goes when no kernel works over it."""
 
     def close(self) -> None:
         self._kept.clear()
+        self.nbytes = 0
 
     def write(self, uploads: Sequence[Upload]) -> None:
         for _, view, offset, data in uploads:
@@ -101,8 +98,8 @@ class HostResidents(ResidentMemory[Bytes]):
         try:
             for b, r, _, view in placed:
                 if b.output_index is not None:
-                    assert view is not None
-                    targets.append(view[slice(*(b.output_byte_range or (0, b.nbytes)))])
+                    start, end = b.output_byte_range or (0, b.nbytes)
+                    targets.append(bytearray() if view is None else view[start:end])
                 if b.input_index is not None:
                     sources.append(r.data if isinstance(r, HostResource) else view[: b.nbytes])  # type: ignore[index]
             run(sources, config, out=targets)

@@ -9,10 +9,13 @@ from __future__ import annotations
 import logging
 import os
 import re
+import signal
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
+from types import FrameType
 from typing import Any
 
 from ....runtime.exits import skip_exit_handlers
@@ -62,8 +65,23 @@ def stop_thread(device: Any) -> None:
 
 
 def poll(device: Any) -> None:
-    """Let the library notice what has ended, without waiting. Callbacks run inside."""
-    device._poll(False)
+    """Let the library notice what has ended, without waiting. Callbacks run inside.
+
+    They are Python: an exception of Ctrl-C in one of them would be printed and forgotten, and nobody would ever learn
+    what the callback had to tell. So it waits until they have run.
+    """
+    handler = signal.getsignal(signal.SIGINT) if threading.current_thread() is threading.main_thread() else None
+    if not callable(handler):
+        device._poll(False)
+        return
+    came: list[tuple[int, FrameType | None]] = []
+    signal.signal(signal.SIGINT, lambda number, frame: came.append((number, frame)))
+    try:
+        device._poll(False)
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    if came:
+        handler(*came[0])
 
 
 class Done:

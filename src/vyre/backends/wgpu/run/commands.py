@@ -16,7 +16,7 @@ import wgpu  # type: ignore[import-untyped]
 from ....driver.contract.values import Dims
 from ....driver.plan.binding import BackendLayoutClass, BackendLayoutFingerprint, BackendLayoutSlot
 from ....driver.policy.decision import Decision
-from ....errors import DispatchFailed, VyreError
+from ....errors import VyreError
 from ....foundation.integers import ceil_div, round_up
 from ....runtime.device import Batch, Memory, Ticket
 from . import binding_gaps
@@ -313,7 +313,8 @@ class Sent(Ticket):
         self._times: _Times | None = None
         self._over: Callable[[], bool] | None = None
         self._error: BaseException | None = None
-        self._ended = self._taken = False
+        self._ended = False
+        self._found: list[Any] | None = None
         self._device_ns: int | None = None
 
     def arm(self, staging: list[Any], uniforms: list[Uniform], times: _Times | None) -> None:
@@ -355,7 +356,8 @@ class Sent(Ticket):
             for promise in self._promises:
                 promise.sync_wait()
             if self._uniforms:
-                device.keep_uniforms(self._uniforms)
+                uniforms, self._uniforms = self._uniforms, []  # never twice, whatever interrupts this
+                device.keep_uniforms(uniforms)
             if self._times is not None:
                 self._device_ns = self._time(self._times)
             if not self._readings:
@@ -378,13 +380,10 @@ class Sent(Ticket):
             self.wait(None)
         device = self._device
         with device.queue, device.reported("reading from the device"):
-            if self._taken:
-                raise DispatchFailed("the readings were already taken", fix="keep what the first call returned")
-            found = [self._read(r, target) for r, target in zip(self._readings, into, strict=True)]
-            self._taken = True
-            if self._readings:
-                self._give_back()
-        return found
+            if self._found is None:  # else a signal came between here and whoever asked
+                self._found = [self._read(r, target) for r, target in zip(self._readings, into, strict=True)]
+            self._give_back()
+        return self._found
 
     def _read(self, reading: _Reading, target: memoryview | None) -> Any:
         number, start, nbytes = reading
@@ -416,10 +415,10 @@ class Sent(Ticket):
         return round((sum(marks[1::2]) - sum(marks[::2])) * times.tick_ns)
 
     def _give_back(self) -> None:
-        for buffer in self._staging:
+        while self._staging:
+            buffer = self._staging.pop()
             buffer.unmap()
             self._device.keep_staging(buffer)
-        self._staging = []
 
     @property
     def device_ns(self) -> int | None:

@@ -1,0 +1,92 @@
+"""`kernel.map`: calls over a stream of arguments, of which the next ones are on their way while one is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ...driver.execute.stream import Hinders, Stream, hinders_of, host_span, length_of
+from ...driver.policy.overlap import Access
+from ...errors import ArgumentTypeError
+from ..call import Call, PendingCall
+from ..tracebacks import MISTAKES, end_at_the_caller
+
+if TYPE_CHECKING:
+    from ...driver.contract.backend import VyreBackend
+    from ...driver.contract.values import DispatchConfig
+    from ..bind import Extent
+    from ..kernel import Kernel
+
+
+class KernelStream(Stream[Any]):
+    """The results of calls, in order; as `Stream`."""
+
+    def __next__(self) -> Any:
+        try:
+            return super().__next__()
+        except MISTAKES as e:
+            end_at_the_caller(e)
+            raise
+
+
+def calls_of(
+    kernel: Kernel,
+    arguments: tuple[Iterable[Any], ...],
+    named: dict[str, Any],
+    options: tuple[Extent, Extent, Mapping[str, Any] | None, DispatchConfig | None],
+    in_flight: int | None,
+    progress: Callable[[int, int | None], object] | bool | None,
+) -> KernelStream:
+    """The calls of a kernel with one of each of the arguments."""
+    if not arguments:
+        raise ArgumentTypeError(
+            f"{kernel.__name__}.map() got nothing to go through", fix="pass an iterable for each positional parameter"
+        )
+    for k, each in enumerate(arguments):
+        if not isinstance(each, Iterable):
+            raise ArgumentTypeError(
+                f"argument {k} of {kernel.__name__}.map() is a {type(each).__name__}, not an iterable",
+                fix="pass what all calls have by its name, and else an iterable with one for each call",
+            )
+    hinders = _HindersOf()
+    calls = (_CallJob(Call(kernel, args, named, *options), hinders) for args in zip(*arguments, strict=False))
+    return KernelStream(calls, total=length_of(arguments), in_flight=in_flight, progress=progress)
+
+
+class _HindersOf:
+    """What hinders on a backend: mostly the same one as for the call before."""
+
+    def __init__(self) -> None:
+        self._known: tuple[object, Hinders] = None, Hinders()
+
+    def __call__(self, backend: VyreBackend) -> Hinders:
+        if self._known[0] is not backend:
+            self._known = backend, hinders_of(backend)
+        return self._known[1]
+
+
+class _CallJob:
+    """A call of a stream."""
+
+    __slots__ = ("_hinders", "call")
+
+    def __init__(self, call: Call, hinders: _HindersOf) -> None:
+        self.call, self._hinders = call, hinders
+
+    def nbytes(self) -> int:
+        return sum(memoryview(data).nbytes for data in self.call.inputs) if type(self.call) is Call else 0
+
+    def access(self) -> Access:
+        call = self.call
+        return Access([*map(host_span, call.inputs)], [host_span(call.values[at]) for at, _ in call.plan.targets])
+
+    def hinders(self) -> Hinders:
+        if type(self.call) is not Call:
+            return Hinders(never="its arguments live on the device")
+        return self._hinders(self.call.pipeline().backend)
+
+    def run(self) -> Any:
+        return self.call.run()
+
+    def start(self) -> PendingCall:
+        return self.call.start()

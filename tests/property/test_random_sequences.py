@@ -1,0 +1,42 @@
+"""Random sequences of random programs give the bytes of plain calls, in every way in which they can run."""
+
+import pytest
+
+from ..support.device_backends import IDS, open_or_skip
+from ..support.random_sequences import RandomSequence, on, ways
+
+BACKENDS = ("cpu", *IDS)
+
+
+def agrees(name, seed, length):
+    sequence = RandomSequence(seed, length)
+    for way, run in ways(sequence, name, cut=length // 2).items():
+        for turn in range(3):  # recorded, repeated, and repeated with other numbers
+            mine, theirs = sequence.arrays(seed + turn), sequence.arrays(seed + turn)
+            expected = sequence.run(theirs, call=on("cpu"))
+            found = run(mine)
+            assert [f.dtype for f in found] == [e.dtype for e in expected], (way, turn)
+            assert [f.tobytes() for f in found] == [e.tobytes() for e in expected], (way, turn)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_few_random_sequences_agree_in_every_way(name, seed):
+    open_or_skip(name)
+    agrees(name, seed, 3)
+
+
+@pytest.mark.check
+@pytest.mark.parametrize("seed", range(100, 112))
+@pytest.mark.parametrize("name", BACKENDS)
+def test_random_sequences_agree_in_every_way(name, seed):
+    open_or_skip(name)
+    agrees(name, seed, 2 + seed % 5)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("seed", range(1000, 1200))
+@pytest.mark.parametrize("name", BACKENDS)
+def test_many_random_sequences_agree_in_every_way(name, seed):
+    open_or_skip(name)
+    agrees(name, seed, 2 + seed % 9)
