@@ -1,0 +1,188 @@
+"""Conditions and clamps of borders: blocks of lanes that all take one way have code of their own, and none of it may be
+seen in the bytes, wherever a border lies in a block."""
+
+import numpy as np
+import pytest
+
+import vyre
+from vyre import D2, In, Out, f32, gid, i32, lid, u32, wg
+
+RANDOM = np.random.default_rng(7)
+
+
+def either(height: u32, width: u32, x: In[f32], out: Out[f32]) -> None:
+    j, i = gid.x, gid.y
+    if i < height and j < width:
+        at = i * width + j
+        if i > 0 and i < height - 1 and j > 0 and j < width - 1:
+            out[at] = f32(0.2) * (x[at] + x[at - 1] + x[at + 1] + x[at - width] + x[at + width])
+        else:
+            out[at] = x[at]
+
+
+def one_of(height: u32, width: u32, x: In[f32], out: Out[f32]) -> None:
+    j, i = gid.x, gid.y
+    if i >= height or j >= width:
+        return
+    at = i * width + j
+    if i == 0 or j == 0 or i == height - 1 or j == width - 1:
+        out[at] = -x[at]
+    else:
+        out[at] = x[at - 1] - x[at + 1] + x[at - width] - x[at + width]
+
+
+def ranked(height: u32, width: u32, x: In[f32, D2], out: Out[f32, D2]) -> None:
+    i, j = gid.y, gid.x
+    if i > 0 and i < x.shape[0] - 1 and j > 0 and j < x.shape[1] - 1:
+        out[i, j] = x[i, j - 1] + x[i, j + 1] + x[i - 1, j] + x[i + 1, j]
+    elif i < x.shape[0] and j < x.shape[1]:
+        out[i, j] = x[i, j]
+
+
+def signed(height: u32, width: u32, x: In[f32], out: Out[f32]) -> None:
+    j, i = i32(gid.x), i32(gid.y)
+    if i < i32(height) and j < i32(width):
+        total = f32(0)
+        for dj in range(-2, 3):
+            if j + dj >= 0 and j + dj < i32(width):
+                total += x[u32(i * i32(width) + j + dj)]
+        out[u32(i * i32(width) + j)] = total
+
+
+def clamped(height: u32, width: u32, x: In[f32], out: Out[f32]) -> None:
+    j, i = gid.x, gid.y
+    if j < width and i < height:
+        total = f32(0)
+        for di in range(-1, 2):
+            for dj in range(-2, 2):
+                row = min(max(i32(i) + di, 0), i32(height) - 1)
+                column = max(min(i32(j) + dj, i32(width) - 1), 0)
+                total += f32(dj + 3) * x[u32(row) * width + u32(column)]
+        out[i * width + j] = total
+
+
+def around(height: u32, width: u32, x: In[f32], out: Out[f32]) -> None:
+    j, i = gid.x, gid.y
+    if i < height and j < width:
+        before = j - 1 if j > 0 else width - 1
+        out[i * width + j] = x[i * width + before] - x[i * width + (j + 1) % width]
+
+
+def halves(height: u32, width: u32, x: In[f32], out: Out[f32]) -> None:
+    j, i = gid.x, gid.y
+    at = i * width + j
+    if j < width and i < height:
+        if j < width // 2:
+            total = x[at] + 1
+            out[at] = total
+        else:
+            total = x[at] - 1
+            out[at] = total * 3
+        if j + i < 20:
+            out[at] = total * 2
+
+
+def places(height: u32, width: u32, x: In[f32], out: Out[f32]) -> None:
+    j, i = gid.x, gid.y
+    if i < height and j < width:
+        if j > 2 and lid.x > 0 and wg.x < 2:
+            out[i * width + j] = x[i * width + j - 3] * f32(lid.y)
+        else:
+            out[i * width + j] = f32(lid.x)
+
+
+def counted(height: u32, width: u32, x: In[f32], out: Out[f32]) -> None:
+    """Loops and changing locals, with a return inside."""
+    j, i = gid.x, gid.y
+    total = f32(1)
+    for k in range(3):
+        if j > k and j < width:
+            total += x[i * width + j - k]
+            if total > 5:
+                if i < height:
+                    out[i * width + j] = total
+                return
+    if i < height and j < width:
+        out[i * width + j] = total
+
+
+def columns(height: u32, width: u32, x: In[f32], out: Out[f32]) -> None:
+    """What lies side by side in memory lies along y."""
+    i, j = gid.x, gid.y
+    if i < height and j < width:
+        if j > 0 and j < width - 1 and i > 0:
+            out[i * width + j] = x[i * width + j - 1] + x[i * width + j + 1] - x[(i - 1) * width + j]
+        else:
+            out[i * width + j] = f32(lid.x + 2 * lid.y + 3 * wg.x + 5 * wg.y)
+
+
+def columns_of_ranked(height: u32, width: u32, x: In[f32, D2], out: Out[f32, D2]) -> None:
+    i, j = gid.x, gid.y
+    if i < height and j < width:
+        out[i, j] = x[i, j] + f32(i)
+
+
+BODIES = (either, one_of, ranked, signed, clamped, around, halves, places, counted, columns, columns_of_ranked)
+
+
+def same(kernel, height, width, columns, rows, **arrays):
+    """A domain of so many columns and rows, on cpu and on the reference."""
+    x = RANDOM.uniform(-2, 2, height * width).astype(np.float32)
+    x = x.reshape(height, width) if "ranked" in kernel.__name__ else x
+    results = [
+        kernel.on(b)(height, width, x, sizes={"out": x.shape}, domain=(columns, rows)) for b in ("cpu", "reference")
+    ]
+    np.testing.assert_array_equal(*(np.asarray(r).view(np.uint32) for r in results))
+
+
+@pytest.mark.parametrize("body", BODIES, ids=lambda b: b.__name__)
+def test_a_border_is_where_it_is_in_every_block(body):
+    for size in ((16, 4), (64, 1), (5, 3)):
+        kernel = vyre.kernel(workgroup=size)(body)
+        for width in (1, 2, 15, 16, 17, 33, 64, 65):
+            same(kernel, 5, width, width, 5)
+
+
+@pytest.mark.check
+@pytest.mark.parametrize("body", BODIES, ids=lambda b: b.__name__)
+def test_a_border_is_where_it_is_in_every_grid(body):
+    for size in ((16, 16), (256, 1), (8, 8), (1, 4), (48, 2), (17, 1)):
+        kernel = vyre.kernel(workgroup=size)(body)
+        for height, width in ((1, 1), (1, 40), (2, 31), (3, 32), (9, 49), (17, 130)):
+            for columns, rows in ((width, height), (width + 70, height + 5), (max(width // 2, 1), max(height - 1, 1))):
+                same(kernel, height, width, columns, rows)
+
+
+def choice(body, size=(16, 4)):
+    kernel = vyre.kernel(workgroup=size)(body).on("cpu")
+    shape = (20, 33) if "ranked" in body.__name__ else (660,)
+    told = kernel.explain(20, 33, np.zeros(shape, np.float32), sizes={"out": shape}, domain=(33, 20))
+    return told.choice("lanes")
+
+
+def test_lanes_run_along_what_lies_side_by_side_in_memory():
+    assert {choice(b) for b in (either, ranked, clamped, around)} == {"along x"}
+    assert {choice(columns, (4, 16)), choice(columns_of_ranked), choice(columns, (1, 64))} == {"along y"}
+    assert choice(places, (5, 3)) == "in workgroups"  # whose local ids no vector of neighbours has
+
+
+@vyre.kernel(workgroup=(8, 8))
+def refusing(at: u32, x: In[f32], out: Out[f32]) -> None:
+    i, j = gid.x, gid.y
+    if i < 20 and j < 33:
+        if j > 2:
+            assert i * 33 + j != at, "here"
+        out[i * 33 + j] = x[i * 33 + j]
+
+
+@pytest.mark.parametrize("at", [3, 18, 33 * 7 + 16, 659, 660])
+def test_a_trap_names_the_invocation_that_the_program_means(at):
+    x = np.arange(660, dtype=np.float32)
+    found = []
+    for backend in ("cpu", "reference"):
+        try:
+            found.append(refusing.on(backend)(at, x, sizes={"out": 660}, domain=(20, 33)).tolist())
+        except vyre.errors.VyreError as e:
+            found.append((type(e), e.context.get("invocation")))
+    assert found[0] == found[1]
+    assert (at < 660) == isinstance(found[0], tuple)
