@@ -139,11 +139,23 @@ class Variance:
             if ins.op in ("gid", "lid") and ins.attr == 0:
                 sizes = self.kernel.workgroup
                 return self.flat or sizes[0] == self.kernel.lanes or sizes[0] % self.width == 0
+            if ins.op in ("rem", "and") and self.cuts_rows(ins):
+                return True
             wide = [a for a in ins.args if self.level(a) == WIDE]
             moved = ins.op == "add" or (ins.op == "sub" and wide == [ins.args[0]])
             if len(wide) != 1 or not (moved or (ins.op == "convert" and ins.dtype in ("u32", "i32"))):
                 return ins.op == "lane"
             ins = wide[0]
+
+    def cuts_rows(self, ins: Ins) -> bool:
+        """Whether it divides the number of a lane, or takes what is left, by so many that a vector lies within."""
+        if self.flat or self.width == 1 or ins.op not in ("div", "rem", "shr", "and") or ins.dtype != "u32":
+            return False
+        a, b = ins.args
+        at, number = self.chosen(a), b.attr if b.op == "const" else 0
+        by = 1 << number if ins.op == "shr" else number + 1 if ins.op == "and" else number
+        whole = at.op in ("gid", "lid") and at.attr == 0 and self.kernel.workgroup[0] % self.width == 0
+        return (whole or at.op == "lane") and by > 0 and by % self.width == 0
 
     def id_level(self, op: str, axis: int) -> int:
         """Of a global, workgroup or local id."""
@@ -231,6 +243,8 @@ class Variance:
                 return self.local(ins.attr)
             case "index":
                 return self.level(ins.attr.start)
+            case "div" | "shr" if self.cuts_rows(ins):
+                return EACH
         return max((self.level(a) for a in ins.args), default=SAME)
 
 

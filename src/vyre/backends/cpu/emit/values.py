@@ -147,6 +147,9 @@ class LaneValues(FunctionWriter):
     def _row(self, ins: Ins, vals: list[Val]) -> Val | None:
         """A row that moved is a row."""
         kinds = tuple(val.kind for val in vals)
+        if kinds[0] == ROW and self.variance.cuts_rows(ins):
+            parts = tuple(pure(self.w, ins, [base, vals[1].parts[0]], 1) for base in vals[0].parts)
+            return Val(ROW if ins.op in ("rem", "and") else EACH, parts)
         if ins.op == "convert" and ins.dtype in ("u32", "i32"):
             return vals[0]
         if ins.dtype not in ("u32", "i32") or ins.op not in ("add", "sub"):
