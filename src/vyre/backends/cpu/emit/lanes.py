@@ -213,7 +213,7 @@ class Lanes(LaneFlow):
         shared = self._exports(rest)
         self.cut(*self._best(rest))
         if self.phases.left is None:
-            with self.blocks() as last:
+            with self.blocks(self._lanes_wanted(rest)) as last:
                 self._block_of(rest, last)
                 inner, values = self.env, [(i, self.known.get(id(i))) for i in shared[1]]
             self.env = env
@@ -240,6 +240,34 @@ class Lanes(LaneFlow):
                 self.env[item] = val
             else:
                 self.know(id(item), val)
+
+    def _lanes_wanted(self, body: Body) -> str | None:
+        """The number of lanes that do anything, where a stretch is a branch for the first ones: a tree of steps through
+        shared memory has fewer of them each time."""
+        branches = [item for item in body if not isinstance(item, Ins)]
+        only = branches[0] if len(branches) == 1 else None
+        if self.flat or self.kernel.workgroup[0] != self.kernel.lanes or not isinstance(only, If) or only.orelse:
+            return None
+        for item in body:
+            if isinstance(item, Ins) and (item.op not in PURE or id(item) in self.phases.spilled):
+                same = item.op == "get" or (item.op == "set" and item.attr in self.phases.shared_locals)
+                if not same or not item.attr.uniform:
+                    return None
+        if any(local in self.phases.memory for local in _touched(body)):
+            return None
+        unvisited = [only.condition]
+        while unvisited:
+            c = unvisited.pop()
+            if c.op == "and" and c.dtype == "bool":
+                unvisited += c.args
+            elif c.op in ("lt", "le", "eq") and c.args[0].op == "lid" and c.args[0].attr == 0:
+                most = self.value(c.args[1]) if id(c.args[1]) in self.known else None
+                if most is not None and most.kind == SAME:
+                    more = int(c.op != "lt")
+                    least = ("i32", most.parts[0]), ("i32", str(self.kernel.lanes - more))
+                    count = self.w.call("i32", "llvm.umin.i32", *least)
+                    return self.w.new(f"add i32 {count}, 1") if more else count
+        return None
 
     def _best(self, body: Body) -> tuple[int, int]:
         """How to cut a stretch: vectors side by side where there are loops; lane by lane where it mostly goes all over
@@ -313,12 +341,13 @@ class Lanes(LaneFlow):
     # ---- block by block
 
     @contextmanager
-    def blocks(self) -> Iterator[str]:
-        """A loop over all blocks of lanes, around what is written inside, which is given the last lane's successor."""
+    def blocks(self, until: str | None = None) -> Iterator[str]:
+        """A loop over all blocks of lanes, or the first one and those that begin before `until`, around what is written
+        inside; that is given the last lane's successor."""
         w = self.w
         self.label, self.lane_end, self.done = w.fresh("block"), w.fresh("block"), w.fresh("block")
         kind = "i64" if self.flat else "i32"
-        first, last = self.span if self.flat else ("0", str(self.kernel.lanes))
+        first, last = self.span if self.flat else ("0", until or str(self.kernel.lanes))
         if self.inside is not None and self.tests_blocks:
             first = self._even_start(self.inside)
         at, after = f"%{w.fresh('at')}", f"%{w.fresh('at')}"
