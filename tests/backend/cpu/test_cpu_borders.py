@@ -1,11 +1,36 @@
 """Conditions and clamps of borders: blocks of lanes that all take one way have code of their own, and none of it may be
 seen in the bytes, wherever a border lies in a block."""
 
+import random
+
 import numpy as np
 import pytest
 
 import vyre
 from vyre import D2, In, Out, f32, gid, i32, lid, u32, wg
+from vyre.foundation.ir import dtypes as t
+from vyre.foundation.ir.nodes import (
+    Assign,
+    BinOp,
+    BufLen,
+    Cast,
+    If,
+    InvocationId,
+    Let,
+    Load,
+    LocalId,
+    Loop,
+    Return,
+    Select,
+    Store,
+    Var,
+    lit,
+)
+from vyre.foundation.ir.ops import BinaryOp as Op
+from vyre.foundation.ir.program import Program, read, write_only
+from vyre.lower import lower
+
+from .test_cpu_emit import Launched, case_of, expected
 
 RANDOM = np.random.default_rng(7)
 
@@ -186,3 +211,124 @@ def test_a_trap_names_the_invocation_that_the_program_means(at):
             found.append((type(e), e.context.get("invocation")))
     assert found[0] == found[1]
     assert (at < 660) == isinstance(found[0], tuple)
+
+
+# ---- random borders --------------------------------------------------------------------------------------------------
+
+COMPARE = (Op.LT, Op.LE, Op.GT, Op.GE, Op.EQ, Op.NE)
+SIZES = ((16, 2, 1), (32, 1, 1), (24, 2, 1), (3, 5, 1), (1, 16, 1), (64, 1, 1), (8, 4, 2))
+
+
+class Border:
+    """A program whose every invocation stores in places of its own what it reads near them, if it is within borders."""
+
+    def __init__(self, seed):
+        self.rng = rng = random.Random(seed)
+        self.size, self.turned = rng.choice(SIZES), rng.random() < 0.3
+        self.grid = rng.choice(((3, 2, 1), (1, 3, 1), (5, 1, 1), (2, 4, 2)))
+        self.x, self.y = (InvocationId(k) for k in ((1, 0) if self.turned else (0, 1)))
+        self.width = rng.choice((15, 16, 17, 31, 33, 48, 70))
+        self.loops = 0
+        at = self.y * Load("p", lit(0)) + self.x
+        within = BinOp(Op.AND, BinOp(Op.LT, self.x, Load("p", lit(0))), BinOp(Op.LT, self.y, Load("p", lit(1))))
+        inside = [Let("at", at), Let("sum", lit(0)), *self.statements(3), Store("out", Var("at"), Var("sum"))]
+        body = [If(within, inside)]
+        if rng.random() < 0.3:
+            body = [
+                If(BinOp(Op.GE, self.x, Load("p", lit(0))), [Return()]),
+                If(BinOp(Op.LT, self.y, Load("p", lit(1))), inside),
+            ]
+        buffers = [read("a", 1, t.u32), read("b", 2, t.u8), read("p", 3, t.u32), write_only("out", 4, t.u32)]
+        self.program = Program(buffers, self.size, body)
+
+    def number(self):
+        r = self.rng
+        number = lambda: lit(r.choice((0, 1, 2, 3, 14, 15, 16, 17, 18, 31, 32, 33, 40)))  # noqa: E731
+        return r.choice(
+            (number, number, lambda: Load("p", lit(0)) - lit(r.randrange(4)), lambda: Load("p", lit(r.randrange(2))))
+        )()
+
+    def place(self):
+        r = self.rng
+        base = r.choice((self.x, self.x, self.x, self.y, LocalId(0)))
+        return base if r.random() < 0.5 else BinOp(r.choice((Op.ADD, Op.SUB)), base, lit(r.randrange(4)))
+
+    def signed(self):
+        one = lit(self.rng.randrange(-3, 4), t.i32)
+        return BinOp(Op.ADD, Cast(t.i32, self.rng.choice((self.x, self.x, self.y))), one)
+
+    def condition(self, depth=2):
+        r = self.rng
+        if depth and r.random() < 0.5:
+            return BinOp(r.choice((Op.AND, Op.OR)), self.condition(depth - 1), self.condition(depth - 1))
+        if r.random() < 0.3:
+            return BinOp(r.choice(COMPARE), self.signed(), r.choice((lit(0, t.i32), Cast(t.i32, self.number()))))
+        pair = self.place(), self.number()
+        return BinOp(r.choice(COMPARE), *(pair if r.random() < 0.7 else pair[::-1]))
+
+    def column(self):
+        """Near x, and bent at the borders in one way or another."""
+        r, width = self.rng, Load("p", lit(0))
+        last = BinOp(Op.SUB, Cast(t.i32, width), lit(1, t.i32))
+        ways = (
+            self.place,
+            lambda: Cast(t.u32, BinOp(Op.MAX, BinOp(Op.MIN, self.signed(), last), lit(0, t.i32))),
+            lambda: Cast(t.u32, BinOp(Op.MIN, BinOp(Op.MAX, self.signed(), lit(0, t.i32)), last)),
+            lambda: BinOp(Op.MIN, self.place(), width - lit(1)),
+            lambda: BinOp(Op.MOD, self.place(), BinOp(Op.MAX, width, lit(1))),
+            lambda: Select(self.condition(0), self.place(), self.number()),
+        )
+        return r.choice(ways)()
+
+    def statements(self, depth):
+        r, out = self.rng, []
+        for _ in range(r.randint(1, 3)):
+            roll = r.random()
+            if roll < 0.5 or not depth:
+                buffer = r.choice("aab")
+                found = Load(buffer, BinOp(Op.ADD, self.y * Load("p", lit(0)), self.column()))
+                found = found if buffer == "a" else Cast(t.u32, found)
+                out.append(Assign("sum", BinOp(Op.ADD, Var("sum") * lit(3), found)))
+            elif roll < 0.9:
+                other = self.statements(depth - 1) if r.random() < 0.5 else []
+                inside = self.statements(depth - 1)
+                if r.random() < 0.3:
+                    inside.append(Store("out", Var("at") + BufLen("a"), Var("sum")))
+                if r.random() < 0.1:
+                    inside.append(Return())
+                out.append(If(self.condition(), inside, other))
+            else:
+                self.loops += 1
+                out.append(Loop(f"k{self.loops}", lit(0), lit(r.randrange(4)), self.statements(depth - 1)))
+        return out
+
+    def check(self, widths):
+        rows = self.rng.choice((1, 3, 10))
+        n = self.width * rows
+        a, b = (np.arange(n, dtype=np.uint32) * np.uint32(2654435761)) >> 3, np.arange(n, dtype=np.uint8) * 37
+        case = case_of(self.program, [a, b, np.array([self.width, rows], np.uint32)], self.grid, out=2 * n)
+        kernel, want = lower(self.program), expected(case)
+        for width in widths:
+            launched = Launched(kernel, case, width, chunk=self.rng.choice((1, 3, 100)))
+            assert launched.outputs == want, f"width {width}\n{self.program}"
+        return launched.text
+
+
+@pytest.mark.parametrize("block", range(2))
+def test_random_borders_give_the_bytes_of_the_reference(block):
+    texts = [Border(seed).check((16,)) for seed in range(block * 8, block * 8 + 8)]
+    assert sum("inside" in text for text in texts) > 0
+
+
+@pytest.mark.check
+@pytest.mark.parametrize("block", range(4))
+def test_more_random_borders_give_the_bytes_of_the_reference(block):
+    for seed in range(100 + block * 25, 125 + block * 25):
+        Border(seed).check((4, 8, 16))
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("block", range(40))
+def test_many_random_borders_give_the_bytes_of_the_reference(block):
+    for seed in range(1000 + block * 100, 1100 + block * 100):
+        Border(seed).check((4, 8, 16))
