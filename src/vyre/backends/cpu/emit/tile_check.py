@@ -171,30 +171,28 @@ def _solved(code: CheckCode, needs: list[Ins], held: Mapping[int, bool], picks: 
                 return a[0] or b[0], code.with_sign(v.op, a[1], b[1])
         return None
 
-    rest: list[Ins] = []
+    fixed, rest = [need for need in needs if need not in moving], list[Ins]()
     unvisited = [need for need in reversed(needs) if need in moving]
     while unvisited:
         need = unvisited.pop()
-        if need.op not in ("lt", "le"):
-            rest.append(need)
-            continue
         low, high = need.args
-        split = [(a, high) for a in low.args] if low.op == "max" else [(low, b) for b in high.args if high.op == "min"]
-        if split:
-            unvisited.extend(code.emit(need.op, "bool", *pair) for pair in split)
-            moving.update(unvisited[-2:])
-            continue
-        x, y = place(low), place(high)
-        strict = need.op == "lt"
-        if x is None or y is None or (x[0] is None) == (y[0] is None):
+        x, y = (place(low), place(high)) if need.op in ("lt", "le") else (None, None)
+        more = int(need.op == "lt")
+        if need.op in ("lt", "le") and low.op == "max":
+            unvisited.extend(code.emit(need.op, "bool", a, high) for a in low.args)
+        elif need.op in ("lt", "le") and high.op == "min":
+            unvisited.extend(code.emit(need.op, "bool", low, b) for b in high.args)
+        elif x is None or y is None:
             rest.append(need)
-        elif x[0] is not None and x[0].op == "gid_hi":
-            most = code.with_sign("min", most, code.with_sign("sub", code.with_sign("sub", y[1], x[1]), int(strict)))
-        elif y[0] is not None and y[0].op == "gid_lo":
-            least = code.with_sign("max", least, code.with_sign("add", code.with_sign("sub", x[1], y[1]), int(strict)))
+        elif x[0] is y[0] is None:
+            fixed.append(need)
+        elif y[0] is None and x[0] is not None and x[0].op == "gid_hi":
+            most = code.with_sign("min", most, code.with_sign("sub", code.with_sign("sub", y[1], x[1]), more))
+        elif x[0] is None and y[0] is not None and y[0].op == "gid_lo":
+            least = code.with_sign("max", least, code.with_sign("add", code.with_sign("sub", x[1], y[1]), more))
         else:
             rest.append(need)
-    ok = code.all_of([need for need in needs if need not in moving] + rest)
+    ok = code.all_of(fixed + rest)
     ends = code.value(least, "i64"), code.value(most, "i64")
     steps = needed_by(code.body, [ok, *ends])
     return Block([step for step in code.body if step in steps], ok, *ends, not rest, held, picks)
@@ -214,6 +212,8 @@ def _likely(item: If) -> tuple[bool, bool]:
 
 def _bends(ins: Ins, ranges: Ranges, variance: Variance) -> Iterator[tuple[Ins, list[Ins] | None]]:
     """Operands that a value may be for all lanes of a block, and what it takes."""
+    if ins.dtype not in ("u32", "i32"):
+        return
     if ins.op == "select" and not ins.guarded:
         for truth, operand in zip((True, False), ins.args[1:], strict=True):
             if variance.is_row(operand):
