@@ -147,6 +147,11 @@ def columns_of_ranked(height: u32, width: u32, x: In[f32, D2], out: Out[f32, D2]
         out[i, j] = x[i, j] + f32(i)
 
 
+def scattered(height: u32, width: u32, x: In[f32], out: Out[f32]) -> None:
+    if gid.x < width:
+        out[gid.x * height] = x[gid.x * height] * f32(2)
+
+
 BODIES = (either, one_of, ranked, signed, clamped, around, halves, places, counted, columns, columns_of_ranked)
 
 
@@ -188,6 +193,7 @@ def choice(body, size=(16, 4)):
 def test_lanes_run_along_what_lies_side_by_side_in_memory():
     assert {choice(b) for b in (either, ranked, clamped, around)} == {"along x"}
     assert {choice(columns, (4, 16)), choice(columns_of_ranked), choice(columns, (1, 64))} == {"along y"}
+    assert choice(scattered) == "along x"  # along y nothing lies side by side either
     assert choice(places, (5, 3)) == "in workgroups"  # whose local ids no vector of neighbours has
 
 

@@ -57,7 +57,7 @@ def choose_lanes(x: int | None, y: int | None) -> Decision:
     The numbers are how many of their accesses are to elements that lie side by side, less those all over memory.
     """
     numbers = {axis: gain for axis, gain in (("x", x), ("y", y)) if gain is not None}
-    if y is not None and y > (x or 0):
+    if y is not None and y > max(x or 0, 0):
         return Decision("lanes", ALONG_Y, "neighbours along y access neighbours in memory", numbers)
     if x is None:
         return Decision("lanes", GROUPED, "its invocations know of each other, or of their place", numbers)

@@ -118,6 +118,7 @@ def _block(kernel: Kernel, ranges: Ranges, variance: Variance, held: Mapping[int
     """Conditions on which lanes of a block may disagree, and steps that bend a row of indices, such as the clamp of a
     border: most blocks lie so that they do neither."""
     known, picks = dict(held), dict[int, Ins]()
+    variance.picks = picks  # what is bent twice is a row once it is known not to be bent the first time
     needs: dict[Ins, None] = {}
     indices = _indices(kernel.body)
     unvisited: list[Statement] = list(reversed(kernel.body))
@@ -211,7 +212,7 @@ def _likely(item: If) -> tuple[bool, bool]:
 
 
 def _bends(ins: Ins, ranges: Ranges, variance: Variance) -> Iterator[tuple[Ins, list[Ins] | None]]:
-    """Operands that a value may be for all lanes of a block, and what it takes."""
+    """Rows that a value may be for all lanes of a block, and what it takes."""
     if ins.dtype not in ("u32", "i32"):
         return
     if ins.op == "select" and not ins.guarded:
@@ -220,7 +221,7 @@ def _bends(ins: Ins, ranges: Ranges, variance: Variance) -> Iterator[tuple[Ins, 
                 yield operand, ranges.proof(ins.args[0], truth)
     elif ins.op in ("min", "max") or (ins.op == "rem" and ins.dtype == "u32"):
         for a, b in (ins.args, ins.args[::-1] if ins.op != "rem" else ins.args):
-            if variance.level(b) != WIDE:
+            if variance.level(b) != WIDE and variance.is_row(a):
                 yield a, ranges.ordered("lt" if ins.op == "rem" else "le", *((b, a) if ins.op == "max" else (a, b)))
 
 
