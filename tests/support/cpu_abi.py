@@ -144,14 +144,15 @@ def check_the_words_of_a_launch(backend):
 
 def check_that_a_launch_chooses_where_results_go(backend):
     """Told by the version whose stores go past the cache, which does nothing here."""
-    _, text, scratch_bytes = kernel_text(doubled.program, host(), Switches())
+    _, emitted = kernel_text(doubled.program, host(), Switches())
+    text = emitted.text
     silent = re.sub(r"(define internal i1 @stream\(.*?\{\n).*?\n\}\n", r"\1  ret i1 false\n}\n", text, flags=re.DOTALL)
     if silent == text:
         return  # only x86 has one
     code = load(compile_object(silent))
     for streams in (True, False):
         out = np.zeros(640, np.uint32)
-        launch = launch_of([arange(640), out], (10, 1, 1), 10, scratch_bytes, streams=streams)
+        launch = launch_of([arange(640), out], (10, 1, 1), 10, emitted.scratch_bytes, streams=streams)
         code.run(launch.shared, launch.first)
         assert out.any() != streams
 

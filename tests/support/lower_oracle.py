@@ -160,7 +160,8 @@ class Dispatch:
                 env[i] = self.length[i.attr]
             else:
                 env[i] = self.pure(i, env)
-        self.taken = {load: env[found] for load, found in self.kernel.check.loads.items()}
+        loads = self.kernel.check.loads
+        self.taken = {load: env[found] for load, found in (*loads.items(), *((v, v) for v in loads.values()))}
         return env[self.kernel.check.ok]
 
     def body(self):

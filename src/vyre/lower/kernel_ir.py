@@ -29,9 +29,11 @@ that this is so in every tile for which the check gives true.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import reduce
+from typing import Any, TypeAlias
 
 from ..foundation.integers import U32_MAX
 from ..foundation.ir.dtypes import DataType
@@ -148,6 +150,104 @@ class TileCheck:
     loads: dict[Ins, Ins] = field(default_factory=dict)
 
 
+Bound: TypeAlias = int | Ins
+_BITS64 = (1 << 64) - 1
+SIGNED_STEPS: dict[str, Callable[[int, int], int]] = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "min": min, "max": max
+}  # fmt: skip
+
+
+class CheckCode:
+    """Straight-line code, each step once, after the steps that are there already."""
+
+    def __init__(self, body: Iterable[Ins] = ()) -> None:
+        self.body = list(body)
+        self._made: dict[Any, Ins] = {(i.op, i.dtype, i.args, i.attr): i for i in self.body}
+
+    def emit(self, op: str, dtype: str, *args: Ins, attr: Any = None) -> Ins:
+        key = op, dtype, args, attr
+        found = self._made.get(key)
+        if found is None:
+            found = self._made[key] = Ins(op, dtype, args, attr, uniform=True, guarded=op == "load")
+            self.body.append(found)
+        return found
+
+    def value(self, bound: Bound, dtype: str = "u64") -> Ins:
+        return self.emit("const", dtype, attr=bound & _BITS64) if isinstance(bound, int) else bound
+
+    def with_sign(self, op: str, a: Bound, b: Bound) -> Bound:
+        """One i64 step: add, sub, mul, min or max."""
+        if isinstance(a, int) and isinstance(b, int):
+            return SIGNED_STEPS[op](a, b)
+        if a is b and op in ("min", "max"):
+            return a
+        if b == 0 and op in ("add", "sub"):
+            return a
+        return self.emit(op, "i64", self.value(a, "i64"), self.value(b, "i64"))
+
+    def do(self, op: str, a: Bound, b: Bound) -> Bound:
+        """One u64 step; `sub` and `div` are legal."""
+        if isinstance(a, int) and isinstance(b, int):
+            match op:
+                case "add":
+                    return a + b
+                case "sub":
+                    return max(a - b, 0)
+                case "mul":
+                    return a * b
+                case "div":
+                    return a // max(b, 1)
+                case "min":
+                    return min(a, b)
+                case _:
+                    return max(a, b)
+        if b == 0 and op in ("add", "sub", "max"):
+            return a
+        if a == 0 and op in ("add", "max"):
+            return b
+        if (a == 0 or b == 0) and op in ("mul", "min"):
+            return 0
+        if b == 1 and op in ("mul", "div"):
+            return a
+        if a == 1 and op == "mul":
+            return b
+        if a is b and op in ("min", "max"):
+            return a
+        return self.emit(op, "u64", self.value(a), self.value(b))
+
+    def less_by(self, a: Bound, b: Bound) -> Bound:
+        """a - b, or 0 where that is negative."""
+        return self.do("sub", self.do("max", a, b), b)
+
+    def compare(self, op: str, a: Bound, b: Bound, dtype: str = "u64") -> bool | Ins:
+        """`lt` or `le`."""
+        if isinstance(a, int) and isinstance(b, int):
+            return a < b if op == "lt" else a <= b
+        if a is b or (a == 0 and op == "le" and dtype == "u64"):
+            return op == "le"
+        return self.emit(op, "bool", self.value(a, dtype), self.value(b, dtype))
+
+    def all_of(self, conditions: Sequence[Ins]) -> Ins:
+        """One condition that holds where all of them do."""
+        ok = conditions[0] if conditions else self.emit("const", "bool", attr=True)
+        for condition in conditions[1:]:
+            ok = self.emit("and", "bool", ok, condition)
+        return ok
+
+    def any_of(self, ways: Iterable[Sequence[Ins]]) -> Ins:
+        """One that holds where all conditions of one of them do."""
+        return reduce(lambda a, b: self.emit("or", "bool", a, b), map(self.all_of, ways))
+
+
+def needed_by(code: Sequence[Ins], values: Iterable[Ins]) -> set[Ins]:
+    """These steps of straight-line code, and all that they are computed from."""
+    needed = set(values)
+    for item in reversed(code):
+        if item in needed:
+            needed.update(item.args)
+    return needed
+
+
 @dataclass(slots=True, eq=False)
 class Kernel:
     """One launch. `buffers` are in slot order.
@@ -166,11 +266,26 @@ class Kernel:
     firm: bool = False
     poll: bool = False
     traps: tuple[str, ...] = ()
+    turned: bool = False
+    """x and y have changed places."""
 
     @property
     def lanes(self) -> int:
         x, y, z = self.workgroup
         return x * y * z
+
+    def turn(self) -> None:
+        """Let x and y change places; a second time they change back."""
+        for item in (*walk(self.body), *(self.check.body if self.check else ())):
+            if isinstance(item, Ins) and item.op in ("gid", "wid", "lid", "gid_lo", "gid_hi") and item.attr < 2:
+                item.attr = 1 - item.attr
+        x, y, z = self.workgroup
+        self.workgroup, self.turned = (y, x, z), not self.turned
+
+    @property
+    def axes(self) -> tuple[int, int, int]:
+        """For each axis the one that the program calls so."""
+        return (1, 0, 2) if self.turned else (0, 1, 2)
 
     @property
     def whole(self) -> bool:

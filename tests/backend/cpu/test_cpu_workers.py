@@ -27,6 +27,7 @@ from vyre.backends.cpu.run.launch import (
     schedule,
 )
 from vyre.backends.cpu.run.workers import Workers, thread_count
+from vyre.driver.policy.decision import Decision
 from vyre.errors import ArgumentValueError, DeadlineExceeded, DeviceOutOfMemory, Trap
 
 from ...support import cpu_modules
@@ -35,7 +36,7 @@ FOREVER = [1, [[0xFFFFFFFF, [], None, [1, []]]]]
 
 
 def facts(cost=(1, ()), traps=(), private=None, scratch_bytes=1000):
-    return ObjectFacts(scratch_bytes, traps, (), private or {}, [cost[0], list(cost[1])])
+    return ObjectFacts(scratch_bytes, traps, (), private or {}, [cost[0], list(cost[1])], Decision("lanes", "", ""))
 
 
 def launch_of(buffers, groups, chunk=1):

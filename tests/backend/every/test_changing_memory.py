@@ -16,12 +16,14 @@ import vyre
 from vyre import In, InOut, Out, atomic_add, barrier, f32, gid, lid, shared, u8, u32
 from vyre.backends.cpu.emit.kernel import Target, emit
 from vyre.backends.cpu.emit.lanes import Lanes
-from vyre.backends.cpu.emit.tile_check import held_conditions, without
+from vyre.backends.cpu.emit.tile_check import plan_checks, without
+from vyre.backends.cpu.emit.uniformity import Variance
 from vyre.conform.programs.random import random_program
 from vyre.foundation.ir.program import Program, workgroup
 from vyre.lower import improve, lower
 from vyre.lower.from_program import build
-from vyre.lower.kernel_ir import PURE
+from vyre.lower.instructions import function_of
+from vyre.lower.kernel_ir import PURE, If, walk
 
 from ...support.lower_oracle import Dispatch
 from ...unit.lower.test_bounds_checks import OUT, A, P, _Maker, is_valid, one_access, random_kernel, words
@@ -81,14 +83,47 @@ STEERED = (offset, guarded, returned, bounded, looped, counted, followed, narrow
 
 
 class Fast(Dispatch):
-    """Where the check passes, the conditions that it settles are left out, as in the fast version of the emitter."""
+    """Where the check passes, the conditions that it settles are left out, as in the fast version of the emitter. What
+    is known in a block of lanes that passes must be so in each of them."""
 
     def __init__(self, kernel, *args, **options):
-        self.held, kernel.check = held_conditions(kernel)
+        checks = plan_checks(kernel, lambda held: Variance(kernel, 16, 1, True, held=held, fast=True))
+        self.held, self.block, kernel.check = checks.held, checks.block, checks.tile
+        self.blocks = 0
         super().__init__(kernel, *args, **options)
+        if self.block:
+            self.functions |= {i: function_of(i, False) for i in self.block.code if i.op in PURE and i.args}
 
     def body(self):
         return without(self.kernel.body, self.held) if self.fits else self.kernel.body
+
+    def lane(self, body, env):
+        inside = self.fits and self.block and self.passes(env["ids"]["gid"])
+        env["picks"] = self.block.picks if inside else {}
+        yield from super().lane(body, env)
+        for item in walk(self.kernel.body) if inside else ():
+            if isinstance(item, If) and id(item.condition) in self.block.held and item.condition in env:
+                assert env[item.condition] == self.block.held[id(item.condition)]
+        self.blocks += bool(inside)
+
+    def passes(self, gid):
+        """Whether some block around the lane does."""
+        env, ends = {}, [(x - self.rng.choice((0, 0, 1, 9)), x + self.rng.choice((0, 0, 1, 9))) for x in gid]
+        ends = [(max(low, 0), high) for low, high in ends]
+        for i in self.block.code:
+            if i.op in ("gid_lo", "gid_hi"):
+                env[i] = ends[i.attr][i.op == "gid_hi"]
+            elif i.op == "len":
+                env[i] = self.length[i.attr]
+            else:
+                env[i] = self.taken[i] if i.op == "load" else self.pure(i, env)
+        least, most, ok = (env[i] for i in (self.block.least, self.block.most, self.block.ok))
+        return ok and least <= ends[0][0] and ends[0][1] <= most
+
+    def step(self, i, env):
+        super().step(i, env)
+        if id(i) in env["picks"]:
+            assert env[i] == env[env["picks"][id(i)]]
 
 
 def run_restless(program, lengths, seed, grid=(3, 1, 1)):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from vyre.foundation.ir.dtypes import f32, u8, u32
+from vyre.foundation.ir.dtypes import f32, i32, u8, u32
 from vyre.foundation.ir.nodes import (
     Assign,
     Atomic,
@@ -372,14 +372,30 @@ class _Maker:
         rng = self.rng
         if depth == 0 or rng.random() < 0.35:
             return self.leaf()
+        if rng.random() < 0.15:
+            return Cast(u32, self.signed(depth))
         if rng.random() < 0.1:
             return Select(self.condition(0), self.expr(depth - 1), self.expr(depth - 1))
         right = lit(rng.choice(EDGES[:8])) if rng.random() < 0.4 else self.expr(depth - 1)
         return BinOp(rng.choice(OPS), self.expr(depth - 1), right)
 
+    def signed(self, depth):
+        """Neighbours of a place and clamps of them, as people write them, and sums of anything."""
+        rng = self.rng
+        if not depth or rng.random() < 0.3:
+            return rng.choice((Cast(i32, self.leaf()), lit(rng.choice((-2, -1, 0, 1, 2, 7, -(1 << 31))), i32)))
+        op = rng.choice((BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL, BinaryOp.MIN, BinaryOp.MAX))
+        made = BinOp(op, self.signed(depth - 1), self.signed(depth - 1))
+        if rng.random() < 0.5:
+            last = BinOp(BinaryOp.SUB, Cast(i32, BufLen(rng.choice(("a", "out")))), lit(1, i32))
+            made = BinOp(BinaryOp.MAX, BinOp(BinaryOp.MIN, made, last), lit(0, i32))
+        return made
+
     def condition(self, depth=1):
         rng = self.rng
         roll = rng.random()
+        if roll > 0.9:
+            return BinOp(rng.choice(COMPARE), self.signed(1), self.signed(1))
         if depth and roll < 0.3:
             op = rng.choice((BinaryOp.AND, BinaryOp.OR))
             return BinOp(op, self.condition(depth - 1), self.condition(depth - 1))
@@ -541,3 +557,36 @@ def test_floats_are_no_indices_but_pass_through():
     assert states(kernel, "o") == ["free"]
     assert kernel.stored.keys() == {"o"}
     interpret(kernel, program, (bytes(8),), (1, 1, 1))
+
+
+# ---- numbers with a sign ---------------------------------------------------------------------------------------------
+
+S = Cast(i32, I)
+LAST = BinOp(BinaryOp.SUB, Cast(i32, BufLen("a")), lit(1, i32))
+
+
+def clamp(value, low=0):
+    return Cast(u32, BinOp(BinaryOp.MAX, BinOp(BinaryOp.MIN, value, LAST), lit(low, i32)))
+
+
+@pytest.mark.parametrize(
+    "index, state",
+    [
+        (clamp(S - lit(1, i32)), "checked"),
+        (clamp(lit(3, i32) - S * lit(2, i32)), "checked"),
+        (clamp(S * S), "checked"),  # while the product does not wrap
+        (Cast(u32, BinOp(BinaryOp.MAX, S, lit(0, i32))), "checked"),
+        (Cast(u32, Cast(i32, Load("p", I))), "tested"),
+    ],
+)
+def test_a_clamped_index_is_checked_before_a_tile(index, state):
+    _, kernel = lowered([If(I < N, [Store("out", I, Load("a", index))])])
+    assert states(kernel, "a") == [state]
+
+
+def test_a_check_of_signed_numbers_fails_where_they_wrap():
+    program, kernel = lowered([Store("out", I, Load("a", clamp(S * lit(1 << 20, i32))))], size=(64, 1, 1))
+    lengths = {"a": 8, "out": 1 << 14}
+    assert check_of(kernel, program, lengths, (2, 1, 1))
+    assert not check_of(kernel, program, lengths, (33, 1, 1))  # 64 * 32 * 2^20 is 2^31
+    assert not check_of(kernel, program, lengths | {"a": 0}, (2, 1, 1))

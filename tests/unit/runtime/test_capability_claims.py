@@ -177,7 +177,7 @@ def claims(capability):
 def text_of(backend, program, *, poll=False):
     if backend.id == "cpu":
         build = import_module("vyre.backends.cpu.build")
-        return build.kernel_text(program, backend.host, backend.switches, poll=poll)[1]
+        return build.kernel_text(program, backend.host, backend.switches, poll=poll)[1].text
     return backend.build(backend.session().device, program, poll=poll).source
 
 

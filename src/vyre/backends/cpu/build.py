@@ -6,8 +6,9 @@ import json
 import struct
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ...driver.policy.decision import Decision
 from ...errors import KernelCompileFailed
 from ...foundation.ir.program import Program
 from ...lower.kernel_ir import Ins, Kernel, walk
@@ -16,7 +17,10 @@ from .compile import compile_object
 from .devices import Host, host
 from .run.cost import Cost, cost_of
 
-FORMAT = 5
+if TYPE_CHECKING:
+    from .emit.kernel import Emitted
+
+FORMAT = 6
 _HEADER = struct.Struct("<4sI")
 _MAGIC = b"vcpu"
 
@@ -46,6 +50,7 @@ class ObjectFacts:
     stored: dict[int, Share]
     private: dict[int, str]
     cost: Cost
+    lanes: Decision
 
     def filled(self, slot: int, lengths: Sequence[int]) -> int:
         """Elements of a buffer that each invocation stores, in a launch over buffers of these lengths."""
@@ -70,35 +75,33 @@ class ObjectCode:
                 raise ValueError("another format")
             private = {int(slot): op for slot, op in found.pop("private").items()}
             traps, stored = tuple(found.pop("traps")), {int(slot): s for slot, s in found.pop("stored").items()}
-            return cls(
-                payload[_HEADER.size + length :], ObjectFacts(**found, traps=traps, stored=stored, private=private)
-            )
+            lanes = Decision(**found.pop("lanes"))
+            facts = ObjectFacts(**found, traps=traps, stored=stored, private=private, lanes=lanes)
+            return cls(payload[_HEADER.size + length :], facts)
         except (struct.error, ValueError, KeyError, TypeError) as e:
             raise KernelCompileFailed("the stored code is damaged", fix="compile the program again") from e
 
 
 def build(program: Program, host: Host, switches: Switches, *, poll: bool = False) -> ObjectCode:
     """Compile a program that was admitted; its workgroup size is that of the launch."""
-    kernel, text, scratch_bytes = kernel_text(program, host, switches, poll=poll)
-    return ObjectCode(compile_object(text), facts_of(kernel, scratch_bytes))
+    kernel, emitted = kernel_text(program, host, switches, poll=poll)
+    return ObjectCode(compile_object(emitted.text), facts_of(kernel, emitted))
 
 
-def kernel_text(program: Program, host: Host, switches: Switches, *, poll: bool = False) -> tuple[Kernel, str, int]:
-    """The kernel form, the assembler's text, and the bytes of scratch memory that a worker needs."""
+def kernel_text(program: Program, host: Host, switches: Switches, *, poll: bool = False) -> tuple[Kernel, Emitted]:
+    """The kernel form, and what was emitted for it."""
     from ...lower import LowerOptions, lower  # not for code that is there already
     from .emit.kernel import Target, emit
 
     soft = soft_flush(program, host, switches)
     kernel = lower(program, LowerOptions(soft_flush=soft, poll=poll, off=switches.off))
     width = 1 if switches.scalar else host.vector_bits // 32
-    emitted = emit(kernel, Target(width=width, mxcsr=host.x86))
-    return kernel, emitted.text, emitted.scratch_bytes
+    return kernel, emit(kernel, Target(width=width, mxcsr=host.x86))
 
 
 def emitted_text(program: Program) -> str:
     """LLVM's assembler for this processor."""
-    _, text, _ = kernel_text(program, host(), Switches())
-    return text
+    return kernel_text(program, host(), Switches())[1].text
 
 
 def soft_flush(program: Program, host: Host, switches: Switches) -> bool:
@@ -106,11 +109,11 @@ def soft_flush(program: Program, host: Host, switches: Switches) -> bool:
     return switches.soft_flush or not host.x86 or program.requirements.float64
 
 
-def facts_of(kernel: Kernel, scratch_bytes: int) -> ObjectFacts:
+def facts_of(kernel: Kernel, emitted: Emitted) -> ObjectFacts:
     slots = {b.name: b.slot for b in kernel.buffers}
     private = {}
     for item in walk(kernel.body):
         if isinstance(item, Ins) and item.op == "atomic" and item.attr[1].private and not item.attr[1].shared:
             private[item.attr[1].slot] = item.attr[0].name
     stored = {slots[name]: plain(share) for name, share in kernel.stored.items()}
-    return ObjectFacts(scratch_bytes, kernel.traps, stored, private, cost_of(kernel))
+    return ObjectFacts(emitted.scratch_bytes, kernel.traps, stored, private, cost_of(kernel), emitted.lanes)

@@ -10,6 +10,7 @@ from .decision import Decision
 DECLARED, OVERRIDDEN = "declared", "overridden"
 INFERRED, GIVEN, IN_MEMORY = "inferred", "given", "in memory"
 ALONE, JOINED, WIDE = "one workgroup", "joined", "wide"
+GROUPED, ALONG_X, ALONG_Y = "in workgroups", "along x", "along y"
 ENOUGH = 64
 """Invocations of a workgroup with which a device's unit of execution can be full."""
 THREADS = (256, 128, 512, 64, 32)
@@ -44,6 +45,23 @@ def grid_from(
         if why is not None:
             return Decision("grid", choice, f"{dims(grid)}: {why}")
     return Decision("grid", INFERRED, f"{dims(grid)}: {covers}")
+
+
+# ---- lanes of vectors -----------------------------------------------------------------------------------------------
+
+
+def choose_lanes(x: int | None, y: int | None) -> Decision:
+    """Which invocations a vector computes together: neighbours along `x` or `y` may be any of the grid, unless these
+    are None, since invocations know of each other, or of a place in a workgroup that fills no vector.
+
+    The numbers are how many of their accesses are to elements that lie side by side, less those all over memory.
+    """
+    numbers = {axis: gain for axis, gain in (("x", x), ("y", y)) if gain is not None}
+    if y is not None and y > max(x or 0, 0):
+        return Decision("lanes", ALONG_Y, "neighbours along y access neighbours in memory", numbers)
+    if x is None:
+        return Decision("lanes", GROUPED, "its invocations know of each other, or of their place", numbers)
+    return Decision("lanes", ALONG_X, "rows are run from end to end, whatever the workgroups", numbers)
 
 
 # ---- blocks of threads ----------------------------------------------------------------------------------------------

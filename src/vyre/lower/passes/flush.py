@@ -7,17 +7,21 @@ turns out to be neutral: not on the path where a load is out of bounds and gives
 Everything else stays: before comparisons and roots, and after a `bitcast`, of whose bits a compiler may know a lot.
 
 Where arithmetic is `firm`, no compiler takes it away. Comparisons are never firm.
+
+Shared memory that only ever gets numbers that were flushed gives no others: loads from it need no flush.
 """
 
 from __future__ import annotations
 
 from ..instructions import F32, function_of, named
-from ..kernel_ir import FLOATS, Ins, Kernel, Local, bodies, walk
+from ..kernel_ir import FLOATS, Buffer, Ins, Kernel, Local, bodies, walk
 from ..registers import bits_of, value_of
 
 _ARITHMETIC = named(F32.STEP)
 _FIRM = named(F32.STEP, F32.ROOT, F32.NATIVE)
 _STEPS = named(F32.STEP, F32.ROOT) | {"flush", "quiet", "neg", "abs"}
+_FLUSHING = named(F32.STEP, F32.ROOT)
+_KEEPING = frozenset(("quiet", "neg", "abs", "select"))
 _ZEROS = frozenset((0, 1 << 31))
 _ONES = frozenset((0x3F800000, 0xBF800000))
 
@@ -43,7 +47,12 @@ def flush(kernel: Kernel) -> None:
             return user.op in _FIRM
         return user.op in _ARITHMETIC and _is_element(x.args[0]) and not _may_vanish(user, x, constants)
 
-    gone = {x: x.args[0] for x, by in users.items() if all(is_made(user, x) for user in by)}
+    flushed = _flushed_memory(kernel)
+    gone = {
+        x: x.args[0]
+        for x, by in users.items()
+        if (x.args[0].op == "load" and x.args[0].attr in flushed) or all(is_made(user, x) for user in by)
+    }
     unvisited = [kernel.body] if gone else []
     while unvisited:
         body = unvisited.pop()
@@ -53,6 +62,37 @@ def flush(kernel: Kernel) -> None:
                 unvisited.extend(bodies(item))
             elif not gone.keys().isdisjoint(item.args):
                 item.args = tuple([gone.get(a, a) for a in item.args])
+
+
+def _flushed_memory(kernel: Kernel) -> set[Buffer]:
+    """Shared buffers of f32 in which there never is a subnormal."""
+    sets: dict[Local, list[Ins]] = {}
+    stores: dict[Buffer, list[Ins]] = {b: [] for b in kernel.buffers if b.shared and b.element.name == "f32"}
+    for item in walk(kernel.body) if stores else ():
+        if isinstance(item, Ins) and item.op == "set":
+            sets.setdefault(item.attr, []).append(item.args[0])
+        elif isinstance(item, Ins) and item.op == "store" and item.attr in stores:
+            stores[item.attr].append(item.args[1])
+
+    def may_be_subnormal(values: list[Ins]) -> bool:
+        unvisited, seen = list(values), set[Ins]()
+        while unvisited:
+            x = unvisited.pop()
+            if x in seen or x.dtype != "f32" or x.op == "flush" or x.op in _FLUSHING:
+                continue
+            seen.add(x)
+            if x.op == "get":
+                unvisited += sets.get(x.attr, ())
+            elif x.op == "const":
+                if 0 < x.attr & 0x7FFFFFFF < 0x00800000:
+                    return True
+            elif x.op in _KEEPING:
+                unvisited += x.args
+            else:
+                return True
+        return False
+
+    return {buffer for buffer, values in stores.items() if not may_be_subnormal(values)}
 
 
 def _is_element(x: Ins) -> bool:

@@ -8,11 +8,26 @@ in u64 do not wrap while the conditions hold, because everything is compared wit
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
+from functools import partial, reduce
+from itertools import product
 from typing import Any, NamedTuple, TypeAlias
 
 from ...foundation.integers import U32_MAX
 from ..instructions import COMPARES, INSTRUCTIONS
-from ..kernel_ir import FLOATS, PURE, Buffer, Ins, Kernel, Local, TileCheck, walk
+from ..kernel_ir import (
+    FLOATS,
+    PURE,
+    SIGNED_STEPS,
+    Bound,
+    Buffer,
+    CheckCode,
+    Ins,
+    Kernel,
+    Local,
+    TileCheck,
+    needed_by,
+    walk,
+)
 
 _HUGE = 1 << 62
 _DEPTH = 40
@@ -23,7 +38,6 @@ MOST_SIGNED = (1 << 31) - 1
 _OPPOSITE = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
 _PLACES = frozenset(("gid", "wid", "lid", "lane", "index", "gid_lo", "gid_hi"))
 
-Bound: TypeAlias = int | Ins
 Relations: TypeAlias = dict[Ins, list[tuple[Ins, int]]]
 
 
@@ -39,65 +53,14 @@ class Range(NamedTuple):
 ANY = Range(0, U32_MAX, U32_MAX)
 
 
-class CheckCode:
-    """Straight-line code, each step once, after the steps that are there already."""
+class Signed(NamedTuple):
+    """`least` <= `lo` <= value <= `hi` <= `most` as an i32 if all of `needs` hold: two numbers, and bounds in i64."""
 
-    def __init__(self, body: Iterable[Ins] = ()) -> None:
-        self.body = list(body)
-        self._made: dict[Any, Ins] = {(i.op, i.dtype, i.args, i.attr): i for i in self.body}
-
-    def emit(self, op: str, dtype: str, *args: Ins, attr: Any = None) -> Ins:
-        key = op, dtype, args, attr
-        found = self._made.get(key)
-        if found is None:
-            found = self._made[key] = Ins(op, dtype, args, attr, uniform=True, guarded=op == "load")
-            self.body.append(found)
-        return found
-
-    def value(self, bound: Bound) -> Ins:
-        return self.emit("const", "u64", attr=bound) if isinstance(bound, int) else bound
-
-    def do(self, op: str, a: Bound, b: Bound) -> Bound:
-        """One u64 step; `sub` and `div` are legal."""
-        if isinstance(a, int) and isinstance(b, int):
-            match op:
-                case "add":
-                    return a + b
-                case "sub":
-                    return max(a - b, 0)
-                case "mul":
-                    return a * b
-                case "div":
-                    return a // max(b, 1)
-                case "min":
-                    return min(a, b)
-                case _:
-                    return max(a, b)
-        if b == 0 and op in ("add", "sub", "max"):
-            return a
-        if a == 0 and op in ("add", "max"):
-            return b
-        if (a == 0 or b == 0) and op in ("mul", "min"):
-            return 0
-        if b == 1 and op in ("mul", "div"):
-            return a
-        if a == 1 and op == "mul":
-            return b
-        if a is b and op in ("min", "max"):
-            return a
-        return self.emit(op, "u64", self.value(a), self.value(b))
-
-    def less_by(self, a: Bound, b: Bound) -> Bound:
-        """a - b, or 0 where that is negative."""
-        return self.do("sub", self.do("max", a, b), b)
-
-    def compare(self, op: str, a: Bound, b: Bound) -> bool | Ins:
-        """`lt` or `le`."""
-        if isinstance(a, int) and isinstance(b, int):
-            return a < b if op == "lt" else a <= b
-        if a is b or (a == 0 and op == "le"):
-            return op == "le"
-        return self.emit(op, "bool", self.value(a), self.value(b))
+    lo: Bound
+    hi: Bound
+    least: int
+    most: int
+    needs: frozenset[Ins] = frozenset()
 
 
 class Ranges:
@@ -215,22 +178,12 @@ class Ranges:
         facts.setdefault(value, []).append((other, k))
         self._log.append((facts, value))
 
-    def check(self, conditions: Set[Ins]) -> TileCheck:
-        """That these steps of the code hold, of which there is one at least; in its order, which a set has not."""
-        ok, *more = [step for step in self.code.body if step in conditions]
-        assert 1 + len(more) == len(conditions)
-        for condition in more:
-            ok = self.code.emit("and", "bool", ok, condition)
-        needed = {ok}
-        for item in reversed(self.code.body):
-            if item in needed:
-                needed.update(item.args)
-        loads = {v: found for v, found in self._exact.items() if v.op == "load" and found is not None}
-        return TileCheck(
-            [item for item in self.code.body if item in needed],
-            ok,
-            {load: found for load, found in loads.items() if found in needed},
-        )
+    def check(self, conditions: Set[Ins], read: Iterable[Ins] = ()) -> TileCheck:
+        """That these steps of the code hold; in its order, which a set has not. It has the loads `read` too."""
+        ok = self.code.all_of([step for step in self.code.body if step in conditions])
+        needed = needed_by(self.code.body, {ok, *read})
+        loads = {v: found for v, found in self._exact.items() if v.op == "load" and found in needed}
+        return TileCheck([i for i in self.code.body if i in needed], ok, loads)
 
     def proof(self, condition: Ins, truth: bool) -> list[Ins] | None:
         """What a tile must meet so that the condition has this truth for every lane; None where that is unknown."""
@@ -244,22 +197,46 @@ class Ranges:
                 unvisited += [(c.args[0], truth), (c.args[1], truth)]
             elif c.op in _OPPOSITE and c.args[0].dtype in ("u32", "i32"):
                 op = c.op if truth else _OPPOSITE[c.op]
-                a, b = (self.word(x) for x in (c.args if op in ("lt", "le") else c.args[::-1]))
-                if a is None or b is None:
+                a, b = c.args if op in ("lt", "le") else c.args[::-1]
+                found = self.ordered({"gt": "lt", "ge": "le"}.get(op, op), a, b)
+                if found is None:
                     return None
-                self.fuel = _FUEL
-                low, high = self.settled(self.of(a)), self.settled(self.of(b))
-                if low.hi == U32_MAX or (high.lo == 0 and low.hi != 0):
+                needs += found
+            elif c.op == ("ne" if truth else "eq") and c.args[0].dtype in ("u32", "i32"):
+                ways = [
+                    way for way in (self.ordered("lt", *c.args), self.ordered("lt", *c.args[::-1])) if way is not None
+                ]
+                if not ways:
                     return None
-                found = [self.code.compare({"gt": "lt", "ge": "le"}.get(op, op), low.hi, high.lo)]
-                if c.args[0].dtype == "i32":  # which are the same numbers where they are not below zero
-                    found += [self.code.compare("le", r.hi, MOST_SIGNED) for r in (low, high)]
-                if False in found:
-                    return None
-                needs += [*low.needs, *high.needs, *(fits for fits in found if isinstance(fits, Ins))]
+                needs += ways[0] if [] in ways or len(ways) == 1 else [self.code.any_of(ways)]
             else:
                 return None
         return needs
+
+    def ordered(self, op: str, a: Ins, b: Ins) -> list[Ins] | None:
+        """What a tile must meet so that a < b (or <=) for every lane, two u32 or i32; None where that is unknown."""
+        low, high = self.word(a), self.word(b)
+        found = None if low is None or high is None else self._ordered_words(op, low, high, a.dtype)
+        if found is not None or a.dtype == "u32":
+            return found
+        self.fuel = _FUEL
+        x, y = self.signed(a), self.signed(b)
+        fits = x is not None and y is not None and self.code.compare(op, x.hi, y.lo, "i64")
+        if x is None or y is None or fits is False:
+            return None
+        return [*x.needs, *y.needs, *([] if fits is True else [fits])]
+
+    def _ordered_words(self, op: str, a: Ins, b: Ins, dtype: str) -> list[Ins] | None:
+        self.fuel = _FUEL
+        low, high = self.settled(self.of(a)), self.settled(self.of(b))
+        if low.hi == U32_MAX or (high.lo == 0 and low.hi != 0):
+            return None
+        found = [self.code.compare(op, low.hi, high.lo)]
+        if dtype == "i32":  # which are the same numbers where they are not below zero
+            found += [self.code.compare("le", r.hi, MOST_SIGNED) for r in (low, high)]
+        if False in found:
+            return None
+        return [*low.needs, *high.needs, *(fits for fits in found if isinstance(fits, Ins))]
 
     # -- values that are the same for the whole dispatch
 
@@ -387,9 +364,67 @@ class Ranges:
             return Range(0, top := 255 if v.attr.element.name == "u8" else 65535, top)
         if op == "convert" and v.args[0].dtype == "bool":
             return Range(0, 1, 1)
+        if op == "convert" and v.args[0].dtype == "i32":
+            return self._natural(v.args[0])
         if op in _RULES:
             return getattr(self, f"_{op}")(*v.args)  # type: ignore[no-any-return]
         return ANY
+
+    # -- ranges of numbers with a sign
+
+    def signed(self, v: Ins) -> Signed | None:
+        """The range of an i32, or of the i32 with the bits of a u32; None where nothing is known."""
+        self.fuel -= 1
+        code, op = self.code, v.op
+        if v.dtype not in ("u32", "i32") or self.fuel <= 0:
+            return None
+        if op == "const":
+            number = (v.attr + MOST_SIGNED + 1) % (U32_MAX + 1) - MOST_SIGNED - 1
+            return Signed(number, number, number, number)
+        if (fixed := self.exact(v)) is not None:
+            word = code.emit("convert", "i64", fixed if v.dtype == "i32" else code.emit("convert", "i32", fixed))
+            return Signed(word, word, -MOST_SIGNED - 1, MOST_SIGNED)
+        if op == "convert" and v.args[0].dtype in ("u32", "i32"):
+            return self.signed(v.args[0])
+        if op in SIGNED_STEPS and (v.dtype == "i32" or op not in ("min", "max")):
+            pair = [self.signed(a) for a in v.args]
+            found = None if None in pair else self._in_i32(op, *pair)  # type: ignore[arg-type]
+            if found is not None or v.dtype == "i32":
+                return found
+        if v.dtype == "i32":
+            return None
+        r = self.settled(self.of(v))
+        fits = r.hi != U32_MAX and code.compare("le", r.hi, MOST_SIGNED)
+        if fits is False:
+            return None
+        needs = r.needs if fits is True else r.needs | {fits}
+        lo, hi = (b if isinstance(b, int) else code.emit("convert", "i64", b) for b in (r.lo, r.hi))
+        return Signed(lo, hi, 0, min(r.top, MOST_SIGNED), needs)
+
+    def _in_i32(self, op: str, x: Signed, y: Signed) -> Signed | None:
+        """What a step makes of two ranges, provided that it does not wrap."""
+        code = self.code
+        step, low, high = partial(code.with_sign, op), -MOST_SIGNED - 1, MOST_SIGNED
+        numbers = [SIGNED_STEPS[op](a, b) for a, b in product((x.least, x.most), (y.least, y.most))]
+        ends = [step(x.lo, y.hi), step(x.hi, y.lo)] if op == "sub" else [step(x.lo, y.lo), step(x.hi, y.hi)]
+        if op == "mul":
+            ends += [step(x.lo, y.hi), step(x.hi, y.lo)]
+            ends = [reduce(partial(code.with_sign, least), ends) for least in ("min", "max")]
+        fits = [code.compare("le", low, ends[0], "i64")] if min(numbers) < low else []
+        fits += [code.compare("le", ends[1], high, "i64")] if max(numbers) > high else []
+        if False in fits:
+            return None
+        needs = x.needs | y.needs | {f for f in fits if isinstance(f, Ins)}
+        return Signed(ends[0], ends[1], max(min(numbers), low), min(max(numbers), high), needs)
+
+    def _natural(self, v: Ins) -> Range:
+        """Of the u32 with the bits of an i32 that is not below zero."""
+        s = self.signed(v)
+        fits = s is not None and (s.least >= 0 or self.code.compare("le", 0, s.lo, "i64"))
+        if s is None or fits is False:
+            return ANY
+        lo, hi = (b if isinstance(b, int) else self.code.emit("convert", "u64", b) for b in (s.lo, s.hi))
+        return Range(lo, hi, s.most, s.needs if fits is True else s.needs | {fits})
 
     def _top(self, local: Local) -> int:
         """A bound of a local over all its `set`s: conditions here say nothing about which one ran last."""
@@ -428,7 +463,7 @@ class Ranges:
 
     def _grown(self, op: str, x: Range, y: Range, top: int, needs: frozenset[Ins]) -> Range:
         lo, hi = self.code.do(op, x.lo, y.lo), self.code.do(op, x.hi, y.hi)
-        if isinstance(hi, int) and hi > U32_MAX:
+        if (isinstance(hi, int) and hi > U32_MAX) or (U32_MAX in (x.hi, y.hi) and hi not in (x.hi, y.hi)):
             return ANY
         return Range(lo, hi, top, needs)
 

@@ -149,7 +149,7 @@ def test_a_large_program_is_compiled_with_less_effort_and_to_the_same_bytes(monk
     backend = CpuBackend()
     got = backend.dispatch(program, inputs, vyre.DispatchConfig(grid_override=(3, 1, 1)))
     assert [bytes(o) for o in got] == [bytes(o) for o in found.outputs]
-    assert ("@safe" in kernel_text(program, backend.host, backend.switches)[1]) == (large > 0)
+    assert ("@safe" in kernel_text(program, backend.host, backend.switches)[1].text) == (large > 0)
 
 
 # ---- limits ---------------------------------------------------------------------------------------------------------

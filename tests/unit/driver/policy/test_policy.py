@@ -24,14 +24,18 @@ from vyre.driver.policy.code import (
 )
 from vyre.driver.policy.geometry import (
     ALONE,
+    ALONG_X,
+    ALONG_Y,
     DECLARED,
     GIVEN,
+    GROUPED,
     IN_MEMORY,
     INFERRED,
     JOINED,
     OVERRIDDEN,
     WIDE,
     choose_block,
+    choose_lanes,
     choose_threads,
     choose_workgroup,
     grid_from,
@@ -321,6 +325,17 @@ def test_code_with_the_same_table_shares_a_layout_and_says_so():
 )
 def test_small_workgroups_whose_invocations_are_apart_are_joined(workgroup, facts, choice):
     assert choose_block(workgroup, **{"apart": True, "each": 1, "step": 32} | facts).choice == choice
+
+
+@pytest.mark.parametrize(
+    "x, y, choice",
+    [
+        (0, None, ALONG_X), (-3, -3, ALONG_X), (-3, 1, ALONG_Y), (2, 3, ALONG_Y), (-3, 0, ALONG_X), (-3, -1, ALONG_X),
+        (None, 1, ALONG_Y), (None, 0, GROUPED), (None, None, GROUPED),
+    ],
+)  # fmt: skip
+def test_vectors_lie_along_the_axis_whose_neighbours_access_neighbours(x, y, choice):
+    assert choose_lanes(x, y).choice == choice
 
 
 def test_a_block_has_the_threads_with_which_most_run():

@@ -21,7 +21,7 @@ from ....foundation.ir.ops import AtomicOp
 from ....lower.kernel_ir import Buffer, Ins, Kernel, walk
 from .. import abi
 from .instructions import STORAGE, SUFFIX, from_storage, to_storage, ty, vec
-from .uniformity import EACH, ROW, SAME, WIDE, Val, chosen, each_once
+from .uniformity import EACH, ROW, SAME, WIDE, Val, each_once
 
 if TYPE_CHECKING:
     from .values import LaneValues
@@ -83,7 +83,7 @@ def _load_vector(e: LaneValues, ins: Ins, form: int, index: str, mask: str | Non
 
 def _load_row(e: LaneValues, ins: Ins, far: str) -> str:
     storage = STORAGE[ins.attr.element.name]
-    at = _at(e, ins.attr, far)
+    at = address(e, ins.attr, far)
     raw = e.w.new(f"load {vec(storage, e.width)}, ptr {at}, align {_SIZES[storage]}{_steady(e, ins)}")
     return _loaded(e, ins, raw, e.width)
 
@@ -111,7 +111,7 @@ def store(e: LaneValues, ins: Ins) -> None:
         raw = to_storage(e.w, element, values[p], e.width)
         if index.kind == ROW:
             if mask is None:
-                at = _at(e, buffer, far[p])
+                at = address(e, buffer, far[p])
                 if not _stream_row(e, ins, raw, at):
                     e.w.line(f"store {kind} {raw}, ptr {at}, align {_SIZES[storage]}")
                 continue
@@ -147,7 +147,7 @@ def _steady(e: LaneValues, ins: Ins) -> str:
 def _far(e: LaneValues, ins: Ins) -> tuple[str, ...]:
     """The index of an access in 64 bits, of a row its base. Steps that do not wrap are computed in 64 bits already:
     then the compiler sees that an address moves along with a counter."""
-    at = chosen(ins.args[0], e.fast)
+    at = e.variance.chosen(ins.args[0])
     index = e.value(at)
     whole = frozenset[Ins]() if tested(e, ins) else ins.whole
 
@@ -161,7 +161,7 @@ def _far(e: LaneValues, ins: Ins) -> tuple[str, ...]:
     return tuple(map(e.far, index.parts)) if at not in whole else steps(at)
 
 
-def _at(e: LaneValues, buffer: Buffer, far: str) -> str:
+def address(e: LaneValues, buffer: Buffer, far: str) -> str:
     return e.w.new(f"getelementptr {STORAGE[buffer.element.name]}, ptr {e.pointer(buffer)}, i64 {far}")
 
 
@@ -171,7 +171,7 @@ def _row_address(e: LaneValues, buffer: Buffer, base: str) -> str:
     if base.startswith("%"):
         below = e.w.new(f"icmp ugt i32 {base}, {-e.width}")
         far = e.w.new(f"select i1 {below}, i64 {e.w.new(f'sext i32 {base} to i64')}, i64 {far}")
-    return _at(e, buffer, far)
+    return address(e, buffer, far)
 
 
 def _addresses(e: LaneValues, buffer: Buffer, indices: str) -> str:
@@ -229,7 +229,7 @@ def _load_one(e: LaneValues, ins: Ins, index: str, test: bool, mask: str | None,
     """`mask`: of the vector that needs it, which may be empty although its block is not."""
     buffer: Buffer = ins.attr
     storage = STORAGE[buffer.element.name]
-    at = _at(e, buffer, far)
+    at = address(e, buffer, far)
     if test:
         inside = e.w.new(f"icmp ult i32 {index}, {e.length(buffer)}")
         at = e.w.new(f"select i1 {inside}, ptr {at}, ptr {ZERO}")
@@ -259,7 +259,7 @@ def _store_one(e: LaneValues, ins: Ins, index: Val, value: Val, test: bool) -> N
                 x = _last(e, vector, ins.args[1].dtype, mask)
             raw = to_storage(e.w, buffer.element.name, x, 1)
             storage = STORAGE[buffer.element.name]
-            at = _at(e, buffer, far[p])
+            at = address(e, buffer, far[p])
             if not _stream_one(e, ins, raw, at):
                 e.w.line(f"store {storage} {raw}, ptr {at}, align {_SIZES[storage]}")
 
@@ -347,7 +347,7 @@ def _guarded_rmw(e: LaneValues, ins: Ins, args: list[str], test: bool, mask: str
 def _rmw(e: LaneValues, ins: Ins, args: list[str]) -> str:
     """Read, change, write one location; gives the old value. Workgroups and workers have memory of their own."""
     (op, buffer), w = ins.attr, e.w
-    at = _at(e, buffer, e.far(args[0]))
+    at = address(e, buffer, e.far(args[0]))
     signed = ins.dtype == "i32"
     if buffer.shared or (buffer.private and e.fast):
         old = w.new(f"load i32, ptr {at}, align 4")
@@ -449,7 +449,7 @@ def trap(e: LaneValues, ins: Ins) -> None:
     with _only_if(e, [] if mask is None else [e.any(mask)]):
         lane = "" if mask is None else _active_lane(e, mask[0], last=False)
         words = []
-        for val in (e.value(ins.args[0]), *(e.id("gid", axis) for axis in range(3))):
+        for val in (e.value(ins.args[0]), *(e.id("gid", axis) for axis in e.kernel.axes)):
             words.append(_of_lane(e, val, lane))
         code = e.kernel.traps.index(ins.attr) + 1
         arguments = ", ".join(f"i32 {x}" for x in (code, *words))

@@ -37,7 +37,9 @@ class LaneFlow(LaneValues):
         """A body that lanes run, as many as the mask says."""
         for k, item in enumerate(body):
             if isinstance(item, If):
-                if self.variance.parting(item):
+                if (one := self.variance.side(item)) is not None:
+                    self.lanes(one)
+                elif self.variance.parting(item):
                     self._parted(item)
                 else:
                     self._branches(item, self.lanes)

@@ -5,13 +5,17 @@ It exports one function, of the form that `abi.py` says.
 Workers take chunks of consecutive workgroups. A chunk is cut into tiles: workgroups side by side along x. Before a tile
 the kernel's check decides which of two versions of the body runs it: the fast one without the tests that the check
 covers, or the other. A tile that does not pass is halved, so that an edge costs a few tests and not a slow chunk.
-Of the fast one there may be a second copy, whose stores go past the cache; a launch chooses between them once.
+Of the fast one there may be a second copy, whose stores go past the cache; a launch chooses between them once. Where
+lanes may disagree at a border only, it has its body twice, and asks each block of lanes which of the two it runs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from ....driver.policy.decision import Decision
+from ....driver.policy.geometry import ALONG_Y, choose_lanes
 from ....errors import UnsupportedFeature
 from ....lower.kernel_ir import Buffer, If, Ins, Kernel, Loop, TileCheck, walk
 from .. import abi
@@ -19,7 +23,8 @@ from .access import FENCE, TRAP, ZERO, streamed, streaming_version
 from .barrier_phases import Phases
 from .instructions import ty
 from .lanes import Lanes
-from .tile_check import Taken, held_conditions
+from .tile_check import Taken, plan_checks
+from .uniformity import WIDE, Variance
 from .values import Version
 
 _FLUSHING, _PLAIN = 0x9FC0, 0x1F80
@@ -29,6 +34,8 @@ _TINY, _LIGHT, _MEDIUM = 6, 12, 40
 """Instructions of a loop up to which eight, four or two vectors share it: all of them must fit the registers."""
 _MOST_ABREAST = 2_000
 """Instructions times vectors that share them, in the whole body: a long one gains little and takes long to compile."""
+_MOST_TWICE = 400
+"""Instructions times vectors, up to which the blocks of lanes that all take one way have a copy of the body."""
 _LARGE = 8_000
 """Instructions of a body above which there is one version of it, with all tests."""
 _MOST_SCRATCH = 64 << 20
@@ -51,11 +58,36 @@ class Emitted:
 
     text: str
     scratch_bytes: int
+    lanes: Decision
 
 
 def emit(kernel: Kernel, target: Target) -> Emitted:
     """The text of a module for `kernel`."""
     phases = Phases(kernel)
+    lanes = _choose_lanes(kernel, phases, target.width)
+    if lanes.choice != ALONG_Y:
+        return Emitted(*_emitted(kernel, phases, target), lanes)
+    kernel.turn()
+    try:
+        return Emitted(*_emitted(kernel, phases, target), lanes)
+    finally:
+        kernel.turn()
+
+
+def _choose_lanes(kernel: Kernel, phases: Phases, width: int) -> Decision:
+    gains: list[int | None] = []
+    indices = [i.args[0] for i in walk(kernel.body) if isinstance(i, Ins) and i.op in ("load", "store")]
+    for _ in range(2):
+        gain = None
+        if _is_flat(kernel, phases, width):
+            variance = Variance(kernel, width, 1, True, fast=True)
+            gain = sum(1 if variance.is_row(i) else -1 for i in indices if variance.level(i) == WIDE)
+        gains.append(gain)
+        kernel.turn()
+    return choose_lanes(*gains)
+
+
+def _emitted(kernel: Kernel, phases: Phases, target: Target) -> tuple[str, int]:
     if phases.nbytes > _MOST_SCRATCH:
         raise UnsupportedFeature(
             f"shared memory and what invocations keep across barriers take {phases.nbytes} bytes for a workgroup of "
@@ -71,21 +103,29 @@ def emit(kernel: Kernel, target: Target) -> Emitted:
         return _module(kernel, phases, target, [only], [only.text()], _Tiles(kernel, phases, None, taken, flat=flat))
     parts = _parts(kernel, phases, width, flat)
     rows = flat and parts > 1 and kernel.workgroup[1] % parts == 0 and _uses_y(kernel)
-    held, check = held_conditions(kernel)
-    taken = Taken.of(kernel, check)
+    size = sum(1 for _ in walk(kernel.body))
+
+    def blocks(held: Mapping[int, bool]) -> Variance:
+        return Variance(kernel, width, parts, flat, rows, held=held, fast=True)
+
+    checks = plan_checks(kernel, blocks if flat and width > 1 and size * parts <= _MOST_TWICE else None)
+    check, taken = checks.tile, Taken.of(kernel, checks.tile)
     checked = check is not None or any(b.private for b in kernel.buffers)
-    version = Version(name="fast", width=width, parts=parts, flat=flat, fast=True, taken=taken, rows=rows, held=held)
+    version = Version(
+        name="fast", width=width, parts=parts, flat=flat, fast=True, taken=taken, rows=rows, held=checks.held,
+        inside=checks.block,
+    )  # fmt: skip
     fast = Lanes(kernel, phases, version)
     versions, functions = [fast], [fast.text()]
     past: dict[Buffer, int] = {}
-    if target.mxcsr and (stores := streamed(kernel)):
+    if target.mxcsr and not kernel.turned and (stores := streamed(kernel)):
         stream = Lanes(kernel, phases, replace(version, name="stream", streamed=stores))
         text, past = stream.text(), stream.past
         if past:
             versions.append(stream)
             functions.append(text)
     step, size = fast.variance.step, kernel.workgroup[0]  # it may have chosen narrower blocks
-    block, edge = (step, "safe") if flat and size % step else (0, "")
+    block, edge = (step, "safe") if flat and size % step and not fast.tests_blocks else (0, "")
     if block and size % width == 0:  # fewer vectors at a time make whole blocks of the remaining lanes
         parts = next((p for p in (4, 2) if p < parts and size % (width * p) == 0), 1)
         even = Lanes(kernel, phases, replace(version, name="even", parts=parts, rows=False))
@@ -104,7 +144,7 @@ def emit(kernel: Kernel, target: Target) -> Emitted:
 
 def _module(
     kernel: Kernel, phases: Phases, target: Target, versions: list[Lanes], functions: list[str], tiles: _Tiles
-) -> Emitted:
+) -> tuple[str, int]:
     """The versions of the body, with all that goes around them."""
     functions.append(tiles.text())
     declared: dict[str, str] = {}
@@ -121,7 +161,7 @@ def _module(
     flushing = ' "denormal-fp-math"="preserve-sign,preserve-sign"' if flushes else ""
     lines += [f"attributes #0 = {{ noinline nounwind{flushing} }}", "attributes #1 = { noinline nounwind }", "!0 = !{}"]
     lines += ["!1 = distinct !{!1, !2}", '!2 = !{!"llvm.loop.unroll.disable"}', "!3 = !{i32 1}"]
-    return Emitted("\n".join(lines) + "\n", phases.nbytes)
+    return "\n".join(lines) + "\n", phases.nbytes
 
 
 def _is_flat(kernel: Kernel, phases: Phases, width: int) -> bool:
@@ -211,9 +251,6 @@ stop:
 }}"""
 
 
-_LAUNCH_WORDS = (abi.GRID, abi.GRID + 1, abi.TOTAL, abi.CHUNK)
-
-
 class _Tiles:
     """The function that takes chunks and runs their tiles.
 
@@ -243,7 +280,8 @@ class _Tiles:
         e = self.lanes
         w = e.w
         w.label("start")
-        grid_x, grid_y, total, chunk = (e.enter(f"%load{k}", f"load i64, ptr {e.word(k)}") for k in _LAUNCH_WORDS)
+        words = *(abi.GRID + axis for axis in self.kernel.axes[:2]), abi.TOTAL, abi.CHUNK
+        grid_x, grid_y, total, chunk = (e.enter(f"%load{k}", f"load i64, ptr {e.word(k)}") for k in words)
         turns = e.slot("i64")
         own = e.own_word("%limit", abi.CHUNKS_LEFT, "i64")
         w.line(f"store i64 {e.enter('%turns', f'load i64, ptr {own}')}, ptr {turns}, align 8")

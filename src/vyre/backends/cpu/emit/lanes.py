@@ -5,6 +5,7 @@ Block by block is one loop where the kernel has no barriers; otherwise one loop 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,13 +14,15 @@ from . import access, subgroups
 from .barrier_phases import PAD, Phases
 from .control_flow import LaneFlow
 from .instructions import ty
-from .tile_check import without
-from .uniformity import SAME, WIDE, Val, Variance, assigned
+from .tile_check import Block, unused, without
+from .uniformity import ROW, SAME, WIDE, Val, Variance, assigned
 from .values import LEFT, Version
 
 FREE = frozenset(("const", "gid", "wid", "lid", "lane", "index", "flush"))
 """Instructions that cost nothing, or next to nothing beside the load that they go with."""
 SCATTERED = {"load": 10, "store": 56, "atomic": 32}
+_LINE = 64
+"""Bytes that a cache moves together."""
 _ROW_GAIN, _WORK_GAIN = 7, 4
 """Cycles that a vector of 16 lanes loses by accesses all over memory, and gains by others and by instructions (about,
 as measured)."""
@@ -34,7 +37,12 @@ class Lanes(LaneFlow):
         self.name, self.body = version.name, without(kernel.body, version.held)
         self.group_end = ""
         self.span = "%x0", "%x1"
-        self.variances: dict[tuple[int, int], Variance] = {}
+        self.inside = version.inside
+        self.label, self.done = "", ""
+        """Where the loop over blocks begins, and what follows it."""
+        self.resume: list[tuple[str, str]] = []
+        """With which lane that loop goes on, and from where."""
+        self.variances: dict[tuple[int, int, bool], Variance] = {}
         self.most = version.width, version.parts
         self.cut(*self.most)
 
@@ -57,13 +65,16 @@ class Lanes(LaneFlow):
         """From here on, blocks are `parts` vectors of `width` lanes."""
         self.width, self.parts, self.variance = width, parts, self.variance_of(width, parts)
 
-    def variance_of(self, width: int, parts: int) -> Variance:
-        if (width, parts) not in self.variances:
+    def variance_of(self, width: int, parts: int, inside: bool = False) -> Variance:
+        """`inside`: for blocks that pass the test."""
+        key = width, parts, inside
+        if key not in self.variances:
             memory, spilled = frozenset(self.phases.memory), frozenset(self.phases.spilled)
-            self.variances[width, parts] = Variance(
-                self.kernel, width, parts, self.flat, self.rows, memory, spilled, self.held, self.fast
+            held, picks = (self.inside.held, self.inside.picks) if inside and self.inside else (self.held, None)
+            self.variances[key] = Variance(
+                self.kernel, width, parts, self.flat, self.rows, memory, spilled, held, self.fast, picks
             )
-        return self.variances[width, parts]
+        return self.variances[key]
 
     def _rows(self) -> None:
         """Every invocation from x0 to x1 in all rows of a workgroup; block after block in a row, or row after row in a
@@ -76,9 +87,9 @@ class Lanes(LaneFlow):
             if self.rows:
                 rest = self._hoist(self.body)
                 self.cut(*self._best(rest))
-                with self.blocks(), self._each(sy // self.parts, ends=True) as y:
+                with self.blocks() as last, self._each(sy // self.parts, ends=True) as y:
                     self._place(1, y)
-                    self._lane(rest)
+                    self._block_of(rest, last)
                 return
             with self._strips(sy > 1 and self._best(self.body)[0] < self.most[0]), self._each(sy) as y:
                 self._place(1, y)
@@ -206,8 +217,8 @@ class Lanes(LaneFlow):
         shared = self._exports(rest)
         self.cut(*self._best(rest))
         if self.phases.left is None:
-            with self.blocks():
-                self._lane(rest)
+            with self.blocks(self._lanes_wanted(rest)) as last:
+                self._block_of(rest, last)
                 inner, values = self.env, [(i, self.known.get(id(i))) for i in shared[1]]
             self.env = env
             env.own.update((local, inner[local]) for local in shared[0] if local in inner)
@@ -234,6 +245,34 @@ class Lanes(LaneFlow):
             else:
                 self.know(id(item), val)
 
+    def _lanes_wanted(self, body: Body) -> str | None:
+        """The number of lanes that do anything, where a stretch is a branch for the first ones: a tree of steps through
+        shared memory has fewer of them each time."""
+        branches = [item for item in body if not isinstance(item, Ins)]
+        only = branches[0] if len(branches) == 1 else None
+        if self.flat or self.kernel.workgroup[0] != self.kernel.lanes or not isinstance(only, If) or only.orelse:
+            return None
+        for item in body:
+            if isinstance(item, Ins) and (item.op not in PURE or id(item) in self.phases.spilled):
+                same = item.op == "get" or (item.op == "set" and item.attr in self.phases.shared_locals)
+                if not same or not item.attr.uniform:
+                    return None
+        if any(local in self.phases.memory for local in _touched(body)):
+            return None
+        unvisited = [only.condition]
+        while unvisited:
+            c = unvisited.pop()
+            if c.op == "and" and c.dtype == "bool":
+                unvisited += c.args
+            elif c.op in ("lt", "le", "eq") and c.args[0].op == "lid" and c.args[0].attr == 0:
+                most = self.value(c.args[1]) if id(c.args[1]) in self.known else None
+                if most is not None and most.kind == SAME:
+                    more = int(c.op != "lt")
+                    least = ("i32", most.parts[0]), ("i32", str(self.kernel.lanes - more))
+                    count = self.w.call("i32", "llvm.umin.i32", *least)
+                    return self.w.new(f"add i32 {count}, 1") if more else count
+        return None
+
     def _best(self, body: Body) -> tuple[int, int]:
         """How to cut a stretch: vectors side by side where there are loops; lane by lane where it mostly goes all over
         memory, for a gather costs about as much as its loads and a scatter far more."""
@@ -244,7 +283,7 @@ class Lanes(LaneFlow):
             parts = 1
         if width == 1:
             return width, parts
-        variance = self.variance_of(width, parts)
+        variance = self.variance_of(width, parts, self.inside is not None)
         gain = 0
         for i in [i for loop in loops for i in walk(loop.body)] or inside:
             if not isinstance(i, Ins) or i.op in FREE:
@@ -306,29 +345,38 @@ class Lanes(LaneFlow):
     # ---- block by block
 
     @contextmanager
-    def blocks(self) -> Iterator[None]:
-        """A loop over all blocks of lanes, around what is written inside."""
+    def blocks(self, until: str | None = None) -> Iterator[str]:
+        """A loop over all blocks of lanes, or the first one and those that begin before `until`, around what is written
+        inside; that is given the last lane's successor."""
         w = self.w
-        label, self.lane_end, done = w.fresh("block"), w.fresh("block"), w.fresh("block")
-        before, kind = self.block, "i64" if self.flat else "i32"
-        first, last = self.span if self.flat else ("0", str(self.kernel.lanes))
+        self.label, self.lane_end, self.done = w.fresh("block"), w.fresh("block"), w.fresh("block")
+        kind = "i64" if self.flat else "i32"
+        first, last = self.span if self.flat else ("0", until or str(self.kernel.lanes))
+        if self.inside is not None and self.tests_blocks:
+            first = self._even_start(self.inside)
         at, after = f"%{w.fresh('at')}", f"%{w.fresh('at')}"
-        step = self.variance.step
-        self.jump(label)
-        self.start(label)
-        w.line(f"{at} = phi {kind} [ {first}, %{before} ], [ {after}, %{self.lane_end} ]")
-        begin = w.new(f"trunc i64 {at} to i32") if self.flat else at
-        across = 0 if self.rows else self.width
-        self.at = (begin, *(w.new(f"add i32 {begin}, {p * across}") if across else begin for p in range(1, self.parts)))
-        self.mask = self._present(at, last)
+        self.resume = [(first, self.block), (after, self.lane_end)]
+        self.jump(self.label)
+        self.start(self.label)
+        hole = self.hole()
+        self._begin(at)
+        self.mask = None if self.tests_blocks else self._present(at, last)
         self.region = 0
-        yield
+        yield last
         self.jump(self.lane_end)
         self.start(self.lane_end)
         self.mask = None
-        w.line(f"{after} = add {kind} {at}, {step}")
-        self.branch(w.new(f"icmp ult {kind} {after}, {last}"), label, done)
-        self.start(done)
+        w.line(f"{after} = add {kind} {at}, {self.variance.step}")
+        self.branch(w.new(f"icmp {'slt' if self.flat else 'ult'} {kind} {after}, {last}"), self.label, self.done)
+        w.lines[hole] = f"  {at} = phi {kind} " + ", ".join(f"[ {x}, %{block} ]" for x, block in self.resume)
+        self.start(self.done)
+
+    def _begin(self, at: str) -> None:
+        """A block begins here."""
+        w = self.w
+        begin = self.near(at) if self.flat else at
+        across = 0 if self.rows else self.width
+        self.at = (begin, *(w.new(f"add i32 {begin}, {p * across}") if across else begin for p in range(1, self.parts)))
 
     def _present(self, at: str, last: str) -> tuple[str, ...] | None:
         """The lanes of this block that there are, unless it is sure to be whole."""
@@ -345,6 +393,119 @@ class Lanes(LaneFlow):
             base = wide if p == 0 else w.new(f"add {ty('u32', self.width)} {wide}, splat (i32 {p * self.width})")
             flags.append(w.new(f"icmp ult {ty('u32', self.width)} {base}, {lanes}"))
         return tuple(flags)
+
+    def _block_of(self, body: Body, last: str) -> None:
+        """One block, in the way that it may take: whole and all lanes alike, or not. Those that are, all the way to
+        the end of the row that they have in common, make a loop of their own."""
+        inside = self.inside
+        if inside is None or not self.tests_blocks:
+            self._lane(body)
+            return
+        w, outer = self.w, (self.at, self.lane_end)
+        yes, latch, no, on = (w.fresh(label) for label in ("inside", "inside", "border", "beyond"))
+        ok, until = self._passes(inside, last)
+        before = self.block
+        self.branch(ok, yes, no)
+        self.start(yes)
+        along = inside.along and not self.rows
+        if along:
+            self.lane_end = latch
+            at, after = f"%{w.fresh('at')}", f"%{w.fresh('at')}"
+            w.line(f"{at} = phi i64 [ {self.far(self.at[0])}, %{before} ], [ {after}, %{latch} ]")
+            self._begin(at)
+        with self._known_inside(inside):
+            self._lane([i for i in without(self.kernel.body, inside.held) if id(i) not in self.known])
+            self.jump(self.lane_end)
+        if along:
+            self.start(latch)
+            w.line(f"{after} = add i64 {at}, {self.variance.step}")
+            self.branch(w.new(f"icmp slt i64 {after}, {until}"), yes, on)
+            self.start(on)
+            self.resume.append((after, on))
+            self.branch(w.new(f"icmp ult i64 {after}, {last}"), self.label, self.done)
+        self.region, self.dead, (self.at, self.lane_end) = 0, False, outer
+        self.start(no)
+        self.mask = self._between(last)
+        self._lane(body)
+
+    @contextmanager
+    def _known_inside(self, inside: Block) -> Iterator[None]:
+        """What is written inside is for blocks that pass the test."""
+        outer, mark = (self.env, self.variance, self.unused), len(self.trail)
+        self.env = self.env.fork()
+        self.variance = self.variance_of(self.width, self.parts, inside=True)
+        self.unused = unused(self.kernel, inside.held, inside.picks)
+        yield
+        self.env, self.variance, self.unused = outer
+        self.leave(mark)
+
+    @property
+    def tests_blocks(self) -> bool:
+        """Whether blocks run in one of two ways, and need not be whole."""
+        return self.inside is not None and self.width > 1
+
+    def _passes(self, inside: Block, last: str) -> tuple[str, str]:
+        """Whether a block is whole and passes the test, and from where on blocks of its row do not."""
+        w, first, step = self.w, self.far(self.at[0]), self.variance.step
+        self.ids["gid_lo", 0], self.ids["gid_hi", 0] = (first,), (w.new(f"add i64 {first}, {step - 1}"),)
+        for axis in (1, 2):
+            here = self.ids["gid", axis]
+            self.ids["gid_lo", axis], self.ids["gid_hi", axis] = (self.far(here[0]),), (self.far(here[-1]),)
+        for item in inside.code:
+            self.instruction(item)
+        ok, least, most = (self.value(x).parts[0] for x in (inside.ok, inside.least, inside.most))
+        least = w.call("i64", "llvm.smax.i64", ("i64", self.span[0]), ("i64", least))
+        most = w.call("i64", "llvm.smin.i64", ("i64", w.new(f"sub i64 {last}, 1")), ("i64", most))
+        until = w.new(f"sub i64 {most}, {step - 2}")
+        begins, ends = w.new(f"icmp sge i64 {first}, {least}"), w.new(f"icmp slt i64 {first}, {until}")
+        return w.new(f"and i1 {ok}, {w.new(f'and i1 {begins}, {ends}')}"), until
+
+    def _between(self, last: str) -> tuple[str, ...]:
+        """The lanes of this block that lie in the span."""
+        w, kind, flags = self.w, ty("u32", self.width), []
+        before, count = (w.new(f"sub i64 {x}, {self.span[0]}") for x in (self.far(self.at[0]), last))
+        lanes = self.splat(self.near(count), "i32")
+        for p in range(self.parts):
+            across = 0 if self.rows else p * self.width
+            here = w.new(f"add i64 {before}, {across}") if across else before
+            flags.append(w.new(f"icmp ult {kind} {self.wide(Val(ROW, (self.near(here),)), 'u32')[0]}, {lanes}"))
+        return tuple(flags)
+
+    def _even_start(self, inside: Block) -> str:
+        """Where the blocks of a row begin: before its first lane, if the vectors that it mostly reads or writes then
+        begin where a line of the cache does. One that lies in two of them takes twice as long."""
+        w, (first, _) = self.w, self.span
+        if (
+            self.rows
+            or self.streamed
+            or any(i.op in ("lid", "wid") and i.attr == 0 for i in walk(self.kernel.body) if isinstance(i, Ins))
+        ):
+            return first
+        with self._known_inside(inside):
+            body = [i for i in walk(without(self.kernel.body, inside.held)) if isinstance(i, Ins)]
+            rows = [i for i in body if i.op in ("load", "store") and self._is_whole_line(i)]
+            if not rows:
+                return first
+            most = Counter(i.attr for i in rows).most_common(1)[0][0]
+            stored = {i.args[0] for i in rows if i.op == "store"}
+            ins = max((i for i in rows if i.attr is most), key=lambda i: i.args[0] in stored)
+            self.at = (self.near(first),) * self.parts
+            at = access.address(self, most, self.far(self.value(ins.args[0]).parts[0]))
+            beyond = w.new(f"and i64 {w.new(f'ptrtoint ptr {at} to i64')}, {_LINE - 1}")
+            return w.new(f"sub i64 {first}, {w.new(f'udiv i64 {beyond}, {most.element.size}')}")
+
+    def _is_whole_line(self, ins: Ins) -> bool:
+        """Whether an access is to neighbours that fill a line, and its index can be computed before the blocks are."""
+        if self.width * (ins.attr.element.size or 0) != _LINE:
+            return False
+        unvisited = [ins.args[0]]
+        while unvisited:
+            value = self.variance.chosen(unvisited.pop())
+            if id(value) not in self.known:
+                if value.op not in PURE or value.op == "index":
+                    return False
+                unvisited += value.args
+        return self.variance.is_row(ins.args[0])
 
     def _lane(self, body: Body) -> None:
         """One block from its first statement to its last."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from ....lower.kernel_ir import Body, If, Ins, Kernel, Local, Loop, bodies, walk
 
@@ -40,11 +40,19 @@ def each_once(parts: Iterable[K], make: Callable[[K], str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def chosen(ins: Ins, fast: bool = True) -> Ins:
-    """The value itself; in the fast version, of one that the check covers the one that is chosen there."""
-    while fast and ins.op == "select" and ins.covered:
-        ins = ins.args[1]
-    return ins
+Picks: TypeAlias = Mapping[int, Ins]
+"""Values (by identity), and the one of its operands that each of them is."""
+
+
+def chosen(ins: Ins, fast: bool, picks: Picks) -> Ins:
+    """The value itself, or the one that it is sure to be: in the fast version, where the check covers it."""
+    while True:
+        if fast and ins.op == "select" and ins.covered:
+            ins = ins.args[1]
+        elif id(ins) in picks:
+            ins = picks[id(ins)]
+        else:
+            return ins
 
 
 class Variance:
@@ -53,7 +61,8 @@ class Variance:
     `flat`: blocks run along x over the invocations of many workgroups; otherwise over the linear local ids of one.
     `rows`: the vectors of a flat block are neighbours along y.
     `memory` are the locals that live in memory between stretches of the body, `spilled` the values (by identity);
-    `held` are conditions whose truth is known, and `fast` says that what the check covers holds.
+    `held` are conditions whose truth is known, `picks` values that are one of their operands, and `fast` says that what
+    the check covers holds.
     """
 
     def __init__(
@@ -67,13 +76,14 @@ class Variance:
         spilled: frozenset[int] = frozenset(),
         held: Mapping[int, bool] | None = None,
         fast: bool = False,
+        picks: Picks | None = None,
     ) -> None:
         self.kernel, self.width, self.parts, self.flat = kernel, width, parts, flat
         self.rows = rows
         self.block = width * parts
         self.step = width if rows else self.block
         self.row = SAME if self.block == 1 else EACH if width == 1 else ROW
-        self.spilled, self.held, self.fast = spilled, held or {}, fast
+        self.spilled, self.held, self.fast, self.picks = spilled, held or {}, fast, picks or {}
         self.levels: dict[int, int] = {}
         self.locals: dict[Local, int] = dict.fromkeys(memory, WIDE if self.block > 1 else SAME)
         self.regions: dict[int, int] = {}
@@ -89,6 +99,9 @@ class Variance:
                 if flat or not local.uniform:
                     self.locals[local] = WIDE
             self._pass()
+
+    def chosen(self, ins: Ins) -> Ins:
+        return chosen(ins, self.fast, self.picks)
 
     def level(self, ins: Ins) -> int:
         return self.levels.get(id(ins), SAME)
@@ -107,6 +120,11 @@ class Variance:
         """Whether a set in this region must leave the value of lanes elsewhere as it is."""
         return self.home(local) != region and self.owned.get(local) != region
 
+    def side(self, item: If | Loop) -> Body | None:
+        """The one side of a branch that lanes take, if it is known."""
+        truth = self.held.get(id(item.condition)) if isinstance(item, If) else None
+        return None if truth is None else bodies(item)[not truth]
+
     def parting(self, item: If | Loop) -> bool:
         """Whether lanes of a block may disagree about this branch or loop."""
         if isinstance(item, If):
@@ -117,15 +135,27 @@ class Variance:
     def is_row(self, ins: Ins) -> bool:
         """Whether neighbouring lanes hold neighbouring numbers: an id along x, moved."""
         while True:
-            ins = chosen(ins, self.fast)
+            ins = self.chosen(ins)
             if ins.op in ("gid", "lid") and ins.attr == 0:
                 sizes = self.kernel.workgroup
                 return self.flat or sizes[0] == self.kernel.lanes or sizes[0] % self.width == 0
+            if ins.op in ("rem", "and") and self.cuts_rows(ins):
+                return True
             wide = [a for a in ins.args if self.level(a) == WIDE]
             moved = ins.op == "add" or (ins.op == "sub" and wide == [ins.args[0]])
             if len(wide) != 1 or not (moved or (ins.op == "convert" and ins.dtype in ("u32", "i32"))):
                 return ins.op == "lane"
             ins = wide[0]
+
+    def cuts_rows(self, ins: Ins) -> bool:
+        """Whether it divides the number of a lane, or takes what is left, by so many that a vector lies within."""
+        if self.flat or self.width == 1 or ins.op not in ("div", "rem", "shr", "and") or ins.dtype != "u32":
+            return False
+        a, b = ins.args
+        at, number = self.chosen(a), b.attr if b.op == "const" else 0
+        by = 1 << number if ins.op == "shr" else number + 1 if ins.op == "and" else number
+        whole = at.op in ("gid", "lid") and at.attr == 0 and self.kernel.workgroup[0] % self.width == 0
+        return (whole or at.op == "lane") and by > 0 and by % self.width == 0
 
     def id_level(self, op: str, axis: int) -> int:
         """Of a global, workgroup or local id."""
@@ -155,7 +185,8 @@ class Variance:
             nonlocal regions
             parted = self.parting(item)
             leaves = False
-            for body in bodies(item):
+            one = self.side(item)
+            for body in bodies(item) if one is None else (one,):
                 here = region
                 if parted:
                     here = regions
@@ -201,8 +232,8 @@ class Variance:
     def _level(self, ins: Ins) -> int:
         if id(ins) in self.spilled:
             return WIDE
-        if chosen(ins, self.fast) is not ins:
-            return self.level(chosen(ins))
+        if (one := self.chosen(ins)) is not ins:
+            return self.level(one)
         match ins.op:
             case "gid" | "wid" | "lid":
                 return self.id_level(ins.op, ins.attr)
@@ -212,6 +243,8 @@ class Variance:
                 return self.local(ins.attr)
             case "index":
                 return self.level(ins.attr.start)
+            case "div" | "shr" if self.cuts_rows(ins):
+                return EACH
         return max((self.level(a) for a in ins.args), default=SAME)
 
 

@@ -12,8 +12,8 @@ from ....lower.kernel_ir import Buffer, Ins, Kernel, Local
 from . import access
 from .barrier_phases import Phases
 from .instructions import literal, pure, ty
-from .tile_check import Taken, unused
-from .uniformity import EACH, ROW, SAME, WIDE, Val, chosen, each_once
+from .tile_check import Block, Taken, unused
+from .uniformity import EACH, ROW, SAME, WIDE, Val, each_once
 from .writer import FunctionWriter
 
 LEFT = Local("", "bool")
@@ -27,8 +27,8 @@ class Version:
     A block is `parts` vectors of `width` lanes. A `flat` one runs the invocations x0 <= gid.x < x1 of the rows of one
     workgroup, others the workgroups x0 <= wid.x < x1. `fast` leaves out the tests that the kernel's check makes
     unnecessary, knows the truth of `held` conditions (by identity), has the loads of the check from its caller, and is
-    given whole blocks. With `rows` the vectors of a block stand one above the other. The stores of `streamed` go past
-    the cache where they can.
+    given whole blocks; those that pass the test of `inside` run a copy of the body in which more is known. With `rows`
+    the vectors of a block stand one above the other. The stores of `streamed` go past the cache where they can.
     """
 
     name: str
@@ -39,6 +39,7 @@ class Version:
     taken: Taken
     rows: bool = False
     held: Mapping[int, bool] = field(default_factory=dict)
+    inside: Block | None = None
     streamed: frozenset[Ins] = frozenset()
 
 
@@ -52,7 +53,7 @@ class LaneValues(FunctionWriter):
         self.given = version.taken.given if version.fast else {}
         self.past: dict[Buffer, int] = {}
         """Buffers with stores that went past the cache, and to how many bytes their elements must be aligned."""
-        self.unused = unused(kernel, self.held) if self.fast else frozenset()
+        self.unused = unused(kernel, self.held, {}) if self.fast else frozenset()
         self.counters: dict[int, Val] = {}
         self.mask: tuple[str, ...] | None = None
         self.region = 0
@@ -92,8 +93,8 @@ class LaneValues(FunctionWriter):
         return self.know(id(ins), self._compute(ins))
 
     def _compute(self, ins: Ins) -> Val:
-        if chosen(ins, self.fast) is not ins:
-            return self.value(chosen(ins))
+        if (one := self.variance.chosen(ins)) is not ins:
+            return self.value(one)
         match ins.op:
             case "const":
                 return Val(SAME, (self.number(ins.attr) if ins.dtype == "f32" else literal(ins.dtype, ins.attr),))
@@ -146,6 +147,9 @@ class LaneValues(FunctionWriter):
     def _row(self, ins: Ins, vals: list[Val]) -> Val | None:
         """A row that moved is a row."""
         kinds = tuple(val.kind for val in vals)
+        if kinds[0] == ROW and self.variance.cuts_rows(ins):
+            parts = tuple(pure(self.w, ins, [base, vals[1].parts[0]], 1) for base in vals[0].parts)
+            return Val(ROW if ins.op in ("rem", "and") else EACH, parts)
         if ins.op == "convert" and ins.dtype in ("u32", "i32"):
             return vals[0]
         if ins.dtype not in ("u32", "i32") or ins.op not in ("add", "sub"):

@@ -45,13 +45,14 @@ class CpuPipeline(NativePipeline[PreparedDispatch]):
         self.backend, self.built = backend, built
         self.nbytes = len(built.image)
         self._code = load(built.image)
+        count_decision(built.facts.lanes)
         self._elements = tuple(b.element.name for b in program.bound_buffers)
 
     @property
     def source(self) -> str:
         """The kernel, as its compiler got it. It is made again: code that was stored comes without it."""
         poll = self.config.timeout is not None
-        return kernel_text(self.program, self.backend.host, self.backend.switches, poll=poll)[1]
+        return kernel_text(self.program, self.backend.host, self.backend.switches, poll=poll)[1].text
 
     def serialize(self) -> bytes:
         return self.built.to_bytes()
@@ -63,7 +64,7 @@ class CpuPipeline(NativePipeline[PreparedDispatch]):
         return prepared
 
     def decisions(self, plan: DispatchPlan, config: DispatchConfig, memory: str) -> Sequence[Decision]:
-        return (converges(plan.iterations),) if plan.iterations > 1 else ()
+        return self.built.facts.lanes, *((converges(plan.iterations),) if plan.iterations > 1 else ())
 
     def bind(self, plan: DispatchPlan, config: DispatchConfig) -> Bound:
         prepared = self.prepared(plan, config)
