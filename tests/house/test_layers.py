@@ -13,7 +13,7 @@ ROOMS_UPWARDS = {
     "foundation": "above forking integers lazy memo html ir meaning check formats language",
     "driver": (
         "above policy settings contract counters diagnostics device_state plan admission pipeline execute guard "
-        "selection resident verify"
+        "selection resident observe verify"
     ),
 }
 LAYERS = LAYERS_UPWARDS.split()

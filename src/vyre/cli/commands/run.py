@@ -96,6 +96,10 @@ def run(
     domain: Domain = None,
     grid: Grid = None,
     timeout: Timeout = None,
+    evidence: Annotated[
+        str | None,
+        typer.Option("--evidence", metavar="FILE", help="Also write what `vyre replay` needs to run it elsewhere."),
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="Compare with the reference; unequal is exit code 1.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -104,13 +108,15 @@ def run(
     Inputs go by the parameter's name: --input alpha=2.0 --input x=random:1000 --input y=y.npy. Random integers cover
     the whole range of their type and random floats lie from 0 up to 1; unless given, the seed of the first random
     input is 0, of the next 1, and so on. Files other than .npy are read as elements of the declared type. Times are
-    those of calls from Python, with all copies.
+    those of calls from Python, with all copies. Evidence is of one more dispatch, with its error if it fails.
     """
     if repeat < 1:
         raise ArgumentValueError(f"--repeat {repeat} runs nothing", fix="write --repeat 1 or more")
     asked = request(load(file), inputs, sizes, domain, grid, timeout, backend)
     files = output_files(asked, outputs)
     with others_on_stderr():
+        if evidence is not None:
+            asked.evidence().write(evidence)
         document, results = measure(asked, files, repeat, check)
     for name, array in zip(asked.result_names, results, strict=True):
         if name in files:

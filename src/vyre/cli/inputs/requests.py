@@ -13,6 +13,7 @@ from .programs import Input, Loaded, inputs_of, shape, sizes
 
 if TYPE_CHECKING:
     from ...driver.execute.explanation import Explanation
+    from ...driver.observe.evidence import EvidenceBundle
     from ...foundation.ir.program import BufferDecl, Program
     from ...front.arrays import Array
     from ...front.kernel import Kernel
@@ -43,6 +44,10 @@ class Request(NamedTuple):
     def explain(self) -> Explanation:
         with _as_options():
             return self.kernel.explain(**self.arguments(), **self.options)
+
+    def evidence(self) -> EvidenceBundle:
+        with _as_options():
+            return self.kernel.evidence(**self.arguments(), **self.options)
 
     @property
     def program(self) -> Any:

@@ -40,7 +40,10 @@ _WHAT = {
 
 @dataclass(frozen=True, slots=True)
 class DivergenceEvent:
-    """Everything known about outputs that differ; inputs and outputs are copies."""
+    """Everything known about outputs that differ; inputs and outputs are copies.
+
+    `config` decides which result is right. A side that trapped has no outputs, and its trap is in `traps`.
+    """
 
     case_label: str
     program_fingerprint: str
@@ -50,6 +53,9 @@ class DivergenceEvent:
     backend_output: tuple[bytes, ...]
     reference_output: tuple[bytes, ...]
     difference: Difference
+    program: Program | None = None
+    config: DispatchConfig = DEFAULT_CONFIG
+    traps: tuple[Trap | None, Trap | None] = (None, None)
 
 
 class ConformanceError(BackendError):
@@ -153,7 +159,19 @@ class Claim(NamedTuple):
         raise Diverged(
             f"{_WHAT[seen.difference.kind]} of {self.backend} differs from {self.reference}",
             fix=f"report it to the author of backend {self.backend}: error.event has the inputs and both outputs",
-            event=DivergenceEvent(label, program, self.backend, self.reference, inputs, mine, theirs, seen.difference),
+            event=DivergenceEvent(
+                label,
+                program,
+                self.backend,
+                self.reference,
+                inputs,
+                mine,
+                theirs,
+                seen.difference,
+                self.program,
+                config,
+                (found if isinstance(found, Trap) else None, expected if isinstance(expected, Trap) else None),
+            ),
             program=program,
             case=label,
             **seen.difference.facts,

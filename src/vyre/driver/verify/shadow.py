@@ -43,6 +43,7 @@ from .cases import (
     check_matrix,
 )
 from .compare import Compare, Difference, compare_outputs
+from .evidence import save
 from .samples import OnDivergence, Sample, Shadow
 
 if TYPE_CHECKING:
@@ -223,7 +224,7 @@ def shadow_from_env(backend: VyreBackend, program: Program) -> Shadow | None:
         if settings["sample_rate"] == 1 and "on_divergence" not in settings:
             raise  # every dispatch shall be checked, and none can be
         reference = _NoReference("no oracle", e)
-    return Shadow(program, reference, backend=backend.id, **settings)
+    return Shadow(program, reference, backend=backend.id, keep=lambda event: save(event, backend), **settings)
 
 
 def _compiled(oracle: VyreBackend, program: Program) -> CompiledPipeline:
