@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
@@ -33,6 +34,7 @@ from ..inputs.calls import (
     output_files,
     plain,
     request,
+    require_place,
     result_rows,
     same_bytes,
     shown,
@@ -43,6 +45,7 @@ from ..inputs.programs import load
 from ..output import others_on_stderr, print_json, print_table, progress
 
 if TYPE_CHECKING:
+    from ...driver.observe.evidence import EvidenceBundle
     from ...front.arrays import Array
 
 
@@ -80,6 +83,7 @@ class Document(Choice):
     check: RunCheck | None
     determinism: str
     warnings: list[str]
+    evidence: str | None
 
 
 @app.command()
@@ -116,8 +120,10 @@ def run(
     files = output_files(asked, outputs)
     with others_on_stderr():
         if evidence is not None:
-            asked.evidence().write(evidence)
+            require_place("--evidence", evidence)
+            interruptible(lambda: captured(asked, check)).write(evidence)
         document, results = measure(asked, files, repeat, check)
+        document["evidence"] = evidence
     for name, array in zip(asked.result_names, results, strict=True):
         if name in files:
             write_array(files[name], array)
@@ -158,8 +164,17 @@ def measure(asked: Request, files: dict[str, str], repeat: int, check: bool) -> 
         check=checked,
         determinism=told.choice("determinism") or "unproved",
         warnings=said,
+        evidence=None,
     )
     return document, results
+
+
+def captured(asked: Request, check: bool) -> EvidenceBundle:
+    """What happens when it runs, with what the reference gives where that is compared."""
+    found = asked.evidence()
+    if not check:
+        return found
+    return replace(found, expected=asked._replace(kernel=asked.kernel.on(oracle_id())).evidence().outcome)
 
 
 def calls(asked: Request, repeat: int, step: Callable[..., None]) -> tuple[list[Array], int, list[int], bool]:
@@ -203,6 +218,8 @@ def show(document: Document) -> None:
     if checked := document["check"]:
         verdict = "the same bytes" if checked["equal"] else f"OTHER bytes, first at {checked['difference']}"
         print(f"check: {checked['backend']} gives {verdict}")
+    if document["evidence"]:
+        print(f"evidence: vyre replay {document['evidence']}")
     warn(document["warnings"])
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import struct
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, asdict, dataclass, field, fields, replace
@@ -202,19 +204,21 @@ class EvidenceBundle:
         import zipfile
 
         self.validate()
-        target = Path(path)
-        part = target.with_name(f".{target.name}.{os.getpid()}")
+        target, part = Path(os.path.realpath(path)), None
+        if target.exists() and not target.is_file():
+            raise ArgumentValueError(f"{path} is a folder or a device", fix="name another file")
         try:
-            with zipfile.ZipFile(part, "x") as file:
+            descriptor, part = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)  # for its owner alone
+            with os.fdopen(descriptor, "wb") as stream, zipfile.ZipFile(stream, "w") as file:
                 for name, data in self._parts():
                     file.writestr(zipfile.ZipInfo(name), data)  # its date is always the same
-            part.chmod(0o600)
             os.replace(part, target)
         except OSError as e:
-            raise ArgumentValueError(f"{target} cannot be written: {e.strerror or e}", fix="name another file") from e
+            raise ArgumentValueError(f"{path} cannot be written: {e.strerror or e}", fix="name another file") from e
         finally:
-            part.unlink(missing_ok=True)
-        return target
+            if part is not None:
+                Path(part).unlink(missing_ok=True)
+        return Path(path)
 
     def _parts(self) -> Iterator[tuple[str, bytes]]:
         yield INDEX, json.dumps(self.to_dict(), indent=2).encode()
@@ -232,6 +236,7 @@ class EvidenceBundle:
             "vyre_version": self.vyre_version,
             "numerics_version": self.numerics_version,
             "date": self.date,
+            "program": self.program.name,
             "backend_id": self.backend_id,
             **asdict(self.machine),
             "program_digest": self.program_digest,
@@ -263,8 +268,8 @@ class EvidenceBundle:
             told = json.loads(_part(file, INDEX, min(most, MOST_INDEX_BYTES)))
             if told["schema"] != SCHEMA:
                 raise ArgumentValueError(
-                    f"{path} has schema {str(told['schema'])[:40]!r}",
-                    fix="read it with the version of vyre that wrote it",
+                    f"{path} has schema {str(told['schema'])[:40]!r}, and this vyre reads {SCHEMA}",
+                    fix=f"read it with the version that wrote it: {_text(told.get('vyre_version', 'unknown'))[:40]}",
                 )
             bundle = _bundle(file, told, most)
         bundle.validate()
@@ -295,7 +300,7 @@ def _told(path: Path) -> Iterator[None]:
         raise ArgumentValueError(f"{path} cannot be read: {e.strerror or e}", fix="name a file of yours") from e
     except VyreError:
         raise
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, LookupError, TypeError,
+    except (zipfile.BadZipFile, struct.error, RuntimeError, ValueError, LookupError, TypeError, ArithmeticError,
             AttributeError, EOFError) as e:  # fmt: skip
         raise ArgumentValueError(
             f"{path} is no evidence of vyre: {e}", fix="make one: vyre run FILE --evidence NEW.evidence"
@@ -335,6 +340,7 @@ def _bundle(file: zipfile.ZipFile, told: Mapping[str, Any], most: int) -> Eviden
     program = Program.from_wire(wire)
     if program.fingerprint != told["program_digest"]:
         raise ValueError("the program is not the one that it names")
+    program.called(_text(told["program"]))
     held = len(found["input"]) == len(kinds["input"])
     expected = told["expected"]
     return EvidenceBundle(
@@ -342,28 +348,28 @@ def _bundle(file: zipfile.ZipFile, told: Mapping[str, Any], most: int) -> Eviden
         _outcome(told["backend_id"], told["error"], found["outputs"]),
         _sources(told["source"]),
         inputs=tuple(found["input"]) if held else None,
-        input_digests=tuple(str(a["digest"]) for a in kinds["input"]),
+        input_digests=tuple(_text(a["digest"]) for a in kinds["input"]),
         config=_config(told["config"]),
         expected=None if expected is None else _outcome(expected["by"], expected["error"], found["expected"]),
         author=None if told["author"] is None else _sources(told["author"]),
-        machine=Machine(**{f.name: str(told[f.name]) for f in fields(Machine)}),
+        machine=Machine(**{f.name: _text(told[f.name]) for f in fields(Machine)}),
         timing=DispatchTimingEvidence(
-            **{f.name: _number(told["timing"][f.name]) for f in fields(DispatchTimingEvidence)}
+            **{name: None if ns is None else _number(ns) for name, ns in dict(told["timing"]).items()}
         ),
-        numerics_version=int(told["numerics_version"]),
-        vyre_version=str(told["vyre_version"]),
-        date=str(told["date"]),
+        numerics_version=_number(told["numerics_version"]),
+        vyre_version=_text(told["vyre_version"]),
+        date=_text(told["date"]),
     )
 
 
 def _sources(told: Any) -> SourceProvenance:
     return SourceProvenance(
-        _texts(told["git"]), str(told["source_fingerprint"]), str(told["source_tree_fingerprint"])
+        _texts(told["git"]), _text(told["source_fingerprint"]), _text(told["source_tree_fingerprint"])
     )
 
 
 def _outcome(by: Any, error: Any, outputs: Sequence[bytes]) -> Outcome:
-    return Outcome(str(by), tuple(outputs), None if error is None else _failure(error))
+    return Outcome(_text(by), tuple(outputs), None if error is None else _failure(error))
 
 
 def _failure(told: Any) -> dict[str, str]:
@@ -372,11 +378,20 @@ def _failure(told: Any) -> dict[str, str]:
 
 
 def _texts(told: Any) -> dict[str, str]:
-    return {str(name): str(value) for name, value in dict(told).items()}
+    return {_text(name): _text(value) for name, value in dict(told).items()}
 
 
-def _number(told: Any) -> int | None:
-    return None if told is None else int(told)
+def _text(told: Any) -> str:
+    """Texts are printed, and a terminal obeys control characters."""
+    if not isinstance(told, str):
+        raise TypeError(f"{str(told)[:40]!r} is no text")
+    return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in told)
+
+
+def _number(told: Any) -> int:
+    if type(told) is not int:
+        raise TypeError(f"{str(told)[:40]!r} is no whole number")
+    return told
 
 
 def _config(told: Any) -> DispatchConfig:

@@ -91,6 +91,11 @@ class Diverged(ConformanceError):
         super().__init__(message, fix=fix, **context)
         self.event = event
 
+    def kept_in(self, file: object) -> None:
+        """Say where its evidence is."""
+        self.context["evidence"] = str(file)
+        self.fix = f"run it again where you like: vyre replay {file}"
+
     def _identity(self) -> tuple[object, ...]:
         return *super()._identity(), self.event
 
@@ -294,6 +299,8 @@ def check_matrix(
     compare: Compare = "bytes",
 ) -> ConformanceReport:
     """Run every case once on the pipeline and then on the reference. One that fails does not stop the others."""
+    from .evidence import save  # which reads what is defined here
+
     if matrix.is_empty():
         raise EmptyMatrix("there are no cases to check", fix="push at least one case with its inputs")
     require_comparable(program, compare)
@@ -304,6 +311,8 @@ def check_matrix(
         try:
             worst = max(worst, _check_case(claim, pipeline, reference, case, config))
         except ConformanceError as e:
+            if isinstance(e, Diverged) and e.event is not None and (file := save(e.event)) is not None:
+                e.kept_in(file)
             errors.append(e)
     return ConformanceReport(len(matrix.cases), tuple(errors), worst)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +22,7 @@ from ..contract.values import DEFAULT_CONFIG, DispatchConfig
 from ..guard.compile import compile
 from ..observe.evidence import SUFFIX, DispatchTimingEvidence, EvidenceBundle, Machine, Outcome
 from ..observe.provenance import SourceProvenance
+from ..pipeline.key import digest_of
 from ..pipeline.toolchain import toolchain_of
 from ..plan.claims import proof_of
 from ..plan.launch import plan_dispatch
@@ -103,16 +104,22 @@ def _machine(backend: VyreBackend) -> Machine:
 
 
 def save(event: DivergenceEvent, backend: VyreBackend | None = None) -> Path | None:
-    """Write the evidence into the folder that the setting `evidence` names; None where it names none, or where that
-    fails: this is logged and no dispatch fails because of it."""
+    """Write the evidence into the folder that the setting names, if it names one."""
+    return keep(lambda: evidence_of(event, backend))
+
+
+def keep(make: Callable[[], EvidenceBundle]) -> Path | None:
+    """Write what `make` gives into the folder that the setting `evidence` names; None where it names none, or where
+    that fails: this is logged, and nothing else fails because of it."""
     folder = EVIDENCE.value()
     if folder is None:
         return None
     try:
-        bundle = evidence_of(event, backend)
+        bundle = make()
         assert bundle.replay is not None
-        name = f"{bundle.program_digest[:12]}-{bundle.backend_id}-{bundle.replay.capsule_digest[:8]}{SUFFIX}"
-        key = os.getpid(), name  # a dispatch that is repeated has one file
+        gave = digest_of(bundle.replay.capsule_digest, *bundle.outcome.outputs).hex()
+        name = f"{bundle.program_digest[:12]}-{bundle.backend_id}-{gave[:8]}{SUFFIX}"
+        key = os.getpid(), name  # the same answer to the same dispatch has one file
         if key not in _saved and len(_saved) >= MOST_SAVED:
             return None
         os.makedirs(folder, mode=0o700, exist_ok=True)

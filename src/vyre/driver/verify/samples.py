@@ -294,8 +294,7 @@ class Shadow:
             self._note(skipped, sample.plan)
         if error is not None:
             if error.event is not None and (path := self._keep(error.event)) is not None:
-                error.context["evidence"] = str(path)
-                error.fix = f"run it again where you like: vyre replay {path}"
+                error.kept_in(path)
             self._react(error)
 
     def _hold(self, sample: Sample, found: OutputBuffers | Trap) -> int:

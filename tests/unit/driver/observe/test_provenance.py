@@ -46,7 +46,8 @@ def test_a_clean_checkout_is_its_commit(checkout):
     told = capture_git_info_at(checkout)
     assert told["commit"] == git(checkout, "rev-parse", "HEAD")
     assert (told["dirty"], told["branch"]) == ("false", "work")
-    assert "parent_commit" not in told and "dirty_worktree_fingerprint" not in told
+    assert "parent_commit" not in told
+    assert "dirty_worktree_fingerprint" not in told
     assert source_fingerprint(told) == f"git:{told['commit']}:dirty=false"
 
 
@@ -130,7 +131,7 @@ def test_the_sources_of_the_package_are_those_of_its_own_checkout(checkout, monk
 
 @pytest.mark.parametrize("blank", ["", " "])
 def test_a_blank_fingerprint_is_refused_by_its_name(blank):
-    with pytest.raises(ArgumentValueError, match="source_fingerprint of the sources is blank.*Fix: capture it"):
+    with pytest.raises(ArgumentValueError, match=r"source_fingerprint of the sources is blank.*Fix: capture it"):
         SourceProvenance({}, blank, "x").validate()
     with pytest.raises(ArgumentValueError, match="source_tree_fingerprint of the sources is blank"):
         SourceProvenance({}, "x", blank).validate()
