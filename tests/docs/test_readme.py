@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,7 @@ PAGES = [
     ("docs/how-to/configure.md", 3, "VYRE_MINE_CORES"),
     ("docs/how-to/run-from-the-shell.md", 0, ""),
     ("docs/how-to/what-is-remembered.md", 1, ""),
+    ("docs/how-to/keep-evidence.md", 2, "halve.evidence"),
     ("docs/how-to/debug-a-divergence.md", 5, "differ"),
     ("docs/how-to/debug-a-kernel.md", 5, "odd: u32(7)"),
     ("docs/how-to/add-floats.md", 3, "proved"),
@@ -120,7 +122,7 @@ PAGES = [
 @pytest.mark.parametrize("page, blocks, shown", PAGES)
 def test_every_python_block_runs(page, blocks, shown, capsys, tmp_path):
     installed = [b.registration for b in vyre.registered_backends_by_precedence() if b.problem() is None]
-    with registry.isolated(*installed):  # what a page registers ends with it
+    with registry.isolated(*installed), chdir(tmp_path):  # what a page registers or writes ends with it
         printed = list(run_page(page, tmp_path, capsys))
     assert len(printed) >= blocks
     assert shown in "".join(printed)

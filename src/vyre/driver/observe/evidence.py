@@ -289,6 +289,10 @@ def told_config(config: DispatchConfig) -> dict[str, Any]:
 # ---- reading --------------------------------------------------------------------------------------------------------
 
 
+class _Unlike(ValueError):
+    """A file that is not what was written."""
+
+
 @contextmanager
 def _told(path: Path) -> Iterator[None]:
     """A file may hold anything."""
@@ -311,7 +315,7 @@ def _part(file: zipfile.ZipFile, name: str, most: int) -> bytes:
     """The bytes of a part. It lies in the file as it is, so that it cannot be longer than the file."""
     info = file.getinfo(name)
     if info.compress_type != 0 or info.file_size > most:
-        raise ValueError(f"{name} is packed, or longer than the file")
+        raise _Unlike(f"{name} is packed, or longer than the file")
     with file.open(info) as part:
         return part.read(most + 1)
 
@@ -319,7 +323,7 @@ def _part(file: zipfile.ZipFile, name: str, most: int) -> bytes:
 def _sealed(file: zipfile.ZipFile, artifact: Mapping[str, Any], most: int) -> bytes:
     data = _part(file, str(artifact["path"]), most)
     if len(data) != artifact["nbytes"] or blake3(data).hex() != artifact["digest"]:
-        raise ValueError(f"{artifact['path']} is not what was written")
+        raise _Unlike(f"{artifact['path']} is not what was written")
     return data
 
 
@@ -339,7 +343,7 @@ def _bundle(file: zipfile.ZipFile, told: Mapping[str, Any], most: int) -> Eviden
     (wire,) = found["program"]
     program = Program.from_wire(wire)
     if program.fingerprint != told["program_digest"]:
-        raise ValueError("the program is not the one that it names")
+        raise _Unlike("the program is not the one that it names")
     program.called(_text(told["program"]))
     held = len(found["input"]) == len(kinds["input"])
     expected = told["expected"]
@@ -384,13 +388,13 @@ def _texts(told: Any) -> dict[str, str]:
 def _text(told: Any) -> str:
     """Texts are printed, and a terminal obeys control characters."""
     if not isinstance(told, str):
-        raise TypeError(f"{str(told)[:40]!r} is no text")
+        raise _Unlike(f"{str(told)[:40]!r} is no text")
     return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in told)
 
 
 def _number(told: Any) -> int:
     if type(told) is not int:
-        raise TypeError(f"{str(told)[:40]!r} is no whole number")
+        raise _Unlike(f"{str(told)[:40]!r} is no whole number")
     return told
 
 

@@ -42,6 +42,7 @@ def checkout(tmp_path):
     return tmp_path
 
 
+@pytest.mark.row("C-ev-3")
 def test_a_clean_checkout_is_its_commit(checkout):
     told = capture_git_info_at(checkout)
     assert told["commit"] == git(checkout, "rev-parse", "HEAD")
@@ -57,6 +58,7 @@ def test_a_second_commit_has_a_parent(checkout):
     assert capture_git_info_at(checkout)["parent_commit"] == first
 
 
+@pytest.mark.row("C-ev-4", "C-ev-5", "C-ev-6")
 @pytest.mark.parametrize(
     "change",
     [
@@ -76,6 +78,7 @@ def test_a_change_of_a_source_shows_in_both_fingerprints(checkout, change):
     assert source_tree_fingerprint_at(checkout) != tree
 
 
+@pytest.mark.row("C-ev-3", "C-ev-4")
 def test_what_differs_from_the_commit_decides_the_fingerprint_of_the_changes(checkout):
     seen = set()
     for text in ("a = 2\n", "a = 3\n"):
@@ -87,6 +90,7 @@ def test_what_differs_from_the_commit_decides_the_fingerprint_of_the_changes(che
     assert len(seen) == 4
 
 
+@pytest.mark.row("C-ev-5", "C-ev-6")
 @pytest.mark.parametrize(
     "name",
     ["tests/test_a.py", "tests/new.py", "src/test_more.py", "src/conftest.py", "bench/results/a.json", ".ci/run",
@@ -103,6 +107,7 @@ def test_a_folder_below_the_top_belongs_to_the_whole_checkout(checkout):
     assert SourceProvenance.capture_at(checkout / "src") == SourceProvenance.capture_at(checkout)
 
 
+@pytest.mark.row("C-ev-3")
 def test_without_git_the_version_names_the_source(tmp_path, monkeypatch):
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     found = SourceProvenance.capture_at(tmp_path)

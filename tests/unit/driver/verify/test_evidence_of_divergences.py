@@ -103,6 +103,7 @@ for file in sys.argv[1:]:
 """
 
 
+@pytest.mark.row("A-SH-7")
 def test_every_divergence_is_reproduced_by_a_fresh_process_that_lacks_the_backend(folder):
     errors = {name: diverged(planted, *calls) for name, (calls, planted) in PLANTED.items()}
     paths = [e.context["evidence"] for e in errors.values()]
