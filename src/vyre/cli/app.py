@@ -55,6 +55,7 @@ COMMANDS = {
     "caps": 'Show what a backend can do on a device, and what each "no" means.',
     "run": "Run a kernel or a program from a file.",
     "replay": "Run a recorded dispatch again, and say whether the same comes out.",
+    "blame": "Find the operation that a backend computes wrongly.",
     "config": "Show the settings in force, and who set them.",
     "ir": "Show the program of a kernel or a file: text, wire, facts, emitted code.",
     "explain": "Show the plan of a run with every reason, or what an error code means.",

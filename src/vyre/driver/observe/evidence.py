@@ -307,7 +307,7 @@ def _told(path: Path) -> Iterator[None]:
     except (zipfile.BadZipFile, struct.error, RuntimeError, ValueError, LookupError, TypeError, ArithmeticError,
             AttributeError, EOFError) as e:  # fmt: skip
         raise ArgumentValueError(
-            f"{path} is no evidence of vyre: {e}", fix="make one: vyre run FILE --evidence NEW.evidence"
+            f"{path} is no evidence of vyre: {_text(str(e))}", fix="make one: vyre run FILE --evidence NEW.evidence"
         ) from e
 
 
@@ -345,9 +345,9 @@ def _bundle(file: zipfile.ZipFile, told: Mapping[str, Any], most: int) -> Eviden
     if program.fingerprint != told["program_digest"]:
         raise _Unlike("the program is not the one that it names")
     program.called(_text(told["program"]))
-    held = len(found["input"]) == len(kinds["input"])
+    held = bool(found["input"]) or told["replay"] is not None
     expected = told["expected"]
-    return EvidenceBundle(
+    bundle = EvidenceBundle(
         program,
         _outcome(told["backend_id"], told["error"], found["outputs"]),
         _sources(told["source"]),
@@ -364,6 +364,9 @@ def _bundle(file: zipfile.ZipFile, told: Mapping[str, Any], most: int) -> Eviden
         vyre_version=_text(told["vyre_version"]),
         date=_text(told["date"]),
     )
+    if bundle.replay is not None and bundle.replay.capsule_digest != told["replay"]["capsule_digest"]:
+        raise _Unlike("the inputs or the config are not what was written")
+    return bundle
 
 
 def _sources(told: Any) -> SourceProvenance:

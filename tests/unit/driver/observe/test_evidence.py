@@ -6,6 +6,7 @@ import stat
 import sys
 import tracemalloc
 import zipfile
+from copy import deepcopy
 from functools import partial
 
 import numpy as np
@@ -150,6 +151,10 @@ def rewritten(path, change):
         (lambda told: told.update(error={"name": "Trap"}), "is no evidence"),
         (lambda told: told.update(numerics_version="x"), "'x' is no whole number"),
         (lambda told: told.update(schema=0, vyre_version="0.0.7"), "the version that wrote it: 0.0.7"),
+        (lambda told: told["artifacts"].pop(1), "the inputs or the config are not what was written"),
+        (lambda told: told["artifacts"][1].update(path=None), "the inputs or the config are not what was written"),
+        (lambda told: told["config"].pop("ulp_budget"), "the inputs or the config are not what was written"),
+        (lambda told: told.update(replay=None), "is no evidence"),
         (lambda told: told.update(date=7), "'7' is no text"),
         (lambda told: told["timing"].update(wall_ns=float("inf")), "'inf' is no whole number"),
         (lambda told: told["source"].update(source_fingerprint=""), "blank"),
@@ -197,9 +202,9 @@ def odd_index(choose, told):
             case 0:
                 del inside[last]
             case 1 if isinstance(inside, dict):
-                inside[str(choose.choice(ODD))[:40]] = choose.choice(ODD)
+                inside[str(choose.choice(ODD))[:40]] = deepcopy(choose.choice(ODD))
             case _:
-                inside[last] = choose.choice(ODD)
+                inside[last] = deepcopy(choose.choice(ODD))
         if not told:
             return
 
@@ -223,7 +228,7 @@ def require_ours_or_the_same(tmp_path, seeds):
             refused += 1
         else:  # what is not sealed are texts and numbers about the run
             assert found.program == bundle.program
-            assert found.inputs in (bundle.inputs, None, (), bundle.inputs[:1])
+            assert found.inputs in (bundle.inputs, None)
             said = f"{found.outcome} {found.expected} {found.machine} {found.date}"
         assert "\x1b" not in said
         assert said.encode()
@@ -237,12 +242,11 @@ def test_files_that_were_changed_anywhere_are_refused_or_have_the_same_parts(tmp
 @pytest.mark.fuzz
 @pytest.mark.parametrize("block", range(10))
 def test_a_hundred_thousand_changed_files_are_refused_or_have_the_same_parts(tmp_path, block):
-    tracemalloc.start()
-    try:
-        require_ours_or_the_same(tmp_path, range(block * 10_000, (block + 1) * 10_000))
-        assert tracemalloc.get_traced_memory()[1] < 64 << 20
-    finally:
-        tracemalloc.stop()
+    resource = pytest.importorskip("resource")
+    require_ours_or_the_same(tmp_path, range(100))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    require_ours_or_the_same(tmp_path, range(block * 10_000, (block + 1) * 10_000))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10  # KiB
 
 
 RUNS_CODE = {"exec", "compile", "import", "pickle.find_class", "marshal.loads", "os.system", "subprocess.Popen"}
