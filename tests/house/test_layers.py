@@ -12,8 +12,8 @@ LAYERS_UPWARDS = "errors foundation driver lower runtime backends front libs con
 ROOMS_UPWARDS = {
     "foundation": "above forking integers lazy memo html ir meaning check formats language",
     "driver": (
-        "above policy settings contract counters diagnostics device_state plan admission pipeline execute guard "
-        "selection resident observe verify"
+        "above policy settings contract counters observers diagnostics device_state plan admission pipeline execute "
+        "guard selection resident observe verify"
     ),
 }
 LAYERS = LAYERS_UPWARDS.split()

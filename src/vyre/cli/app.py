@@ -60,6 +60,7 @@ COMMANDS = {
     "ir": "Show the program of a kernel or a file: text, wire, facts, emitted code.",
     "explain": "Show the plan of a run with every reason, or what an error code means.",
     "cache": "Show what is remembered on disk, why something is not, and take it elsewhere.",
+    "serve": "Run a script, and serve metrics of its dispatches.",
     "bench": "Measure kernels on every backend of this machine.",
 }
 """Command -> the first line of its help. The order is the order of the help."""

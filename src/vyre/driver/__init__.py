@@ -98,6 +98,7 @@ _MODULES = {
     "device_profile": "contract.profile",
     "enforce": "admission.gates",
     "evidence": "observe.evidence",
+    "observability": "observe.metrics",
     "error": "..errors",
     "fixpoint_iterations": "plan.launch",
     "grid_sync": "pipeline.sequence",
@@ -117,8 +118,8 @@ _MODULES = {
 }
 """Module of the driver's documentation -> the module that answers the same question here."""
 _ROOMS = (
-    "admission contract counters device_state diagnostics execute guard observe pipeline plan policy resident "
-    "selection settings verify"
+    "admission contract counters device_state diagnostics execute guard observe observers pipeline plan policy "
+    "resident selection settings verify"
 )
 
 _LENT: dict[str, str] = vars(sys.modules[__name__.partition(".")[0]])["_LENT_TO_DRIVER"]
