@@ -132,9 +132,15 @@ def test_every_python_block_runs(page, blocks, shown, capsys, tmp_path):
 WRONG = "docs/how-to/debug-a-divergence.md"
 """It has a backend that is wrong."""
 ELSEWHERE = tuple(
-    f"docs/{page}.md" for page in ("how-to/run-from-the-shell", "explanation/determinism", "how-to/what-is-remembered")
+    f"docs/{page}.md"
+    for page in (
+        "how-to/run-from-the-shell",
+        "explanation/determinism",
+        "how-to/what-is-remembered",
+        "how-to/keep-evidence",
+    )
 )
-"""Their dispatches run in other processes, or are only described."""
+"""Their dispatches run in other processes, have no shadow, or are only described."""
 
 
 @pytest.mark.check

@@ -8,9 +8,12 @@ one that differs is computed wrongly from right operands.
 from __future__ import annotations
 
 import itertools
+import logging
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 
@@ -29,10 +32,9 @@ from ..guard.compile import compile
 from ..observe.evidence import EvidenceBundle
 from ..plan.launch import plan_dispatch
 from ..selection import registry
-from ..settings import knobs
 from .cases import Diverged, DivergenceEvent, copied
 from .compare import Difference, compare_outputs, number_of
-from .evidence import evidence_of
+from .evidence import alone, evidence_of
 from .shadow import ShadowedPipeline, oracles
 from .smaller import Case, edited, names_of, noted, shrunk, statement_count
 
@@ -108,13 +110,9 @@ def blame(
             f"{name} cannot be blamed: {'it is the judge' if judge else 'there is no judge'}",
             fix="name the backend that is wrong: --on BACKEND" if judge else "install an oracle",
         )
-    settings = knobs.checked({"cache": "off"})  # nobody looks for a candidate again
-    knobs.enter(settings)
-    try:
-        with registry.acquire(name) as suspect, registry.acquire(judge[0]) as oracle:
-            return _Inquiry(suspect, oracle, tries, step).of(bundle, Case(bundle.program, bundle.inputs, bundle.config))
-    finally:
-        knobs.leave(settings)
+    case = Case(bundle.program, bundle.inputs, bundle.config)
+    with alone(cache="off"), registry.acquire(name) as suspect, registry.acquire(judge[0]) as oracle:
+        return _Inquiry(suspect, oracle, tries, step).of(bundle, case)
 
 
 class _Inquiry:
@@ -147,7 +145,8 @@ class _Inquiry:
             self.timeout = max(LEAST_S, SLOWER * (time.monotonic() - begun))
         whole = statement_count(case.program)
         fixed = _fixed(case)
-        smallest = shrunk(fixed if self.holds(fixed) else case, self.holds)
+        with _unsaid():
+            smallest = shrunk(fixed if self.holds(fixed) else case, self.holds)
         event = self.event(smallest) or found
         smallest.program.called(bundle.program.name)
         first = self.first_wrong(smallest) or Wrong("store", event.difference.output or "", event.difference)
@@ -245,6 +244,21 @@ class _Inquiry:
             t = probe.program.host_outputs[-1].element
             size = t.size or 1
             yield Operand(print_expr(operand), str(number_of(data[element * size :][:size], t)))
+
+
+@contextmanager
+def _unsaid() -> Iterator[None]:
+    """Why a candidate cannot be compared is no news; other threads may say what they have to."""
+    here, log = threading.get_ident(), logging.getLogger("vyre.shadow")
+
+    def elsewhere(record: logging.LogRecord) -> bool:
+        return record.thread != here
+
+    log.addFilter(elsewhere)
+    try:
+        yield
+    finally:
+        log.removeFilter(elsewhere)
 
 
 def _fixed(case: Case) -> Case:

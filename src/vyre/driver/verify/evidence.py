@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +28,7 @@ from ..pipeline.toolchain import toolchain_of
 from ..plan.claims import proof_of
 from ..plan.launch import plan_dispatch
 from ..selection import registry
+from ..settings import knobs
 from ..settings.knobs import EVIDENCE
 from .cases import DivergenceEvent, copied
 from .compare import Difference, compare_outputs
@@ -40,6 +42,17 @@ SAME, DIFFERENT, CANNOT = "same", "different", "cannot"
 _log = logging.getLogger("vyre.evidence")
 _saved: set[tuple[int, str]] = set()
 """Processes and files."""
+
+
+@contextmanager
+def alone(**settings: str) -> Iterator[None]:
+    """What runs inside is compared with nothing, and leaves no evidence by itself."""
+    values = knobs.checked({"shadow": None, "evidence": None, **settings})
+    knobs.enter(values)
+    try:
+        yield
+    finally:
+        knobs.leave(values)
 
 
 # ---- capturing ------------------------------------------------------------------------------------------------------
@@ -61,7 +74,8 @@ def capture(
     held = copied(inputs)
     timing = DispatchTimingEvidence()
     try:
-        timed = compile(backend, program, config).dispatch_timed(held, config)
+        with alone():
+            timed = compile(backend, program, config).dispatch_timed(held, config)
         timing = DispatchTimingEvidence.from_timed_dispatch(timed)
         outcome = Outcome(backend.id, copied(timed.outputs))
     except VyreError as e:
@@ -180,7 +194,9 @@ def replay(bundle: EvidenceBundle, backend: str | None = None, *, timeout: float
 def _replayed(bundle: EvidenceBundle, backend: VyreBackend, inputs: Sequence[bytes], timeout: float | None) -> Replayed:
     config = bundle.config.with_(timeout=timeout)
     try:
-        outcome = Outcome(backend.id, copied(compile(backend, bundle.program, config).dispatch(inputs, config)))
+        with alone():
+            found = compile(backend, bundle.program, config).dispatch(inputs, config)
+        outcome = Outcome(backend.id, copied(found))
     except (BackendUnavailable, UnsupportedFeature) as e:
         return Replayed(CANNOT, backend.id, why=str(e))
     except VyreError as e:

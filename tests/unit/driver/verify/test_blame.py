@@ -183,6 +183,15 @@ def test_tries_are_bounded_and_the_settings_stay():
     assert vyre.config.show() == before
 
 
+def test_candidates_leave_no_evidence_and_no_word_in_the_log(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("VYRE_EVIDENCE", str(tmp_path / "kept"))
+    monkeypatch.setenv("VYRE_SHADOW", "1")
+    found = blamed({"change": other_operator(BinaryOp.MUL, BinaryOp.ADD)}, mix, WORDS, FLOATS)
+    assert found.wrong.operation == "mul"
+    assert not (tmp_path / "kept").exists()
+    assert [r.getMessage() for r in caplog.records if r.name == "vyre.shadow"] == []
+
+
 # ---- the command ----------------------------------------------------------------------------------------------------
 
 

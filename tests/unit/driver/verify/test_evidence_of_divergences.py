@@ -136,6 +136,15 @@ def test_on_the_backend_that_was_wrong_the_same_comes_out(folder):
     assert "element 0 of out" in right._repr_html_()
 
 
+def test_what_is_captured_and_replayed_is_not_compared(folder, monkeypatch):
+    monkeypatch.setenv("VYRE_SHADOW", "1")
+    with isolated(mistaken(**ADD_IS_SUB), REFERENCE):
+        bundle = double.on("mistaken").evidence(WORDS)
+        assert bundle.outcome.error is None
+        assert replay(bundle, "mistaken").verdict == SAME
+    assert not folder.exists()
+
+
 def test_without_the_setting_nothing_is_written(files):
     before = set(files.iterdir())
     error = diverged(ADD_IS_SUB, (double, WORDS))
