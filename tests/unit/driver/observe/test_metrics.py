@@ -8,6 +8,7 @@ import urllib.request
 
 import numpy as np
 import pytest
+from prometheus_client import parser
 
 import vyre
 from vyre import DispatchConfig, In, InOut, Out, f32, gid, u32
@@ -22,7 +23,6 @@ from ....contract.doubles import FullBackend
 from ....support import cli_tool
 from ....support.cli_tool import refused, started
 
-parser = pytest.importorskip("prometheus_client.parser")
 files = cli_tool.files
 
 
