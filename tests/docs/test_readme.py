@@ -111,6 +111,7 @@ PAGES = [
     ("docs/how-to/configure.md", 3, "VYRE_MINE_CORES"),
     ("docs/how-to/run-from-the-shell.md", 0, ""),
     ("docs/how-to/what-is-remembered.md", 1, ""),
+    ("docs/how-to/see-where-time-goes.md", 2, "trace.json"),
     ("docs/how-to/watch-a-process.md", 1, "vyre_dispatch_seconds_count"),
     ("docs/how-to/keep-evidence.md", 2, "halve.evidence"),
     ("docs/how-to/debug-a-divergence.md", 5, "differ"),

@@ -60,6 +60,8 @@ COMMANDS = {
     "ir": "Show the program of a kernel or a file: text, wire, facts, emitted code.",
     "explain": "Show the plan of a run with every reason, or what an error code means.",
     "cache": "Show what is remembered on disk, why something is not, and take it elsewhere.",
+    "trace": "Run a script, and write what it dispatched when.",
+    "profile": "Run a script, and print where the time went.",
     "serve": "Run a script, and serve metrics of its dispatches.",
     "bench": "Measure kernels on every backend of this machine.",
 }

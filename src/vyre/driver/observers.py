@@ -10,10 +10,13 @@ import threading
 import weakref
 from collections.abc import Callable
 from time import perf_counter_ns
-from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from ..foundation.forking import in_child
-from .contract.pipeline import Bound
+from .contract.pipeline import Bound, Run, RunTimed
+
+if TYPE_CHECKING:
+    from .contract.values import OutputBuffers, TimedDispatchResult
 
 T = TypeVar("T")
 
@@ -28,10 +31,21 @@ class Dispatched(NamedTuple):
     output_bytes: int
 
 
-Tell: TypeAlias = Callable[[int, int, bool], object]
-"""(when it began, when it ended, whether it failed), times in ns of `perf_counter_ns`; it must not raise."""
-Observer: TypeAlias = Callable[[Dispatched], Tell]
-"""What is to be told of each run of such a dispatch."""
+Tell: TypeAlias = "Callable[[int, int, bool, TimedDispatchResult | None], object]"
+"""(when it began, when it ended, whether it failed, the times of the backend), in ns of `perf_counter_ns`; it must not
+raise."""
+
+
+class Observer(Protocol):
+    """Who is told. One that is `detailed` has the backend take times of each dispatch, which may cost it some."""
+
+    detailed: bool
+
+    def dispatches(self, about: Dispatched) -> Tell:
+        """What is to be told of each run of such a dispatch."""
+
+    def compiled(self, backend: str, program: str, tier: str, begun: int, ended: int) -> None:
+        """A program was compiled, or loaded from disk, as `tier` says."""
 
 
 class Planning(Protocol):
@@ -102,20 +116,46 @@ def told(bound: Bound, about: Dispatched, observers: tuple[Observer, ...]) -> Bo
     """The dispatch, telling these of each run."""
     if not observers:
         return bound
-    tells = [observer(about) for observer in observers]
-    return bound._replace(run=_told(bound.run, tells), timed=_told(bound.timed, tells))
+    tells = [observer.dispatches(about) for observer in observers]
+    timed = _told_timed(bound.timed, tells)
+    if any(observer.detailed for observer in observers):
+        return bound._replace(run=lambda inputs, out: timed(inputs, out).outputs, timed=timed)
+    return bound._replace(run=_told_run(bound.run, tells), timed=timed)
 
 
-def _told(run: Callable[[Any, Any], T], tells: list[Tell]) -> Callable[[Any, Any], T]:
-    def told_run(inputs: Any, out: Any) -> T:
+def _told_run(run: Run, tells: list[Tell]) -> Run:
+    def told_run(inputs: Any, out: Any) -> OutputBuffers:
         failed, begun = True, perf_counter_ns()
         try:
-            result = run(inputs, out)
+            outputs = run(inputs, out)
             failed = False
+            return outputs
+        finally:
+            ended = perf_counter_ns()
+            for tell in tells:
+                tell(begun, ended, failed, None)
+
+    return told_run
+
+
+def _told_timed(run: RunTimed, tells: list[Tell]) -> RunTimed:
+    def told_timed(inputs: Any, out: Any) -> TimedDispatchResult:
+        result, begun = None, perf_counter_ns()
+        try:
+            result = run(inputs, out)
             return result
         finally:
             ended = perf_counter_ns()
             for tell in tells:
-                tell(begun, ended, failed)
+                tell(begun, ended, result is None, result)
 
-    return told_run
+    return told_timed
+
+
+def compiling(make: Callable[[], T], backend: str, program: str, tier: Callable[[T], str]) -> T:
+    """What `make` gives; who watches is told."""
+    begun = perf_counter_ns()
+    made = make()
+    for observer in _observers:
+        observer.compiled(backend, program, tier(made), begun, perf_counter_ns())
+    return made

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 import typer
 
 from ...errors import ArgumentValueError, BackendError, BackendUnavailable
+from ...foundation.durations import duration
 from ..app import Json, app
 from ..inputs.calls import (
     Domain,
@@ -25,7 +26,6 @@ from ..inputs.calls import (
     Sizes,
     Timeout,
     collected_warnings,
-    duration,
     interruptible,
     plain,
     request,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 import typer
 
 from ...errors import ArgumentValueError
+from ...foundation.durations import duration
 from ..app import Json, app
 from ..inputs.calls import (
     Argument,
@@ -27,7 +28,6 @@ from ..inputs.calls import (
     argument_rows,
     choice,
     collected_warnings,
-    duration,
     first_difference,
     interruptible,
     oracle_id,

@@ -9,13 +9,13 @@ import typer
 
 from ...errors import ArgumentValueError
 from ..app import app
-from ..inputs.scripts import run_script
+from ..inputs.scripts import Script, Words, run_script
 
 
 @app.command()
 def serve(
-    file: Annotated[str, typer.Argument(metavar="SCRIPT", help="A Python script.")],
-    words: Annotated[list[str] | None, typer.Argument(metavar="[-- ARGS...]", help="What the script gets.")] = None,
+    file: Script,
+    words: Words = None,
     metrics: Annotated[
         int | None, typer.Option("--metrics", metavar="PORT", help="Prometheus reads /metrics here; 0: a free port.")
     ] = None,

@@ -7,8 +7,14 @@ import runpy
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import Annotated
+
+import typer
 
 from ...errors import ArgumentValueError
+
+Script = Annotated[str, typer.Argument(metavar="SCRIPT", help="A Python script.")]
+Words = Annotated[list[str] | None, typer.Argument(metavar="[-- ARGS...]", help="What the script gets.")]
 
 
 def run_script(file: str, words: Sequence[str]) -> int:

@@ -11,12 +11,11 @@ import datetime
 import json
 import os
 import struct
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from ... import __version__
 from ...errors import ArgumentTypeError, ArgumentValueError, VyreError
@@ -25,6 +24,7 @@ from ...foundation.ir.program import Program
 from ...foundation.meaning.numerics import NUMERICS_VERSION
 from ..contract.values import DEFAULT_CONFIG, DispatchConfig, TimedDispatchResult
 from ..pipeline.key import digest_of
+from .files import written
 from .provenance import SourceProvenance
 
 if TYPE_CHECKING:
@@ -204,21 +204,13 @@ class EvidenceBundle:
         import zipfile
 
         self.validate()
-        target, part = Path(os.path.realpath(path)), None
-        if target.exists() and not target.is_file():
-            raise ArgumentValueError(f"{path} is a folder or a device", fix="name another file")
-        try:
-            descriptor, part = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)  # for its owner alone
-            with os.fdopen(descriptor, "wb") as stream, zipfile.ZipFile(stream, "w") as file:
+
+        def save(stream: IO[bytes]) -> None:
+            with zipfile.ZipFile(stream, "w") as file:
                 for name, data in self._parts():
                     file.writestr(zipfile.ZipInfo(name), data)  # its date is always the same
-            os.replace(part, target)
-        except OSError as e:
-            raise ArgumentValueError(f"{path} cannot be written: {e.strerror or e}", fix="name another file") from e
-        finally:
-            if part is not None:
-                Path(part).unlink(missing_ok=True)
-        return Path(path)
+
+        return written(path, save)
 
     def _parts(self) -> Iterator[tuple[str, bytes]]:
         yield INDEX, json.dumps(self.to_dict(), indent=2).encode()

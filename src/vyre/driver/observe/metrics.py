@@ -91,7 +91,7 @@ class Metrics:
     """
 
     def __init__(self) -> None:
-        self._end: Callable[[], None] | None = watch(_counted)
+        self._end: Callable[[], None] | None = watch(_Times())
 
     def close(self) -> None:
         if self._end is not None:
@@ -149,9 +149,17 @@ class Metrics:
         yield from _of_backends()
 
 
-def _counted(about: Dispatched) -> Tell:
-    count = time_counter(about.backend, about.label, about.input_bytes, about.output_bytes)
-    return lambda begun, ended, _: count(ended - begun)
+class _Times:
+    """Counts how long dispatches take."""
+
+    detailed = False
+
+    def dispatches(self, about: Dispatched) -> Tell:
+        count = time_counter(about.backend, about.label, about.input_bytes, about.output_bytes)
+        return lambda begun, ended, *_: count(ended - begun)
+
+    def compiled(self, backend: str, program: str, tier: str, begun: int, ended: int) -> None:
+        pass  # which the caches count
 
 
 def bounded(counted: Mapping[str, int], most: int = MOST_LABELS) -> dict[str, int]:
