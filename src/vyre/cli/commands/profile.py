@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
-from typing import Annotated, TypedDict
+from typing import Annotated, TypedDict, cast
 
 import typer
 
@@ -63,7 +63,7 @@ def profile(
     if page is not None:
         found.write(page)
     if as_json:
-        rows = [Row(**asdict(row), gigabytes_per_s=row.gigabytes_per_s) for row in found.rows()]
+        rows = [cast("Row", asdict(row) | {"gigabytes_per_s": row.gigabytes_per_s}) for row in found.rows()]
         block = found.ended - found.begun
         print_json(Document(rows=rows, block_ns=block, untimed=found.untimed, dropped=found.dropped, exit_code=code))
     else:

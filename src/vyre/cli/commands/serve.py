@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from contextlib import nullcontext
+from typing import Annotated, TypedDict
 
 import typer
 
 from ...errors import ArgumentValueError
-from ..app import app
+from ..app import Json, app
 from ..inputs.scripts import Script, Words, run_script
+from ..output import others_on_stderr, print_json
+
+
+class Document(TypedDict):
+    """Printed when the script has ended; where it was served stands on stderr from the start."""
+
+    url: str
+    exit_code: int
 
 
 @app.command()
@@ -22,6 +31,7 @@ def serve(
     host: Annotated[
         str, typer.Option("--host", metavar="ADDRESS", help="Where to listen; only this machine may ask by default.")
     ] = "127.0.0.1",
+    as_json: Json = False,
 ) -> None:
     """Run a script, and serve metrics of its dispatches.
 
@@ -31,7 +41,10 @@ def serve(
 
     if metrics is None:
         raise ArgumentValueError("there is nothing to serve", fix="write --metrics PORT")
-    with of_process().serve(metrics, host) as server:
-        print(f"metrics at http://{host}:{server.port}/metrics", file=sys.stderr, flush=True)
+    with of_process().serve(metrics, host) as server, others_on_stderr() if as_json else nullcontext():
+        url = f"http://{host}:{server.port}/metrics"
+        print(f"metrics at {url}", file=sys.stderr, flush=True)
         code = run_script(file, words or [])
+    if as_json:
+        print_json(Document(url=url, exit_code=code))
     raise typer.Exit(code)

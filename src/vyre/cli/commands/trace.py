@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from contextlib import nullcontext
+from typing import Annotated, TypedDict
 
 import typer
 
-from ..app import app
+from ..app import Json, app
 from ..inputs.calls import require_place
 from ..inputs.scripts import Script, Words, run_script
+from ..output import others_on_stderr, print_json
+
+
+class Document(TypedDict):
+    """`spans` are dispatches and compilations; `untimed` dispatches were started, or are over memory of a device."""
+
+    trace: str
+    spans: int
+    untimed: int
+    dropped: int
+    exit_code: int
 
 
 @app.command()
@@ -19,6 +31,7 @@ def trace(
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="FILE", help="For Perfetto, or chrome://tracing.")
     ] = "trace.json",
+    as_json: Json = False,
 ) -> None:
     """Run a script, and write what it dispatched when.
 
@@ -27,12 +40,16 @@ def trace(
     from ...driver.observe.trace import Trace
 
     require_place("--output", output)
-    recorded = Trace()
+    found = Trace()
     try:
-        with recorded:
+        with others_on_stderr() if as_json else nullcontext(), found:
             code = run_script(file, words or [])
     finally:
-        recorded.write(output)
-    more = f", and {recorded.untimed:,} that are not timed" if recorded.untimed else ""
-    print(f"{len(recorded.spans):,} dispatches and compilations in {output}{more}", file=sys.stderr)
+        found.write(output)
+    if as_json:
+        print_json(
+            Document(trace=output, spans=len(found.spans), untimed=found.untimed, dropped=found.dropped, exit_code=code)
+        )
+    more = f", and {found.untimed:,} that are not timed" if found.untimed else ""
+    print(f"{len(found.spans):,} dispatches and compilations in {output}{more}", file=sys.stderr)
     raise typer.Exit(code)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 
 from ...foundation import html
 from ...foundation.durations import duration
@@ -65,8 +66,10 @@ class Profile(Recording):
         super().__enter__()
         return self
 
-    def __exit__(self, *ended: object) -> None:
-        super().__exit__(*ended)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
         if not self.quiet:
             print(self)
 

@@ -12,7 +12,7 @@ from prometheus_client import parser
 
 import vyre
 from vyre import DispatchConfig, In, InOut, Out, f32, gid, u32
-from vyre.cli.commands import serve as _serve  # noqa: F401 - registers the command
+from vyre.cli.commands.serve import Document as ServeDocument
 from vyre.driver import counters, observers
 from vyre.driver.guard.backend import guarded as guard_of
 from vyre.driver.observe import metrics as module
@@ -21,7 +21,7 @@ from vyre.errors import ArgumentValueError, BackendUnavailable, Trap
 
 from ....contract.doubles import FullBackend
 from ....support import cli_tool
-from ....support.cli_tool import refused, started
+from ....support.cli_tool import document, refused, started
 
 files = cli_tool.files
 
@@ -193,6 +193,7 @@ def test_pipelines_that_were_there_before_are_timed_and_stop_being_timed():
     config = DispatchConfig(label="before and after")
     key = "vyre_dispatch_seconds_count", (("backend", "cpu"), ("label", config.label))
     with vyre.compile(double.program, backend="cpu") as compiled:
+        before = observers.watching()
         compiled.dispatch([X], config)
         found = Metrics()
         compiled.dispatch([X], config)
@@ -200,7 +201,7 @@ def test_pipelines_that_were_there_before_are_timed_and_stop_being_timed():
         found.close()
         compiled.dispatch([X], config)
         assert samples(found.text())[key] == 1
-    assert observers.watching() == ()
+    assert observers.watching() == before
 
 
 def test_caches_and_backends_tell_what_they_hold(metrics):
@@ -314,6 +315,10 @@ def test_a_script_that_fails_shows_where(files, capsys, monkeypatch):
     assert 'File "job.py", line 4' in said
     assert said.endswith("ValueError: no\n")
     assert "runpy" not in said
+    (files / "job.py").write_text("print('mine')")
+    told = document(capsys, ServeDocument, "serve", "--metrics", "0", "job.py")
+    assert told["url"].startswith("http://127.0.0.1:")
+    assert told["exit_code"] == 0
     (files / "job.py").write_text("raise SystemExit('why')")
     assert cli_tool.inside("serve", "--metrics", "0", "job.py") == 1
     assert capsys.readouterr().err.endswith("why\n")

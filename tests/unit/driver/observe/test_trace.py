@@ -11,6 +11,7 @@ import pytest
 import vyre
 from vyre import DispatchConfig, In, InOut, Out, f32, gid, u32
 from vyre.cli.commands.profile import Document
+from vyre.cli.commands.trace import Document as TraceDocument
 from vyre.driver import observers
 from vyre.driver.observe import trace as module
 from vyre.driver.observe.profile import Profile
@@ -119,6 +120,7 @@ def test_what_fails_and_what_is_not_timed_is_told(tmp_path):
 
 def test_nothing_is_recorded_outside_the_block_and_recordings_may_overlap():
     double.on("cpu")(X)
+    before = observers.watching()
     with vyre.trace() as outer:
         double.on("cpu")(X)
         with Profile(quiet=True) as inner:
@@ -126,7 +128,7 @@ def test_nothing_is_recorded_outside_the_block_and_recordings_may_overlap():
         double.on("cpu")(X)
     double.on("cpu")(X)
     assert [sum(not s.tier for s in r.spans) for r in (outer, inner)] == [3, 1]
-    assert observers.watching() == ()
+    assert observers.watching() == before
     with pytest.raises(ArgumentValueError, match=r"begun before\. Fix: make another one"), outer:
         pass
 
@@ -239,6 +241,10 @@ def test_a_script_is_traced(files, capsys):
     assert len([e for e in events if e["name"] == "saxpy"]) >= 3
     assert inside("trace", "job.py", "--", "3") == 3
     checked(files / "trace.json")
+    capsys.readouterr()
+    told = document(capsys, TraceDocument, "trace", "job.py", "0")
+    assert (told["trace"], told["untimed"], told["dropped"], told["exit_code"]) == ("trace.json", 0, 0, 0)
+    assert told["spans"] >= 3
 
 
 def test_a_script_that_fails_is_traced_as_far_as_it_came(files, capsys):
