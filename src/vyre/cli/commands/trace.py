@@ -10,7 +10,7 @@ import typer
 
 from ..app import Json, app
 from ..inputs.calls import require_place
-from ..inputs.scripts import Script, Words, run_script
+from ..inputs.scripts import Script, Words, require_script, run_script
 from ..output import others_on_stderr, print_json
 
 
@@ -39,6 +39,7 @@ def trace(
     """
     from ...driver.observe.trace import Trace
 
+    require_script(file)
     require_place("--output", output)
     found = Trace()
     try:

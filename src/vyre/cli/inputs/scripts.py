@@ -17,10 +17,14 @@ Script = Annotated[str, typer.Argument(metavar="SCRIPT", help="A Python script."
 Words = Annotated[list[str] | None, typer.Argument(metavar="[-- ARGS...]", help="What the script gets.")]
 
 
-def run_script(file: str, words: Sequence[str]) -> int:
-    """Run it to its end; its exit code. What it raises is shown as Python shows it, from the script on."""
+def require_script(file: str) -> None:
     if not os.path.isfile(file):
         raise ArgumentValueError(f"there is no file {file}", fix="name a Python script")
+
+
+def run_script(file: str, words: Sequence[str]) -> int:
+    """Run it to its end; its exit code. What it raises is shown as Python shows it, from the script on."""
+    require_script(file)
     before = sys.argv, sys.path[:]
     sys.argv, sys.path = [file, *words], [os.path.dirname(os.path.abspath(file)), *sys.path]
     try:

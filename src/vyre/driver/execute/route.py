@@ -82,19 +82,8 @@ class Route:
     """A pipeline under one config. `run(inputs, out)` is the warm path."""
 
     __slots__ = (
-        "__weakref__",
-        "_cache",
-        "_limits",
-        "_plans",
-        "_sequence",
-        "backend",
-        "config",
-        "device_state",
-        "entry",
-        "program",
-        "resident",
-        "run",
-        "shadow",
+        "__weakref__", "_cache", "_limits", "_plans", "_sequence", "backend", "config", "device_state", "entry",
+        "program", "resident", "run", "shadow",
     )  # fmt: skip
 
     def __init__(self, backend: WatchedBackend, program: Program, config: DispatchConfig, entry: Entry) -> None:

@@ -88,7 +88,7 @@ class Recording:
 
     def compiled(self, backend: str, program: str, tier: str, begun: int, ended: int) -> None:
         about = Dispatched(backend, program, "", 0, 0)
-        self._keep(Span(about, _HERE.number, begun, ended, tier=tier))
+        self._keep(Span(about, _HERE.number, max(begun, self.begun), ended, tier=tier))  # it may have begun before us
 
     def _keep(self, span: Span) -> None:
         if len(self.spans) >= MOST_SPANS:
