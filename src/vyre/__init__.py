@@ -54,6 +54,9 @@ _WHERE: dict[str, str] = {
     **dict.fromkeys(["DeviceBuffer", "empty", "to_device"], "front.device.array"),
     "Builder": "foundation.ir.build",
     "config": "front.config",
+    "metrics": "driver.observe.metrics",
+    "profile": "driver.observe.profile",
+    "trace": "driver.observe.trace",
     "parse": "foundation.formats.parse:parse_program",
 }
 """Public name -> module that defines it, with the name it has there when that is another one."""

@@ -26,6 +26,9 @@ from .driver.contract.values import DispatchConfig as DispatchConfig
 from .driver.contract.values import PersistentThreadMode as PersistentThreadMode
 from .driver.contract.values import SpeculationMode as SpeculationMode
 from .driver.contract.values import TimedDispatchResult as TimedDispatchResult
+from .driver.observe.metrics import metrics as metrics
+from .driver.observe.profile import profile as profile
+from .driver.observe.trace import trace as trace
 from .driver.selection.registry import Selection as Selection
 from .driver.selection.registry import acquire as acquire
 from .driver.selection.registry import acquire_preferred_dispatch_backend as acquire_preferred_dispatch_backend

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,9 @@ PAGES = [
     ("docs/how-to/configure.md", 3, "VYRE_MINE_CORES"),
     ("docs/how-to/run-from-the-shell.md", 0, ""),
     ("docs/how-to/what-is-remembered.md", 1, ""),
+    ("docs/how-to/see-where-time-goes.md", 2, "trace.json"),
+    ("docs/how-to/watch-a-process.md", 1, "vyre_dispatch_seconds_count"),
+    ("docs/how-to/keep-evidence.md", 2, "halve.evidence"),
     ("docs/how-to/debug-a-divergence.md", 5, "differ"),
     ("docs/how-to/debug-a-kernel.md", 5, "odd: u32(7)"),
     ("docs/how-to/add-floats.md", 3, "proved"),
@@ -127,7 +131,7 @@ PAGES = [
 @pytest.mark.parametrize("page, blocks, shown", PAGES)
 def test_every_python_block_runs(page, blocks, shown, capsys, tmp_path):
     installed = [b.registration for b in vyre.registered_backends_by_precedence() if b.problem() is None]
-    with registry.isolated(*installed):  # what a page registers ends with it
+    with registry.isolated(*installed), chdir(tmp_path):  # what a page registers or writes ends with it
         printed = list(run_page(page, tmp_path, capsys))
     assert len(printed) >= blocks
     assert shown in "".join(printed)
@@ -136,9 +140,15 @@ def test_every_python_block_runs(page, blocks, shown, capsys, tmp_path):
 WRONG = "docs/how-to/debug-a-divergence.md"
 """It has a backend that is wrong."""
 ELSEWHERE = tuple(
-    f"docs/{page}.md" for page in ("how-to/run-from-the-shell", "explanation/determinism", "how-to/what-is-remembered")
+    f"docs/{page}.md"
+    for page in (
+        "how-to/run-from-the-shell",
+        "explanation/determinism",
+        "how-to/what-is-remembered",
+        "how-to/keep-evidence",
+    )
 )
-"""Their dispatches run in other processes, or are only described."""
+"""Their dispatches run in other processes, have no shadow, or are only described."""
 
 
 @pytest.mark.check

@@ -18,9 +18,7 @@ OTHERS = {
     "conform/": "the suite's cases: callers are the tests and benchmarks that run it",
 }
 """Folder -> who calls what is in it."""
-LATER = {
-    "decision_counters": "observability export",
-}
+LATER: dict[str, str] = {}
 """Name -> the area of the coverage table that its caller comes with."""
 WRITERS = {"to_envelope"}
 """Of forms that the command line reads, and that other programs write."""

@@ -10,10 +10,10 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src"
 LAYERS_UPWARDS = "errors foundation driver lower runtime backends front libs conform cli"
 ROOMS_UPWARDS = {
-    "foundation": "above forking integers lazy memo html ir meaning check formats language",
+    "foundation": "above durations forking integers lazy memo html ir meaning check formats language",
     "driver": (
-        "above policy settings contract counters diagnostics device_state plan admission pipeline execute guard "
-        "selection resident verify"
+        "above policy settings contract counters observers diagnostics device_state plan admission pipeline execute "
+        "guard selection resident observe verify"
     ),
 }
 LAYERS = LAYERS_UPWARDS.split()

@@ -54,10 +54,15 @@ COMMANDS = {
     "devices": "List the devices of one backend, or of all.",
     "caps": 'Show what a backend can do on a device, and what each "no" means.',
     "run": "Run a kernel or a program from a file.",
+    "replay": "Run a recorded dispatch again, and say whether the same comes out.",
+    "blame": "Find the operation that a backend computes wrongly.",
     "config": "Show the settings in force, and who set them.",
     "ir": "Show the program of a kernel or a file: text, wire, facts, emitted code.",
     "explain": "Show the plan of a run with every reason, or what an error code means.",
     "cache": "Show what is remembered on disk, why something is not, and take it elsewhere.",
+    "trace": "Run a script, and write what it dispatched when.",
+    "profile": "Run a script, and print where the time went.",
+    "serve": "Run a script, and serve metrics of its dispatches.",
     "bench": "Measure kernels on every backend of this machine.",
 }
 """Command -> the first line of its help. The order is the order of the help."""

@@ -31,6 +31,11 @@ _NAMES = {
     "execute.pipeline": "run_batch run_one",
     "guard.backend": "GuardedBackend",
     "guard.compile": "compile compile_with_telemetry explain prewarm",
+    "observe.evidence": "DispatchTimingEvidence EvidenceArtifact EvidenceBundle ReplayEvidence",
+    "observe.provenance": (
+        "SourceProvenance capture_git_info capture_git_info_at source_fingerprint source_tree_fingerprint "
+        "source_tree_fingerprint_at"
+    ),
     "pipeline.compiler": "PassthroughPipeline",
     "pipeline.key": (
         "CURRENT_PIPELINE_CACHE_KEY_VERSION PipelineCacheIdentity PipelineCacheKey PipelineCacheMissEvidence "
@@ -94,6 +99,8 @@ _MODULES = {
     "device_convergence": "policy.convergence",
     "device_profile": "contract.profile",
     "enforce": "admission.gates",
+    "evidence": "observe.evidence",
+    "observability": "observe.metrics",
     "error": "..errors",
     "fixpoint_iterations": "plan.launch",
     "grid_sync": "pipeline.sequence",
@@ -113,8 +120,8 @@ _MODULES = {
 }
 """Module of the driver's documentation -> the module that answers the same question here."""
 _ROOMS = (
-    "admission contract counters device_state diagnostics execute guard pipeline plan policy resident selection "
-    "settings verify"
+    "admission contract counters device_state diagnostics execute guard observe observers pipeline plan policy "
+    "resident selection settings verify"
 )
 
 _LENT: dict[str, str] = vars(sys.modules[__name__.partition(".")[0]])["_LENT_TO_DRIVER"]

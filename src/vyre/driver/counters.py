@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import threading
 import weakref
+from bisect import bisect_left
 from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from ..foundation.forking import in_child
 from .policy.decision import Decision
@@ -33,6 +36,8 @@ _COUNTERS = (
     "split_passes",
     "fixpoints_reached",
     "iterations_spared",
+    "device_losses",
+    "device_recoveries",
     "shadow_samples",
     "shadow_divergences",
     "shadow_ns",
@@ -40,21 +45,36 @@ _COUNTERS = (
 )
 (
     PLAIN, TIMED, ASYNC, RESIDENT, BATCHES, FAILED, INPUT_BYTES, OUTPUT_BYTES, ROUTES, PLANS, RECOMPILED,
-    _SPLIT, _SEGMENTS, _SYNC_POINTS, _LAUNCHES, _PASSES, _FIXPOINTS, _SPARED, _SHADOWED, _DIVERGED, _SHADOW_NS,
+    _SPLIT, _SEGMENTS, _SYNC_POINTS, _LAUNCHES, _PASSES, _FIXPOINTS, _SPARED, LOSSES, RECOVERIES, _SHADOWED, _DIVERGED,
+    _SHADOW_NS,
 ) = range(len(_COUNTERS) - len(SKIPS))  # fmt: skip
 _MAX_LABELS = 256
+TIME_BOUNDS_NS = (*(n * 10**k for k in range(2, 9) for n in (10, 25, 50)), 10**10)
+"""1, 2.5, 5, 10 us and so on to 10 s."""
+_NO_TIMES = (0,) * (len(TIME_BOUNDS_NS) + 1 + 3)
 _lock = threading.RLock()  # a thread may end, and fold its counts, wherever the collector happens to run
+
+
+class Timed(NamedTuple):
+    """Dispatches of one kind that were timed: how many took up to each of `TIME_BOUNDS_NS`, and longer, apart."""
+
+    counts: tuple[int, ...]
+    total_ns: int
+    input_bytes: int
+    output_bytes: int
 
 
 class _Counts:
     """Plain ints that only one thread writes, so that counting takes no lock."""
 
-    __slots__ = ("decisions", "labels", "numbers")
+    __slots__ = ("decisions", "labels", "numbers", "times")
 
     def __init__(self) -> None:
         self.numbers = [0] * len(_COUNTERS)
         self.labels: dict[str, int] = {}
         self.decisions: dict[tuple[str, str], int] = {}
+        self.times: dict[tuple[str, str], list[int]] = {}
+        """(backend, label) -> as in `Timed`, one after the other."""
 
     def label(self, label: str, times: int = 1) -> None:
         """Count under a label. When there are too many, the rarest is dropped; its count goes to the empty label."""
@@ -70,7 +90,7 @@ class _Tally(threading.local):
 
     def __init__(self) -> None:
         mine = _Counts()
-        self.counts, self.numbers, self.labels = mine, mine.numbers, mine.labels
+        self.counts, self.numbers, self.labels, self.times = mine, mine.numbers, mine.labels, mine.times
         self._end = _ThreadEnd()  # goes with the thread
         weakref.finalize(self._end, _fold, mine).atexit = False
         with _lock:
@@ -90,6 +110,8 @@ def _fold(counts: _Counts) -> None:
             _ended.label(label, n)
         for made, n in counts.decisions.items():
             _ended.decisions[made] = _ended.decisions.get(made, 0) + n
+        for kind, row in counts.times.items():
+            _add(_ended.times, kind, row)
 
 
 @in_child
@@ -130,6 +152,45 @@ def decision_counters() -> dict[tuple[str, str], int]:
         for counts in (_ended, *_live):
             found.update(dict(counts.decisions))
     return dict(found)
+
+
+def times() -> dict[tuple[str, str], Timed]:
+    """(backend, label) -> the dispatches that were timed, where somebody asked for that."""
+    found: dict[tuple[str, str], list[int]] = {}
+    with _lock:
+        for counts in (_ended, *_live):
+            for kind, row in dict(counts.times).items():
+                _add(found, kind, row, len(found) + 1)
+    return {kind: Timed(tuple(row[:-3]), *row[-3:]) for kind, row in found.items()}
+
+
+def _add(
+    times: dict[tuple[str, str], list[int]], kind: tuple[str, str], row: Sequence[int], most: int = _MAX_LABELS
+) -> None:
+    """When there are too many, the rarest label is dropped; its dispatches go to the empty one."""
+    if kind not in times and len(times) >= most and kind[1]:
+        rarest = min((k for k in times if k[1]), key=lambda k: sum(times[k][:-3]), default=None)
+        if rarest is not None:
+            _add(times, (rarest[0], ""), times.pop(rarest))
+    times[kind] = [a + b for a, b in zip(times.get(kind, _NO_TIMES), row, strict=True)]
+
+
+def time_counter(backend: str, label: str, input_bytes: int, output_bytes: int) -> Callable[[int], None]:
+    """A function that counts a dispatch of this kind and size, which took so many ns."""
+    tally, kind, bounds = TALLY, (backend, label), TIME_BOUNDS_NS
+
+    def count(ns: int) -> None:
+        rows = tally.times
+        row = rows.get(kind)
+        if row is None:
+            _add(rows, kind, _NO_TIMES)
+            row = rows[kind]
+        row[bisect_left(bounds, ns)] += 1
+        row[-3] += ns
+        row[-2] += input_bytes
+        row[-1] += output_bytes
+
+    return count
 
 
 def count_decision(decided: Decision) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ..errors import ArgumentTypeError, DeviceLost, VyreError
 from ..foundation.forking import in_child
+from . import counters
 from .contract.backend import VyreBackend
 from .contract.values import ResidentHandle
 
@@ -131,6 +132,7 @@ class DeviceState:
             if self.phase not in (Phase.OPEN, Phase.BUSY):
                 return
             self.out_of_time = out_of_time
+            counters.TALLY.numbers[counters.LOSSES] += 1
             if not out_of_time:
                 self._losses.append(time.monotonic())
             often = len(self._losses) == LOSSES and self._losses[-1] - self._losses[0] <= LOSSES_WITHIN_S
@@ -160,6 +162,7 @@ class DeviceState:
                 was = Phase.OPEN
                 with self._lock:
                     self.incarnation += 1
+                    counters.TALLY.numbers[counters.RECOVERIES] += 1
                     self._abandoned = 0  # also those left behind while we waited
             finally:
                 self.pipelines.clear()  # also after a failed recovery: all compiled code has ended

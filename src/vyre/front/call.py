@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from ..driver.contract.values import DispatchConfig
     from ..driver.execute.explanation import Explanation
     from ..driver.execute.pipeline import DriverPipeline
+    from ..driver.observe.evidence import EvidenceBundle
     from ..driver.verify.cases import Stop
     from ..foundation.ir.program import Program
     from ..foundation.language.small.types import SmallType
@@ -214,6 +215,18 @@ class Call:
         if plan.idle:
             return PendingCall(self, ReadyPending([self._untouched(o) for o in plan.outputs]))
         return PendingCall(self, compiled.dispatch_async(self.inputs, plan.sized_config()))
+
+    def evidence(self) -> EvidenceBundle:
+        """What happens when this call runs, over copies of its arrays."""
+        from ..driver.verify.evidence import capture  # only those who ask pay for it
+
+        plan = self.plan
+        if plan.idle:
+            raise ArgumentValueError(
+                "the call runs no invocation", fix="pass arrays with elements, or domain=(number of invocations)"
+            )
+        file = getattr(self.kernel._source, "filename", None)
+        return capture(self.pipeline().backend, plan.program, self.host_inputs(), plan.sized_config(), file=file)
 
     def explain(self) -> Explanation:
         """What `run` would do. The choice of the backend is part of it, with why the others were not chosen."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..driver.contract.values import DispatchConfig
     from ..driver.execute.explanation import Explanation
     from ..driver.execute.pipeline import DriverPipeline
+    from ..driver.observe.evidence import EvidenceBundle
     from ..driver.pipeline.cache import PipelineCache
     from ..driver.verify.cases import Stop
     from ..foundation.ir.program import BufferDecl, Program
@@ -338,6 +339,25 @@ class Kernel:
         """What this call would do, and why. Nothing runs."""
         try:
             return _call_type()(self._chosen(named), args, named, grid, domain, sizes, config).explain()
+        except MISTAKES as e:
+            end_at_the_caller(e)
+            raise
+
+    def evidence(
+        self,
+        *args: Any,
+        grid: Extent = None,
+        domain: Extent = None,
+        sizes: Sizes = None,
+        config: DispatchConfig | None = None,
+        **named: Any,
+    ) -> EvidenceBundle:
+        """Run this call over copies of its arrays, and give all that is needed to run it again elsewhere: `write(path)`
+        makes a file, and `vyre replay` runs it. An error of the dispatch is part of the evidence.
+        """
+        try:
+            refuse_to_look("evidence()")
+            return _call_type()(self._chosen(named), args, named, grid, domain, sizes, config).evidence()
         except MISTAKES as e:
             end_at_the_caller(e)
             raise

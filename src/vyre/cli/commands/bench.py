@@ -9,11 +9,14 @@ import re
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
 from ...errors import ArgumentValueError, BackendError, BackendUnavailable
+from ...foundation.durations import duration
 from ..app import Json, app
 from ..inputs.calls import (
     Domain,
@@ -23,7 +26,6 @@ from ..inputs.calls import (
     Sizes,
     Timeout,
     collected_warnings,
-    duration,
     interruptible,
     plain,
     request,
@@ -34,6 +36,7 @@ from ..inputs.programs import Loaded, load, whole
 from ..output import others_on_stderr, print_json, print_table, progress
 
 if TYPE_CHECKING:
+    from ...driver.observe.evidence import EvidenceBundle
     from ...front.arrays import Array
 
 RESAMPLES = 1000
@@ -52,7 +55,8 @@ class Machine(TypedDict):
 class Row(TypedDict):
     """One backend on one kernel. Times are of whole calls from Python; `low` and `high` bound the median by 95 %.
 
-    `equal`: the bytes are those of the first row of the kernel. With `error`, nothing was measured.
+    `equal`: the bytes are those of the first row of the kernel; where they are not, the setting `evidence` keeps a
+    dispatch in the file `evidence`. With `error`, nothing was measured.
     """
 
     kernel: str
@@ -68,6 +72,7 @@ class Row(TypedDict):
     gigabytes_per_s: float | None
     blake3: str | None
     equal: bool | None
+    evidence: str | None
     error: str | None
 
 
@@ -239,6 +244,7 @@ def _measure_one(asked: Request, names: Sequence[str], rounds: int, step: Callab
             gigabytes_per_s=None,
             blake3=None,
             equal=None,
+            evidence=None,
             error=failed.get(name),
         )
         if name in first:
@@ -250,7 +256,20 @@ def _measure_one(asked: Request, names: Sequence[str], rounds: int, step: Callab
             row["gigabytes_per_s"] = round(nbytes / median, 3)
             row["blake3"] = blake3(b"".join(a.tobytes() for a in results)).hex()
             row["equal"] = same_bytes(results, right)
+            if not row["equal"] and (file := kept(asked, name, next(iter(first)))) is not None:
+                row["evidence"] = str(file)
         yield row
+
+
+def kept(asked: Request, name: str, right: str) -> Path | None:
+    """Where the setting `evidence` keeps what two backends give that differ, if it does."""
+    from ...driver.verify import evidence
+
+    def both() -> EvidenceBundle:
+        mine, theirs = (asked._replace(kernel=asked.kernel.on(each)).evidence() for each in (name, right))
+        return replace(mine, expected=theirs.outcome)
+
+    return evidence.keep(both)
 
 
 def median_with_interval(times: Sequence[int], seed: int = 0) -> tuple[int, int, int]:
@@ -275,6 +294,8 @@ def show(document: Document) -> None:
     for row in document["rows"]:
         if row["error"] is not None:
             print(f"{row['kernel']} on {row['backend']}: {row['error']}", file=sys.stderr)
+        if row["evidence"] is not None:
+            print(f"evidence: vyre replay {row['evidence']}")
     warn(document["warnings"])
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import typer
 
 from ...errors import ArgumentValueError
+from ...foundation.durations import duration
 from ..app import Json, app
 from ..inputs.calls import (
     Argument,
@@ -26,13 +28,13 @@ from ..inputs.calls import (
     argument_rows,
     choice,
     collected_warnings,
-    duration,
     first_difference,
     interruptible,
     oracle_id,
     output_files,
     plain,
     request,
+    require_place,
     result_rows,
     same_bytes,
     shown,
@@ -43,6 +45,7 @@ from ..inputs.programs import load, shape
 from ..output import others_on_stderr, print_json, print_table, progress
 
 if TYPE_CHECKING:
+    from ...driver.observe.evidence import EvidenceBundle
     from ...front.arrays import Array
 
 
@@ -80,6 +83,7 @@ class Document(Choice):
     check: RunCheck | None
     determinism: str
     warnings: list[str]
+    evidence: str | None
 
 
 @app.command()
@@ -96,6 +100,10 @@ def run(
     domain: Domain = None,
     grid: Grid = None,
     timeout: Timeout = None,
+    evidence: Annotated[
+        str | None,
+        typer.Option("--evidence", metavar="FILE", help="Also write what `vyre replay` needs to run it elsewhere."),
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="Compare with the reference; unequal is exit code 1.")] = False,
     step: Annotated[
         str | None,
@@ -108,20 +116,24 @@ def run(
     Inputs go by the parameter's name: --input alpha=2.0 --input x=random:1000 --input y=y.npy. Random integers cover
     the whole range of their type and random floats lie from 0 up to 1; unless given, the seed of the first random
     input is 0, of the next 1, and so on. Files other than .npy are read as elements of the declared type. Times are
-    those of calls from Python, with all copies.
+    those of calls from Python, with all copies. Evidence is of one more dispatch, with its error if it fails.
     """
     if repeat < 1:
         raise ArgumentValueError(f"--repeat {repeat} runs nothing", fix="write --repeat 1 or more")
     asked = request(load(file), inputs, sizes, domain, grid, timeout, backend)
     if step is not None:
-        if outputs or check or repeat > 1:
-            fix = "leave out --output, --repeat and --check"
+        if outputs or check or repeat > 1 or evidence is not None:
+            fix = "leave out --output, --repeat, --check and --evidence"
             raise ArgumentValueError("--step shows one invocation and no results", fix=fix)
         show_steps(asked, step, as_json)
         return
     files = output_files(asked, outputs)
     with others_on_stderr():
+        if evidence is not None:
+            require_place("--evidence", evidence)
+            interruptible(lambda: captured(asked, check)).write(evidence)
         document, results = measure(asked, files, repeat, check)
+        document["evidence"] = evidence
     for name, array in zip(asked.result_names, results, strict=True):
         if name in files:
             write_array(files[name], array)
@@ -180,8 +192,17 @@ def measure(asked: Request, files: dict[str, str], repeat: int, check: bool) -> 
         check=checked,
         determinism=told.choice("determinism") or "unproved",
         warnings=said,
+        evidence=None,
     )
     return document, results
+
+
+def captured(asked: Request, check: bool) -> EvidenceBundle:
+    """What happens when it runs, with what the reference gives where that is compared."""
+    found = asked.evidence()
+    if not check:
+        return found
+    return replace(found, expected=asked._replace(kernel=asked.kernel.on(oracle_id())).evidence().outcome)
 
 
 def calls(asked: Request, repeat: int, step: Callable[..., None]) -> tuple[list[Array], int, list[int], bool]:
@@ -225,6 +246,8 @@ def show(document: Document) -> None:
     if checked := document["check"]:
         verdict = "the same bytes" if checked["equal"] else f"OTHER bytes, first at {checked['difference']}"
         print(f"check: {checked['backend']} gives {verdict}")
+    if document["evidence"]:
+        print(f"evidence: vyre replay {document['evidence']}")
     warn(document["warnings"])
 
 

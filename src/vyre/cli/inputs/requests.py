@@ -13,6 +13,7 @@ from .programs import Input, Loaded, inputs_of, shape, sizes
 
 if TYPE_CHECKING:
     from ...driver.execute.explanation import Explanation
+    from ...driver.observe.evidence import EvidenceBundle
     from ...driver.verify.cases import Stop
     from ...foundation.ir.program import BufferDecl, Program
     from ...foundation.language.kernel import Param
@@ -61,6 +62,10 @@ class Request(NamedTuple):
     def params(self) -> Sequence[Param]:
         """The parameters, of a generic kernel with the types of the call."""
         return self.kernel._chosen(self.consts).params
+
+    def evidence(self) -> EvidenceBundle:
+        with _as_options():
+            return self.kernel.evidence(**self.arguments(), **self.options)
 
     @property
     def program(self) -> Any:

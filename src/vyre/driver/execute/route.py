@@ -28,6 +28,7 @@ from ..contract.values import (
 )
 from ..counters import FAILED, INPUT_BYTES, OUTPUT_BYTES, PLAIN, PLANS, RESIDENT, ROUTES, TALLY, count_decision
 from ..device_state import WatchedBackend
+from ..observers import Dispatched, routes, told, watching
 from ..pipeline.compiler import code_for
 from ..pipeline.deadline import DeadlinePipeline
 from ..pipeline.sequence import SequencePipeline
@@ -81,8 +82,8 @@ class Route:
     """A pipeline under one config. `run(inputs, out)` is the warm path."""
 
     __slots__ = (
-        "_cache", "_limits", "_plans", "_sequence", "backend", "config", "device_state", "entry", "program", "resident",
-        "run", "shadow",
+        "__weakref__", "_cache", "_limits", "_plans", "_sequence", "backend", "config", "device_state", "entry",
+        "program", "resident", "run", "shadow",
     )  # fmt: skip
 
     def __init__(self, backend: WatchedBackend, program: Program, config: DispatchConfig, entry: Entry) -> None:
@@ -96,6 +97,7 @@ class Route:
         self.resident = self._build_resident()
         if self.shadow is not None and _is_resident(entry.native):
             self.resident = self.shadow.around_resident(self.resident, lambda: backend, config)
+        routes.add(self)
         TALLY.numbers[ROUTES] += 1
         count_decision(decide_floats(config.ulp_budget, backend.capability, program))
 
@@ -192,6 +194,7 @@ class Route:
 
     def _plan(self, branch: int, inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> _Planned:
         """Plan for lengths that are new. A plan whose grid lies in memory is good for one call only."""
+        observers = watching()
         with named(self.config.label):
             for what, given in (("inputs", inputs), ("out", () if out is None else out)):
                 if not isinstance(given, Sequence):
@@ -212,6 +215,8 @@ class Route:
             except VyreError:
                 self._count(branch, taken, made)  # a dispatch that the backend cannot run counts as failed
                 raise
+        label = self.config.label or ""
+        bound = told(bound, Dispatched(self.backend.id, self.program.name, label, taken, made), observers)
         planned = taken, made, sizes, bound.run, bound
         TALLY.numbers[PLANS] += 1
         for decided in plan.launch.decisions:
@@ -220,7 +225,12 @@ class Route:
             key = lengths(inputs, out)
             if key is not None:
                 keep(self._plans, key, planned, _MAX_PLANS)
+                if watching() is not observers:
+                    self.forget()
         return planned
+
+    def forget(self) -> None:
+        self._plans.clear()
 
     def _code(self, grid: Dims) -> CompiledPipeline:
         """The compiled program, or the launches that a dispatch over this grid is made of."""

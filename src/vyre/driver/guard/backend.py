@@ -25,6 +25,7 @@ from ...errors import (
     UnsupportedFeature,
     VyreError,
 )
+from ...foundation.forking import in_child
 from ...foundation.memo import keep
 from ..admission.gates import gates
 from ..admission.program import validate_program_for_backend
@@ -46,6 +47,7 @@ from ..contract.values import (
 from ..device_state import DeviceState, Phase, WatchedBackend
 from ..execute.compile import check_arguments, compile_on
 from ..execute.pipeline import DriverPipeline
+from ..observers import Living
 from ..pipeline.cache import PipelineCache
 from ..pipeline.compiler import PassthroughPipeline, find, key_of, pipelines_of
 
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from ...foundation.ir.program import Program
+    from ..contract.profile import PipelineCacheSnapshot
 
 T = TypeVar("T")
 DEVICE_STATE_ATTRIBUTE = "_vyre_device_state"
@@ -61,6 +64,9 @@ GUARD_ATTRIBUTE = "_vyre_guard"
 FACTS = frozenset(("supported_ops", "device_profile", "metrics", "pipeline_cache_snapshot"))
 """Members that are asked of the backend whatever the state of its device."""
 NO_RANGES: tuple[()] = ()  # Python has one empty tuple
+acquired: Living[GuardedBackend] = Living()
+"""Those that somebody holds."""
+in_child(acquired.forked)
 _MAX_HANDLES = 256
 """Programs, each with a config, that a guard dispatches without looking for their pipelines again."""
 
@@ -137,6 +143,7 @@ class GuardedBackend(WatchedBackend):
         self.device_state: DeviceState = vars(inner).setdefault(DEVICE_STATE_ATTRIBUTE, fresh)
         self._handles: dict[object, DriverPipeline] = {}
         self._steps: dict[int, _Ready] = {}
+        acquired.add(self)
 
     @property
     def id(self) -> str:
@@ -288,6 +295,11 @@ class GuardedBackend(WatchedBackend):
             f"the open backend {self.id} cannot be pickled or copied",
             fix="send its name, and call vyre.acquire() on the other side",
         )
+
+    def pipeline_cache_snapshot(self) -> PipelineCacheSnapshot:
+        """Of the backend's own cache, if it counts; else of the driver's, which every program goes through."""
+        found = self.inner.pipeline_cache_snapshot()
+        return self.pipelines.snapshot() if found is None else found
 
     # -- lifecycle
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast, runtime_checkable
 
 from ...errors import DispatchFailed, KernelCompileFailed, VyreError
@@ -14,6 +15,7 @@ from ..contract.pipeline import CompiledPipeline
 from ..contract.values import DEFAULT_CONFIG, DispatchConfig, OutputBuffers, TimedDispatchResult
 from ..counters import count_decision
 from ..device_state import WatchedBackend
+from ..observers import compiling
 from ..plan.stages import segments_needed
 from ..policy.decision import Decision
 from .cache import Entry, Found, PipelineCache, PipelineStore
@@ -46,7 +48,12 @@ def key_of(backend: VyreBackend, program: Program, config: DispatchConfig) -> Pi
 def find(guard: WatchedBackend, program: Program, key: PipelineCacheKey, within: float | None) -> Found:
     """The compiled code of a key, found or made within so many seconds."""
     cache = pipelines_of(guard)
-    found = cache.get(key, lambda epoch: guard.on_device(lambda: _make(guard, program, key, cache, epoch)), within)
+
+    def make(epoch: int) -> Entry:
+        made = partial(_make, guard, program, key, cache, epoch)
+        return guard.on_device(lambda: compiling(made, guard.id, program.name, lambda entry: entry.tier))
+
+    found = cache.get(key, make, within)
     count_decision(found.decision)
     if found.tier != "memory":
         count_decision(_code_of(guard, found.entry.native))

@@ -278,6 +278,12 @@ SHADOW_TIMEOUT = Knob(
     "checked, nor is a later one of the same pipeline and config with as many invocations or more.",
     read="by every dispatch that an oracle computes again",
 )  # fmt: skip
+EVIDENCE: Knob[str | None] = Knob(
+    "evidence", FOLDER, default=None, without="none is written",
+    meaning="A folder for evidence: where an oracle finds other outputs than a backend, the dispatch is saved there, "
+    "and `vyre replay` runs it again on any machine. A process writes 64 files at most.",
+    read="when outputs differ",
+)  # fmt: skip
 ACQUIRE_TIMEOUT = Knob(
     "acquire_timeout", SECONDS, default=30.0,
     meaning="How long a backend that the user did not name may take to answer before the next one is asked.",
@@ -335,6 +341,7 @@ TABLE: dict[str, Knob[Any]] = {
         STRICT,
         SHADOW,
         SHADOW_TIMEOUT,
+        EVIDENCE,
         ACQUIRE_TIMEOUT,
         CACHE_DIR,
         CACHE,

@@ -40,7 +40,10 @@ _WHAT = {
 
 @dataclass(frozen=True, slots=True)
 class DivergenceEvent:
-    """Everything known about outputs that differ; inputs and outputs are copies."""
+    """Everything known about outputs that differ; inputs and outputs are copies.
+
+    `config` decides which result is right. A side that trapped has no outputs, and its trap is in `traps`.
+    """
 
     case_label: str
     program_fingerprint: str
@@ -50,6 +53,9 @@ class DivergenceEvent:
     backend_output: tuple[bytes, ...]
     reference_output: tuple[bytes, ...]
     difference: Difference
+    program: Program | None = None
+    config: DispatchConfig = DEFAULT_CONFIG
+    traps: tuple[Trap | None, Trap | None] = (None, None)
 
 
 class ConformanceError(BackendError):
@@ -84,6 +90,11 @@ class Diverged(ConformanceError):
     def __init__(self, message: str, /, *, fix: str, event: DivergenceEvent | None = None, **context: object) -> None:
         super().__init__(message, fix=fix, **context)
         self.event = event
+
+    def kept_in(self, file: object) -> None:
+        """Say where its evidence is."""
+        self.context["evidence"] = str(file)
+        self.fix = f"run it again where you like: vyre replay {file}"
 
     def _identity(self) -> tuple[object, ...]:
         return *super()._identity(), self.event
@@ -153,7 +164,19 @@ class Claim(NamedTuple):
         raise Diverged(
             f"{_WHAT[seen.difference.kind]} of {self.backend} differs from {self.reference}",
             fix=f"report it to the author of backend {self.backend}: error.event has the inputs and both outputs",
-            event=DivergenceEvent(label, program, self.backend, self.reference, inputs, mine, theirs, seen.difference),
+            event=DivergenceEvent(
+                label,
+                program,
+                self.backend,
+                self.reference,
+                inputs,
+                mine,
+                theirs,
+                seen.difference,
+                self.program,
+                config,
+                (found if isinstance(found, Trap) else None, expected if isinstance(expected, Trap) else None),
+            ),
             program=program,
             case=label,
             **seen.difference.facts,
@@ -276,6 +299,8 @@ def check_matrix(
     compare: Compare = "bytes",
 ) -> ConformanceReport:
     """Run every case once on the pipeline and then on the reference. One that fails does not stop the others."""
+    from .evidence import save  # which reads what is defined here
+
     if matrix.is_empty():
         raise EmptyMatrix("there are no cases to check", fix="push at least one case with its inputs")
     require_comparable(program, compare)
@@ -286,6 +311,8 @@ def check_matrix(
         try:
             worst = max(worst, _check_case(claim, pipeline, reference, case, config))
         except ConformanceError as e:
+            if isinstance(e, Diverged) and e.event is not None and (file := save(e.event)) is not None:
+                e.kept_in(file)
             errors.append(e)
     return ConformanceReport(len(matrix.cases), tuple(errors), worst)
 

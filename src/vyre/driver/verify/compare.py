@@ -177,11 +177,11 @@ def _difference(output: Binding, found: bytes, expected: bytes, offset: int) -> 
     ulps = None
     if output.element.name in _FLOATS and len(mine) == size:
         ulps = int(ulps_apart(mine, theirs, output.element)[0])
-    values = _value(mine, output.element), _value(theirs, output.element)
+    values = number_of(mine, output.element), number_of(theirs, output.element)
     return Difference("value", output.name, element, offset, *values, _bits(mine), _bits(theirs), ulps)
 
 
-def _value(data: bytes, element: DataType) -> Any:
+def number_of(data: bytes, element: DataType) -> Any:
     if len(data) != element.size:
         return data  # the part of an element that was read back
     if element.is_int or element.name == "bool":

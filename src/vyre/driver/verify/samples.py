@@ -69,6 +69,7 @@ from .cases import (
     unproved,
 )
 from .compare import Compare, arrangement
+from .evidence import save
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -115,8 +116,12 @@ class Shadow:
         sample_rate: float = 1.0,
         on_divergence: OnDivergence | None = None,
         compare: Compare = "bytes",
+        keep: Callable[[DivergenceEvent], object] = save,
     ) -> None:
-        """`backend` is the id of the checked backend. By default a share of 1 raises, and a smaller one logs."""
+        """`backend` is the id of the checked backend. By default a share of 1 raises, and a smaller one logs.
+
+        `keep` gets each divergence, and says where its evidence is, if it made any.
+        """
         self._share = _share(sample_rate)
         if on_divergence is None:
             on_divergence = "raise" if self._share == 1 else "log"
@@ -126,7 +131,7 @@ class Shadow:
                 fix="use raise, log or a function that takes the error",
             )
         self._on_divergence = on_divergence
-        self._order_free = arrangement(compare) is not None
+        self._order_free, self._keep = arrangement(compare) is not None, keep
         self.reference, self.claim = reference, Claim(program, backend, reference.backend_id, compare)
         self._dispatches = itertools.count()  # stepping it takes no lock
         self._passed_on: list[None] = []
@@ -288,6 +293,8 @@ class Shadow:
         if skipped is not None:
             self._note(skipped, sample.plan)
         if error is not None:
+            if error.event is not None and (path := self._keep(error.event)) is not None:
+                error.kept_in(path)
             self._react(error)
 
     def _hold(self, sample: Sample, found: OutputBuffers | Trap) -> int:
@@ -305,7 +312,7 @@ class Shadow:
         if self._order_free and isinstance(result, Trap) != isinstance(expected, Trap):
             raise self._order_shows("only one of the two trapped")
         try:
-            return self.claim.hold("live", inputs, result, expected, sample.config)
+            return self.claim.hold("live", inputs, result, expected, wanted.with_(ulp_budget=sample.config.ulp_budget))
         except Diverged:
             if not proved:
                 self._require_no_doubt(judged or self._judged_at_length(sample, until))

@@ -43,6 +43,7 @@ from .cases import (
     check_matrix,
 )
 from .compare import Compare, Difference, compare_outputs
+from .evidence import save
 from .samples import OnDivergence, Sample, Shadow
 
 if TYPE_CHECKING:
@@ -202,7 +203,7 @@ def decide_shadow(backend: VyreBackend) -> Decision:
         return Decision("shadow", NONE, f"{SHADOW.variable} is not set")
     if not rate:
         return Decision("shadow", NONE, f"{asked} asks for none")
-    if backend.id in _oracles():
+    if backend.id in oracles():
         return Decision("shadow", NONE, f"{asked}, and {backend.id} is an oracle: others are compared with it")
     again = "every dispatch" if rate == 1 else "this share of the dispatches"
     return Decision("shadow", ALL if rate == 1 else SOME, f"{asked}: an oracle computes {again} again", {"share": rate})
@@ -223,7 +224,7 @@ def shadow_from_env(backend: VyreBackend, program: Program) -> Shadow | None:
         if settings["sample_rate"] == 1 and "on_divergence" not in settings:
             raise  # every dispatch shall be checked, and none can be
         reference = _NoReference("no oracle", e)
-    return Shadow(program, reference, backend=backend.id, **settings)
+    return Shadow(program, reference, backend=backend.id, keep=lambda event: save(event, backend), **settings)
 
 
 def _compiled(oracle: VyreBackend, program: Program) -> CompiledPipeline:
@@ -242,20 +243,21 @@ def _settings(asked: ShadowRate) -> dict[str, Any]:
     return settings
 
 
-def _oracles() -> list[str]:
+def oracles() -> list[str]:
+    """The ids of those that say what is right."""
     everyone = registry.registered_backends_by_precedence()
     return [each.id for each in everyone if each.problem() is None and each.registration.kind == "oracle"]
 
 
 def _oracle() -> VyreBackend:
     global _opened
-    oracles = _oracles()
-    if not oracles:
+    found = oracles()
+    if not found:
         raise BackendUnavailable(
             f"{SHADOW.setting()} asks for a shadow and no oracle is registered",
             fix=f"install one, or unset {SHADOW.variable}",
         )
     at = os.getpid(), registry.generation()
     if _opened is None or _opened[0] != at:
-        _opened = at, registry.acquire(oracles[0])
+        _opened = at, registry.acquire(found[0])
     return _opened[1]

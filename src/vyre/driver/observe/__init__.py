@@ -1,0 +1,1 @@
+"""What happened? Records of dispatches that can be kept, sent and looked at later."""

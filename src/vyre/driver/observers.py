@@ -1,0 +1,161 @@
+"""Who is told of dispatches? Nobody, unless somebody asks; then each one that a caller waits for, with its times.
+
+A route asks here when it plans. When somebody begins or ends to watch, routes forget their plans and make them anew, so
+that a warm call never looks.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from ..foundation.forking import in_child
+from .contract.pipeline import Bound, Run, RunTimed
+
+if TYPE_CHECKING:
+    from .contract.values import OutputBuffers, TimedDispatchResult
+
+T = TypeVar("T")
+
+
+class Dispatched(NamedTuple):
+    """What is known of a dispatch before it runs. Two that are planned alike have the same one."""
+
+    backend: str
+    program: str
+    label: str
+    input_bytes: int
+    output_bytes: int
+
+
+Tell: TypeAlias = "Callable[[int, int, bool, TimedDispatchResult | None], object]"
+"""(when it began, when it ended, whether it failed, the times of the backend), in ns of `perf_counter_ns`; it must not
+raise."""
+
+
+class Observer(Protocol):
+    """Who is told. One that is `detailed` has the backend take times of each dispatch, which may cost it some."""
+
+    detailed: bool
+
+    def dispatches(self, about: Dispatched) -> Tell:
+        """What is to be told of each run of such a dispatch."""
+
+    def compiled(self, backend: str, program: str, tier: str, begun: int, ended: int) -> None:
+        """A program was compiled, or loaded from disk, as `tier` says."""
+
+
+class Planning(Protocol):
+    """A route, as far as it is known here."""
+
+    def forget(self) -> None:
+        """Plan anew."""
+
+
+class Living(Generic[T]):
+    """Those that are alive, for any thread to ask."""
+
+    def __init__(self) -> None:
+        self._items: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._lock = threading.Lock()
+
+    def add(self, item: T) -> None:
+        with self._lock:
+            self._items.add(item)
+
+    def __call__(self) -> list[T]:
+        with self._lock:
+            return list(self._items)
+
+    def forked(self) -> None:
+        self._lock = threading.Lock()  # a thread that is not in the child may have held the other
+
+
+routes: Living[Planning] = Living()
+_observers: tuple[Observer, ...] = ()
+_lock = threading.Lock()
+
+
+@in_child
+def _forked() -> None:
+    global _lock
+    _lock = threading.Lock()
+    routes.forked()
+
+
+def watch(observer: Observer) -> Callable[[], None]:
+    """Tell it of every dispatch from now on, of all threads; the function that is returned ends this."""
+    global _observers
+    with _lock:
+        _observers = (*_observers, observer)
+    _plan_anew()
+
+    def end() -> None:
+        global _observers
+        with _lock:
+            _observers = tuple(o for o in _observers if o is not observer)
+        _plan_anew()
+
+    return end
+
+
+def _plan_anew() -> None:
+    for route in routes():
+        route.forget()
+
+
+def watching() -> tuple[Observer, ...]:
+    """Who is told now; a plan that was made for others is forgotten."""
+    return _observers
+
+
+def told(bound: Bound, about: Dispatched, observers: tuple[Observer, ...]) -> Bound:
+    """The dispatch, telling these of each run."""
+    if not observers:
+        return bound
+    tells = [observer.dispatches(about) for observer in observers]
+    timed = _told_timed(bound.timed, tells)
+    if any(observer.detailed for observer in observers):
+        return bound._replace(run=lambda inputs, out: timed(inputs, out).outputs, timed=timed)
+    return bound._replace(run=_told_run(bound.run, tells), timed=timed)
+
+
+def _told_run(run: Run, tells: list[Tell]) -> Run:
+    def told_run(inputs: Any, out: Any) -> OutputBuffers:
+        failed, begun = True, perf_counter_ns()
+        try:
+            outputs = run(inputs, out)
+            failed = False
+            return outputs
+        finally:
+            ended = perf_counter_ns()
+            for tell in tells:
+                tell(begun, ended, failed, None)
+
+    return told_run
+
+
+def _told_timed(run: RunTimed, tells: list[Tell]) -> RunTimed:
+    def told_timed(inputs: Any, out: Any) -> TimedDispatchResult:
+        result, begun = None, perf_counter_ns()
+        try:
+            result = run(inputs, out)
+            return result
+        finally:
+            ended = perf_counter_ns()
+            for tell in tells:
+                tell(begun, ended, result is None, result)
+
+    return told_timed
+
+
+def compiling(make: Callable[[], T], backend: str, program: str, tier: Callable[[T], str]) -> T:
+    """What `make` gives; who watches is told."""
+    begun = perf_counter_ns()
+    made = make()
+    for observer in _observers:
+        observer.compiled(backend, program, tier(made), begun, perf_counter_ns())
+    return made
