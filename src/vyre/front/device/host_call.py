@@ -124,7 +124,12 @@ class HostCall(Call):
     def _run_any(self, compiled: DriverPipeline) -> Any:
         """With results of its own, or results that are copied to where the caller wants them."""
         plan = self.plan
-        handed, memory = self._made()
+        handed: list[DeviceBuffer] = []
+        memory: list[Any] = []
+        for o in plan.outputs:
+            made, seen = self._new(o) if o.at is None else (self.given[o.at], self.values[o.at])
+            handed.append(made)
+            memory.append(seen)
         if plan.idle:
             for o, into in zip(plan.outputs, memory, strict=True):
                 if o.role == "out":
@@ -146,15 +151,6 @@ class HostCall(Call):
             compiled.dispatch(self.inputs, plan.request, out=out, key=plan.key)
         except Trap as e:
             raise with_place(e, plan.program) from None
-
-    def _made(self) -> tuple[list[DeviceBuffer], list[Any]]:
-        """The arrays that are handed back, and their memory."""
-        handed, memory = [], []
-        for o in self.plan.outputs:
-            made, seen = self._new(o) if o.at is None else (self.given[o.at], self.values[o.at])
-            handed.append(made)
-            memory.append(seen)
-        return handed, memory
 
     def _new(self, o: OutputPlan) -> tuple[DeviceBuffer, Any]:
         """An array for a result, and its memory."""

@@ -213,6 +213,7 @@ class WarmDispatches:
         _, nbytes, given_sizes, sizes, streams, lengths = sized if sized[0] == counts else self._sized(counts)
         full = proved(facts, counts, grid, self.workgroup)
         outputs = [(place, nbytes[place], source, place in full) for place, source in places.outputs]
+        begun = [(place, size, source) for place, size, source, is_full in outputs if source is not None or not is_full]
         all_places, straight, fit = self.all_places, self.straight, places.fit
         plan = schedule(facts, counts, self.workgroup, grid, backend.threads)
         alone = plan.workers == 1 and plan.joins
@@ -270,12 +271,11 @@ class WarmDispatches:
                     results.append(fresh)
             else:
                 results = out if type(out) is list else list(out)
-                for place, size, source, is_full in outputs:
-                    if source is not None:
-                        if buffers[source] != buffers[place]:
-                            copy(buffers[place], buffers[source], size)
-                    elif not is_full:
+                for place, size, source in begun:
+                    if source is None:
                         fill_zero(buffers[place], size)
+                    elif buffers[source] != buffers[place]:
+                        copy(buffers[place], buffers[source], size)
             if alone:
                 words = launch.shared
                 words[NEXT] = 0
