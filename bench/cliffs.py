@@ -178,6 +178,14 @@ def launches(k: Any) -> Iterator[Row]:
         return scale(2.0, large[:some], out=into[:some])
 
     yield Row("new size, NumPy", "warm call", 5.0, sized, lambda: scale(2.0, large[:64], out=into[:64]))
+    others = [tuple(vyre.to_device(v[: 64 + k], "cpu") for v in (large, into)) for k in range(1500)]
+
+    def sized_there() -> Any:
+        one, result = others[next(size) % len(others)]  # more than are remembered
+        return scale(2.0, one, out=result)
+
+    yield Row("new size, device", "warm call", 5.0, sized_there, lambda: scale(2.0, near, out=there))
+    yield Row("new result, device", "NumPy arrays", 1.0, lambda: scale(2.0, near), lambda: scale(2.0, x))
     whole, inout = np.zeros(10_000_000, np.float32), k.first_64.on("cpu")
     kept = vyre.to_device(whole, "cpu")
     yield Row(

@@ -25,6 +25,12 @@ def test_import_stays_light(statement):
     assert [m for m in UNUSED if m in loaded and m not in bare] == []
 
 
+def test_the_first_kernel_call_loads_nothing_that_checks_results():
+    code = "import sys, vyre.front.call, vyre.backends.cpu.run.launch\nprint(*sorted(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert [m for m in loaded if m.startswith(("vyre.driver.verify", "vyre.foundation.check.determinism"))] == []
+
+
 def test_every_public_name_resolves():
     for name in vyre._WHERE:
         assert getattr(vyre, name) is not None

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..driver.contract.values import DEFAULT_CONFIG, U32_MAX, DispatchConfig
+from ..driver.contract.values import DEFAULT_CONFIG, U32_MAX, Dims, DispatchConfig
+from ..driver.plan.grid import grid_for_domain
 from ..driver.plan.reach import reach_of
 from ..driver.policy.decision import Decision
 from ..driver.policy.geometry import grid_from
@@ -34,9 +35,10 @@ from .arrays import (
     rows_of,
     to_input,
 )
-from .domain import choose_grid
+from .domain import DOMAIN_OF_THE_CALL, Told, choose_grid, why_grid
 
 if TYPE_CHECKING:
+    from ..driver.contract.pipeline import Key
     from ..foundation.ir.program import Program
     from .kernel import Kernel
 
@@ -131,18 +133,27 @@ def check_rank(param: Param, shape: Shape) -> None:
 
 
 class Options:
-    """`grid=`, `domain=`, `sizes=` and `config=` of a call, in one form."""
+    """`grid=`, `domain=`, `sizes=` and `config=` of a call, in one form.
 
-    __slots__ = ("config", "extent", "grid", "sizes")
+    `key` tells them apart, and `elsewhere` all that differ in more than the domain.
+    """
+
+    __slots__ = ("config", "elsewhere", "extent", "grid", "key", "sizes")
 
     def __init__(
         self, grid: Extent, domain: Extent, sizes: Mapping[str, Any] | None, config: DispatchConfig | None
     ) -> None:
         self.grid = None if grid is None else axes("grid", grid)
         self.extent = None if domain is None else axes("domain", domain)
+        self.sizes: dict[str, Shape] = {}
+        self.key: tuple[Any, ...] = self.grid, self.extent
+        self.elsewhere: tuple[Any, ...] = self.grid, domain is not None
+        if sizes is None and config is None and (grid is None or domain is None):
+            self.config = DEFAULT_CONFIG
+            return
         if sizes is not None and not isinstance(sizes, Mapping):
             raise ArgumentTypeError(f"sizes is a {type(sizes).__name__}", fix='pass sizes={"name of an output": n}')
-        self.sizes = {name: _size(name, value) for name, value in sizes.items()} if sizes else {}
+        self.sizes |= {name: _size(name, value) for name, value in sizes.items()} if sizes else {}
         if config is not None and not isinstance(config, DispatchConfig):
             raise ArgumentTypeError(
                 f"config is a {type(config).__name__}", fix="pass config=vyre.DispatchConfig(timeout=1.0)"
@@ -163,10 +174,12 @@ class Options:
                     f"the size of {name} is given in sizes and in config.output_elements", fix="drop one of the two"
                 )
             self.sizes[name] = (count,)
+        more = tuple(self.sizes.items()), config
+        self.key, self.elsewhere = (*self.key, *more), (*self.elsewhere, *more)
 
     def deciding_numbers(self, kernel: Kernel, form: ArgumentLayout, program: Program) -> Numbers:
         """The parameters on which it depends how much runs, if the caller does not say it."""
-        if (self.grid, self.extent, self.config.grid_override) != (None, None, None):
+        if self.gives_grid:
             return ()
         params = [p for p in kernel.params if p.role == "scalar" and p.name in reach_of(program).numbers]
         return tuple((form.at[p.name], p.name, number_writer(p.name, p.element)) for p in params if p.element)
@@ -176,27 +189,38 @@ class Options:
         """Whether the caller says how much runs."""
         return not (self.grid is None and self.extent is None and self.config.grid_override is None)
 
-    @property
-    def key(self) -> tuple[Any, ...]:
-        return self.grid, self.extent, tuple(self.sizes.items()), self.config
-
 
 class OutputPlan:
     """One result, and the array that carries it. `nbytes` is its length in the dispatch, where a bool is a word.
 
-    `at` is where the caller's array for it is among the values of the call.
+    `at` is where the caller's array for it is among the values of the call; it `is_plain` if a dispatch can work there.
     """
 
-    __slots__ = ("at", "dtype", "element", "is_bool", "name", "nbytes", "role", "shape", "small")
+    __slots__ = ("at", "dtype", "element", "is_bool", "is_plain", "name", "nbytes", "role", "shape", "small")
 
-    def __init__(self, param: Param, at: int | None, array: Array | None, shape: Shape) -> None:
+    def __init__(self, param: Param, at: int | None, array: Array | None) -> None:
         assert param.element is not None
         self.at = None if array is None else at
-        self.name, self.role, self.element, self.shape = param.name, param.role, param.element, shape
-        self.small = param.small
+        self.name, self.role, self.element, self.small = param.name, param.role, param.element, param.small
         self.dtype = ARRAY_DTYPES[param.element.name] if array is None else array.dtype
         self.is_bool = self.dtype == np.bool_
-        self.nbytes = math.prod(shape) * (WORD if self.is_bool else self.dtype).itemsize
+        self.shape: Shape = ()
+        self.nbytes, self.is_plain = 0, False
+
+    def shaped(self, shape: Shape) -> OutputPlan:
+        """The same result in this shape."""
+        made: OutputPlan = object.__new__(OutputPlan)
+        made.at, made.name, made.role, made.element, made.small = (
+            self.at,
+            self.name,
+            self.role,
+            self.element,
+            self.small,
+        )
+        made.dtype, made.is_bool, made.shape = self.dtype, self.is_bool, shape
+        made.nbytes = math.prod(shape) * (4 if self.is_bool else self.dtype.itemsize)
+        made.is_plain = made.nbytes > 0 and not self.is_bool and self.small is None
+        return made
 
     def fresh(self, make: Callable[..., Array] = np.empty) -> Any:
         """New memory that a backend writes this result into."""
@@ -215,17 +239,20 @@ class CallPlan:
 
     `inputs` says for each input in slot order where it is among the values of the call, and what makes a dispatch's
     input of it, if that is not the array itself; `outputs` are in slot order too, and `targets` are those for which the
-    caller brings an array. `request` is the caller's config and `config` has the grid as well; calls that differ in
-    size alone share it, and so the driver's warm path. `grid` says where the grid comes from, unless that is left to
-    the driver, and `numbers` are the parameters on whose values it depends: where, which, and what makes their bytes.
+    caller brings an array. `request` is the caller's config; calls that differ in size or grid alone share it, and so
+    the driver's warm path. `over` is the grid that takes the place of the config's, unless that is left to the driver,
+    and `numbers` are the parameters on whose values it depends: where, which, and what makes their bytes.
     `prints` are the kernel's, by number, and `logs` the last results of a dispatch, which hold what was printed.
+    `direct` says where the caller's arrays for all results are, if a dispatch can work in those; `is_given`: the caller
+    brings those for outputs, in any shapes, and `follows_domain`: there may be one whose shape is the domain. `key` is
+    what the driver wants to know of the buffers, once a call has had them.
     `code` tells apart what is compiled. `idle` means that the grid has no workgroup: outputs are zero and
     nothing runs.
     """
 
     __slots__ = (
-        "code", "config", "counts", "grid", "idle", "inputs", "logs", "numbers", "outputs", "prints", "program",
-        "request", "targets",
+        "_config", "_grid", "_shapes", "code", "counts", "direct", "follows_domain", "idle", "inputs", "is_given",
+        "key", "logs", "numbers", "outputs", "over", "prints", "program", "request", "targets",
     )  # fmt: skip
 
     def __init__(
@@ -241,42 +268,102 @@ class CallPlan:
         self.request = options.config
         # An id is 0.05 us and a hash of the program 0.4; `program` above is kept as long as the id.
         self.code = id(program), None if self.request is DEFAULT_CONFIG else self.request
-        params = kernel._params
-        shapes = output_shapes(kernel, arrays, options)
-        ranked = {p.name: shapes[p.name] if p.role == "out" else arrays[p.name].shape for p in kernel.params if p.rank}
-        hidden = shapes_name(kernel.params)
-        sizes = [n for name, shape in ranked.items() if len(shape) > 1 for n in shape]
-        words = np.array(sizes, WORD).tobytes()
+        params, hidden = kernel._params, shapes_name(kernel.params)
+        inputs = [b.name for b in program.host_inputs]
+        self._shapes = None if hidden not in inputs else inputs.index(hidden)
         self.inputs: tuple[tuple[int, Callable[[Any], Any] | None], ...] = tuple(
-            (form.at[b.name], _maker(params[b.name], arrays.get(b.name)) if b.name != hidden else lambda _: words)
-            for b in program.host_inputs
-        )
-        self.outputs = tuple(
-            OutputPlan(
-                params[b.name],
-                form.at.get(b.name),
-                arrays.get(b.name),
-                shapes[b.name] if b.name in shapes else arrays[b.name].shape,
-            )
-            for b in program.host_outputs
-            if b.name in params
+            (form.at[name], None if name == hidden else _maker(params[name], arrays.get(name))) for name in inputs
         )
         self.prints = prints_of(program)
         self.logs = tuple(b for b in program.host_outputs if is_log(b)) if self.prints else ()
-        self.targets = tuple((o.at, o) for o in self.outputs if o.at is not None)
-        self.counts = {p.name: math.prod(shapes[p.name]) for p in kernel.params if p.role == "out" and not p.count}
-        given = {p.name: arrays[p.name].size for p in kernel.params if p.role in ("in", "inout")}
-        results = frozenset(p.name for p in kernel.params if p.role in ("out", "inout"))
-        lengths = given | {p.name: math.prod(shapes[p.name]) for p in kernel.params if p.role == "out"}
+        self.outputs = tuple(
+            OutputPlan(params[b.name], form.at.get(b.name), arrays.get(b.name))
+            for b in program.host_outputs
+            if b.name in params
+        )
         self.numbers = options.deciding_numbers(kernel, form, program)
+        self.is_given = not any(p.rank or p.count or p.name not in arrays for p in kernel.params if p.role == "out")
+        self._fit(kernel, arrays, options, values)
+
+    def resized(self, kernel: Kernel, arrays: Mapping[str, Array], options: Options, values: Sequence[Any]) -> CallPlan:
+        """The plan of a call over arrays of the same kinds in other shapes, or with other sizes or another grid."""
+        made = self._copy()
+        made._fit(kernel, arrays, options, values)
+        return made
+
+    def moved(self, domain: Shape) -> CallPlan:
+        """The plan of a call that differs in `domain=` alone, where no output takes its shape from that."""
+        made = self._copy()
+        workgroup = self.request.workgroup_override or self.program.workgroup_size
+        made._launch(grid_for_domain(domain, workgroup), (domain, DOMAIN_OF_THE_CALL), given=True)
+        if self.key is not None:
+            made.key = made.over, *self.key[1:]
+        return made
+
+    def _copy(self) -> CallPlan:
+        made: CallPlan = object.__new__(CallPlan)
+        made.program, made.request, made.code = self.program, self.request, self.code
+        made.inputs, made.prints, made.logs, made.numbers = self.inputs, self.prints, self.logs, self.numbers
+        made.outputs, made.targets, made.counts, made._shapes = self.outputs, self.targets, self.counts, self._shapes
+        made.direct, made.is_given, made.follows_domain = self.direct, self.is_given, self.follows_domain
+        return made
+
+    def _fit(self, kernel: Kernel, arrays: Mapping[str, Array], options: Options, values: Sequence[Any]) -> None:
+        """What depends on shapes and on the grid."""
+        shapes = {} if self.is_given and not options.sizes else output_shapes(kernel, arrays, options)
+        self.follows_domain = not shapes.keys() <= arrays.keys()  # it may
+        self.outputs = tuple(
+            o.shaped(shapes[o.name] if o.name in shapes else arrays[o.name].shape) for o in self.outputs
+        )
+        self.targets = tuple([(o.at, o) for o in self.outputs if o.at is not None])
+        direct = tuple([o.at for o in self.outputs if o.is_plain and o.at is not None])
+        self.direct = direct if direct and len(direct) == len(self.outputs) and not self.logs else None
+        self.counts, lengths = {}, {}
+        results: list[str] = []
+        sizes: list[int] = []
+        for p in kernel.params:
+            if p.role in ("const", "scalar", "uniform"):
+                continue
+            shape = shapes[p.name] if p.name in shapes else arrays[p.name].shape
+            lengths[p.name] = math.prod(shape)
+            if p.role != "in":
+                results.append(p.name)
+            if p.role == "out" and not p.count:
+                self.counts[p.name] = lengths[p.name]
+            if p.rank > 1:
+                sizes += shape
         numbers = {name: int.from_bytes(write(values[at]), byteorder) for at, name, write in self.numbers}
-        numbers |= {f"{hidden}[{k}]": n for k, n in enumerate(sizes)}
-        grid, why = choose_grid(kernel.__name__, program, lengths, results, numbers, options)
-        self.grid: Decision | None = None
-        if grid is not None:
-            self.grid = grid_from(grid, given=why if options.gives_grid else None, covers=why)
-        self.idle = grid is not None and 0 in grid and self.request.grid_override is None  # that one the driver refuses
-        self.config = self.request if grid == self.request.grid_override else self.request.with_(grid_override=grid)
+        if self._shapes is not None:
+            words, at = np.array(sizes, WORD).tobytes(), self._shapes
+            self.inputs = (*self.inputs[:at], (self.inputs[at][0], lambda _: words), *self.inputs[at + 1 :])
+            name = self.program.host_inputs[at].name
+            numbers |= {f"{name}[{k}]": n for k, n in enumerate(sizes)}
+        grid, told = choose_grid(kernel.__name__, self.program, lengths, results, numbers, options)
+        self._launch(grid, told, given=options.gives_grid)
+
+    def _launch(self, grid: Dims | None, told: Told, *, given: bool) -> None:
+        asked = self.request.grid_override
+        self.idle = grid is not None and 0 in grid and asked is None  # that one the driver refuses
+        self.over = None if grid == asked else grid
+        self._grid = grid, told, given
+        self._config: DispatchConfig | None = None
+        self.key: Key | None = None
+
+    @property
+    def config(self) -> DispatchConfig:
+        """The caller's config with the grid."""
+        if self._config is None:  # a warm call does not ask
+            self._config = self.request if self.over is None else self.request.with_(grid_override=self.over)
+        return self._config
+
+    @property
+    def grid(self) -> Decision | None:
+        """Where the grid comes from, unless that is left to the driver."""
+        grid, told, given = self._grid
+        if grid is None:
+            return None
+        why = why_grid(told, self.request.workgroup_override or self.program.workgroup_size)
+        return grid_from(grid, given=why if given else None, covers=why)
 
     def sized_config(self) -> DispatchConfig:
         """The config for a dispatch that brings no output buffers, whose lengths would say the same."""
@@ -360,6 +447,14 @@ def _common_shape(param: Param, params: tuple[Param, ...], arrays: Mapping[str, 
 
 def axes(name: str, value: Extent) -> Shape:
     """One to three whole numbers, x first."""
+    if type(value) is int and value >= 0:  # these two are in the way of each launch of many
+        return (value,)
+    if type(value) is tuple and 1 <= len(value) <= 3:
+        for n in value:
+            if type(n) is not int or n < 0:
+                break
+        else:
+            return value
     found = shape(name, value)
     if not 1 <= len(found) <= 3:
         raise ArgumentValueError(f"{name} has {len(found)} axes", fix=f"pass {name}=(x,), (x, y) or (x, y, z)")

@@ -1,12 +1,12 @@
 """One kernel call: look up or make its plan, run it through the driver, hand results back.
 
-Nothing of the caller's is written before the whole dispatch has succeeded, and results never depend on whether
-arguments share memory.
+Nothing of the caller's is written before the whole dispatch has succeeded, except where code that cannot fail works in
+the caller's arrays, and results never depend on whether arguments share memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from ..driver.contract.pending import PendingDispatch, ReadyPending
-from ..driver.contract.values import decide_config
+from ..driver.contract.values import DEFAULT_CONFIG, decide_config
 from ..driver.guard.compile import compile
 from ..driver.pipeline.compiler import pipelines_of
+from ..driver.plan.launch import lengths
 from ..driver.policy.decision import Decision
 from ..driver.selection.registry import generation
 from ..driver.settings.knobs import BACKEND, STRICT
@@ -36,7 +37,7 @@ from .arrays import (
 from .bind import ArgumentLayout, CallPlan, Extent, Options, OutputPlan, check_array
 from .compile import backend_for, choice_for
 from .debug import require_no_race, show_prints, steps_of, with_place
-from .device.array import is_on_device
+from .device.array import DeviceBuffer, is_on_device
 
 if TYPE_CHECKING:
     from ..driver.contract.backend import VyreBackend
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from ..driver.verify.cases import Stop
     from ..foundation.ir.program import Program
     from ..foundation.language.small.types import SmallType
-    from .device.call import DeviceCall
     from .kernel import Kernel
 
 K = TypeVar("K")
@@ -58,17 +58,23 @@ NO_OPTIONS = Options(None, None, None, None)
 
 
 @cache
-def _device_call() -> type[DeviceCall]:
-    from .device.call import DeviceCall  # which knows this module
+def _move_call() -> Callable[[Call, ArgumentLayout, Program, Options], None]:
+    from .device.host_call import move  # which knows this module
 
-    return DeviceCall
+    return move
 
 
 class Call:
     """A call that is ready to run: its plan, its arguments, with arrays for all buffers, and the dispatch's inputs."""
 
     __slots__ = ("given", "home", "inputs", "kernel", "plan", "shown", "values")
-    # `given` and `home` are for device arrays; `shown` are the caller's arrays of small values that receive results
+    given: Any
+    home: Any
+    """These two are for device arrays."""
+    shown: dict[int, Any]
+    """The caller's arrays of small values that receive results."""
+    copied = "{}.copy()"
+    """How a caller makes a copy of an argument."""
 
     def __init__(
         self,
@@ -99,14 +105,15 @@ class Call:
                 if value is None and p.role == "out":
                     signature.append(None)  # out=None asks for a new array, as in NumPy
                     continue
-                if is_on_device(value):
-                    self._move(form, program, options)
+                if type(value) is DeviceBuffer or is_on_device(value):
+                    # This becomes a call of another class (0.05 us), because only the loop over the buffers sees it. To
+                    # look at them first would cost every call over host arrays 0.25 us.
+                    _move_call()(self, form, program, options)
                     return
                 if p.small is not None and p.role != "in" and isinstance(value, ndarray):
-                    self.shown: dict[int, Any] = {**getattr(self, "shown", {}), at: value}
+                    self.shown = {**getattr(self, "shown", {}), at: value}
                 value = values[at] = check_array(p, value)
-            flags = value.flags  # of what is written, a plan is kept only if it can be
-            signature += (value.dtype, value.shape, flags.c_contiguous and (flags.writeable or p.role == "in"))
+            signature += (value.dtype, value.shape, value.flags.num)
         key = tuple(signature) if options is NO_OPTIONS else (*signature, options.key)
         plan = kernel._plans.get(key)
         if plan is None or plan.numbers:
@@ -123,34 +130,58 @@ class Call:
     ) -> CallPlan:
         """The plan for these arrays, if need be for these numbers. A known one tells which of them matter."""
         plans, values = self.kernel._plans, self.values
-        matter = options.deciding_numbers(self.kernel, form, program) if known is None else known.numbers
-        exact = (*key, *(write(values[at]) for at, _, write in matter))
+        if options.extent is not None:
+            near = *key[:-1], options.elsewhere
+            like = plans.get(near)
+            if like is not None:
+                return kept(plans, key, like.moved(options.extent))
+        kind = self._kind(form, program, options)
+        like = known if known is not None or kind is None else self.kernel._kinds.get(kind)
+        matter = options.deciding_numbers(self.kernel, form, program) if like is None else like.numbers
+        exact = (*key, *[write(values[at]) for at, _, write in matter]) if matter else key
         plan = plans.get(exact)
         if plan is None:
-            plan = kept(plans, exact, self._make_plan(form, program, options))
-        if known is None:
+            plan = kept(plans, exact, self._make_plan(form, program, options, like))
+            if like is None and kind is not None:
+                kept(self.kernel._kinds, kind, plan)
+        if known is None and exact is not key:
             plans[key] = plan
+        if options.extent is not None and kind is not None and not plan.follows_domain:
+            kept(plans, near, plan)
         return plan
 
-    def _make_plan(self, form: ArgumentLayout, program: Program, options: Options) -> CallPlan:
+    def _kind(self, form: ArgumentLayout, program: Program, options: Options) -> tuple[object, ...] | None:
+        """What calls have in common whose plans differ in shapes and grids alone."""
+        config = None if options.config is DEFAULT_CONFIG else options.config  # to hash it takes 3 us
+        found: list[object] = [form, id(program), options.gives_grid, config]
+        for at, _ in form.buffers:
+            value = self.values[at]
+            if value is None:
+                found.append(None)
+            elif not value.size:
+                return None
+            else:
+                found += (value.dtype, value.ndim, value.flags.num)
+        return tuple(found)
+
+    def _make_plan(self, form: ArgumentLayout, program: Program, options: Options, like: CallPlan | None) -> CallPlan:
         values = self.values
+        if like is not None:
+            fixed = [(at, p) for at, p in form.buffers if p.rank or p.count]
+            for at, p in fixed:
+                if values[at] is not None:
+                    check_array(p, values[at])
+            arrays = {p.name: values[at] for at, p in form.buffers if values[at] is not None}
+            return like.resized(self.kernel, arrays, options, values)
         arrays = {p.name: check_array(p, values[at]) for at, p in form.buffers if values[at] is not None}
         return CallPlan(self.kernel, form, program, arrays, options, values)
-
-    def _move(self, form: ArgumentLayout, program: Program, options: Options) -> None:
-        """An argument lives on a device: this becomes a call of that kind. Others pay nothing for the choice."""
-        # The class is changed (0.05 us) because only the loop over the buffers sees it. To look at them first would
-        # cost every call over host arrays 0.25 us, and a function that makes one or the other 0.1 us.
-        self.__class__ = _device_call()
-        assert isinstance(self, _device_call())
-        self.prepare(form, program, options)
 
     def _check_targets_apart(self) -> None:
         """No two arrays that results are written into share memory."""
         values, targets = self.values, self.plan.targets
         for k, (at, o) in enumerate(targets, 1):
             for other_at, other in targets[k:]:
-                check_target(o, values[at], other, values[other_at])
+                check_target(o, values[at], other, values[other_at], self.copied)
 
     def check_targets_again(self) -> None:
         """Between the start and the result, the caller may have changed what the result is written into."""
@@ -182,20 +213,36 @@ class Call:
         plan, compiled = self.plan, self.pipeline()
         if plan.idle:
             return self.hand_back([self._untouched(o) for o in plan.outputs])
-        values, inputs, out = self.values, self.inputs, []
-        for o in plan.outputs:
-            # of an array that is updated in place, a backend may read while it writes
-            at = None if o.role == "inout" else o.at
-            out.append(o.fresh() if at is None else destination(values[at], inputs))
-        if plan.logs:
-            out += [np.empty(b.count, ARRAY_DTYPES[b.element.name]) for b in plan.logs]
+        values = self.values
+        direct = plan.direct if compiled.in_place else None
+        out: list[Any]
+        if direct is not None:
+            out = [values[direct[0]]] if len(direct) == 1 else [values[at] for at in direct]
+        else:
+            out = self._results(in_place=compiled.in_place)
+        if plan.key is None:
+            plan.key = lengths(self.inputs, out, plan.over)
         try:
-            compiled.dispatch(inputs, plan.config, out=out)
+            compiled.dispatch(self.inputs, plan.request, out=out, key=plan.key)
         except Trap as e:
             raise with_place(e, plan.program) from None
+        if direct is not None:
+            return out[0] if len(out) == 1 else tuple(out)
         if plan.logs:
             show_prints(plan.prints, out[-len(plan.logs) :])
         return self.hand_back(out)
+
+    def _results(self, *, in_place: bool) -> list[Any]:
+        """Memory for the results: the caller's where the backend may write there."""
+        values, plan, out = self.values, self.plan, []
+        for o in plan.outputs:
+            if o.at is None or (o.role == "inout" and not in_place):  # a backend may read it while it writes
+                out.append(o.fresh())
+            else:
+                out.append(values[o.at] if in_place and o.is_plain else destination(values[o.at], self.inputs))
+        if plan.logs:
+            out += [np.empty(b.count, ARRAY_DTYPES[b.element.name]) for b in plan.logs]
+        return out
 
     def require_no_race(self, asked: object) -> None:
         """Raise if the order of invocations can show in what the call gives."""
@@ -281,10 +328,10 @@ def kept(table: dict[K, V], key: K, value: V) -> V:
     return value
 
 
-def check_target(o: OutputPlan, target: Array, other: OutputPlan, another: Array) -> None:
+def check_target(o: OutputPlan, target: Array, other: OutputPlan, another: Array, copied: str = "{}.copy()") -> None:
     if may_share_memory(target, another):  # exact for contiguous arrays
         raise ArgumentValueError(
-            f"{o.name} and {other.name} are both written and share memory", fix=f"pass {other.name}.copy()"
+            f"{o.name} and {other.name} are both written and share memory", fix=f"pass {copied.format(other.name)}"
         )
 
 

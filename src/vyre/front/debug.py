@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
-from ..driver.contract.values import DispatchConfig
-from ..driver.verify.cases import Stop
 from ..errors import ArgumentTypeError, ArgumentValueError, RaceDetected, Trap, shown
 from ..foundation.ir import nodes as ir
 from ..foundation.ir.dtypes import BY_NAME
@@ -24,6 +22,8 @@ from ..foundation.ir.visit import walk_nodes
 from .compile import open_backend
 
 if TYPE_CHECKING:
+    from ..driver.contract.values import DispatchConfig
+    from ..driver.verify.cases import Stop
     from ..foundation.ir.program import Program
     from .arrays import Array
     from .call import Call

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from ..driver.contract.values import Dims
-from ..driver.plan.extent import FAR, Extent, Limit, confined
+from ..driver.plan.extent import FAR, Extent, Limit, confined, line_of
 from ..driver.plan.grid import check_grid, grid_for_domain, visits_everything
 from ..driver.plan.reach import Write, reach_of
 from ..errors import ArgumentValueError
+from ..foundation.integers import ceil_div
 from ..foundation.ir.prints import prints_of
 
 if TYPE_CHECKING:
@@ -24,14 +25,19 @@ if TYPE_CHECKING:
 Shape = tuple[int, ...]
 
 
+Told: TypeAlias = "str | tuple[Shape, str]"
+"""Why a grid is as it is: in words, or the domain that it covers and where that comes from."""
+DOMAIN_OF_THE_CALL = "domain= of the call"
+
+
 def choose_grid(
     kernel: str,
     program: Program,
     arrays: Mapping[str, int],
-    results: frozenset[str],
+    results: Sequence[str],
     numbers: Mapping[str, int],
     options: Options,
-) -> tuple[Dims | None, str]:
+) -> tuple[Dims | None, Told]:
     """The grid that the caller asks for, or the kernel with arrays of these lengths and these numbers, and why.
 
     None leaves one dimension to the driver.
@@ -43,29 +49,44 @@ def choose_grid(
         x, y, z = (*options.grid, 1, 1)[:3]
         return check_grid((x, y, z), workgroup), "grid= of the call"
     if options.extent is not None:
-        return _covering(options.extent, workgroup, "domain= of the call")
+        return grid_for_domain(options.extent, workgroup), (options.extent, DOMAIN_OF_THE_CALL)
+    line = line_of(program)
+    found = None if line is None or workgroup[1:] != (1, 1) else line.ids(arrays, numbers)
+    if line is not None and found is not None:
+        ids, of = found
+        return _unless_usual((ids,), f"the invocations that write {of}", workgroup, arrays, results, line.visits_all)
     reach = reach_of(program)
     if not reach.writes and prints_of(program):
         raise ArgumentValueError(
             f"{kernel} only prints, and nothing says how much runs", fix="pass domain=(number of invocations)"
         )
-    lengths = {b.name: b.count for b in program.buffers} | dict(arrays)
     if not reach.reads_ids and workgroup[1:] == (1, 1):
         return None, ""
+    lengths = {b.name: b.count for b in program.buffers} | dict(arrays)
     domain, why = _Call(kernel, Extent(reach, lengths, numbers)).domain()
-    grid, why = _covering(domain, workgroup, why)
-    if len(domain) == 1 and workgroup[1:] == (1, 1) and results:
-        everything = visits_everything(program) or any(b.is_workgroup for b in program.buffers)
-        longest = max(lengths[name] for name in (arrays if everything else results))
-        if grid == grid_for_domain((max(longest, 1),), workgroup):
-            return None, ""  # the driver takes the largest result, or the largest array
-    return grid, why
+    everything = visits_everything(program) or any(b.is_workgroup for b in program.buffers)
+    return _unless_usual(domain, why, workgroup, arrays, results, everything)
 
 
-def _covering(domain: Shape, workgroup: Dims, source: str) -> tuple[Dims, str]:
+def _unless_usual(
+    domain: Shape, why: str, workgroup: Dims, arrays: Mapping[str, int], results: Sequence[str], everything: bool
+) -> tuple[Dims | None, Told]:
+    """The grid over a domain, unless it is what the driver takes: over the largest result, or the largest array."""
     grid = grid_for_domain(domain, workgroup)
+    if len(domain) == 1 and workgroup[1:] == (1, 1) and results:
+        longest = max(arrays.values()) if everything else max([arrays[name] for name in results])
+        if grid[0] == ceil_div(max(longest, 1), workgroup[0]):
+            return None, ""
+    return grid, (domain, why)
+
+
+def why_grid(told: Told, workgroup: Dims) -> str:
+    """The reason in words."""
+    if isinstance(told, str):
+        return told
+    domain, source = told
     many, each = ("x".join(map(str, dims)) for dims in (domain, workgroup))
-    return grid, f"covers {many}, {source}, in workgroups of {each}"
+    return f"covers {many}, {source}, in workgroups of {each}"
 
 
 class _Call:

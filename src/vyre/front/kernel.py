@@ -105,6 +105,7 @@ class Kernel:
         self._named: dict[str, Kernel] = {}
         self._forms: dict[tuple[object, ...], ArgumentLayout] = {}
         self._plans: dict[tuple[object, ...], CallPlan] = {}
+        self._kinds: dict[tuple[object, ...], CallPlan] = {}
         self._pipelines: dict[tuple[object, ...], tuple[DriverPipeline, PipelineCache, int]] = {}
         self._ready: dict[tuple[object, ...], Any] = {}
         self._only_program = None

@@ -29,6 +29,10 @@ class DeviceExchange(ABC):
     def address(self, handle: ResidentHandle) -> int:
         """Where resident memory begins."""
 
+    def seen_by_host(self, handle: ResidentHandle) -> Any:
+        """Resident memory as an array of bytes over it, which keeps it; None where the host does not work in it."""
+        return None
+
     @property
     def stream(self) -> int | None:
         """The stream that all work over resident memory runs on; None where there are no streams."""

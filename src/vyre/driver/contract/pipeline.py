@@ -18,16 +18,27 @@ if TYPE_CHECKING:
 
 Run: TypeAlias = "Callable[[Sequence[Buffer], Sequence[Buffer] | None], OutputBuffers]"
 """(inputs, buffers for the outputs or None) -> outputs."""
+Key: TypeAlias = "tuple[Dims | int | None, ...]"
+"""The grid that comes with a call, or None; the bytes of each input, None, and those of the caller's outputs."""
+RunOver: TypeAlias = "Callable[[Sequence[Buffer], Sequence[Buffer] | None, Key | None], OutputBuffers]"
+"""The same, with what is known of the call's buffers, and with a grid in place of the one that the config has."""
 RunTimed: TypeAlias = "Callable[[Sequence[Buffer], Sequence[Buffer] | None], TimedDispatchResult]"
 Start: TypeAlias = "Callable[[Sequence[Buffer], Sequence[Buffer] | None], PendingDispatch]"
+Over: TypeAlias = "Callable[[tuple[int, ...], Dims], Run | None]"
+"""(elements of each bound buffer, all of them some, and a grid) -> the dispatch over those, or None."""
 
 
 class Bound(NamedTuple):
-    """A dispatch that was planned: to be run, run with times, or started, any number of times and from any thread."""
+    """A dispatch that was planned: to be run, run with times, or started, any number of times and from any thread.
+
+    `over` gives the same dispatch over other lengths and another grid, at less than the cost of `bind`; None where it
+    has to be bound anew.
+    """
 
     run: Run
     timed: RunTimed
     start: Start
+    over: Over | None = None
 
 
 class DispatchPlan(Protocol):
@@ -51,6 +62,9 @@ class CompiledPipeline(ABC):
     id: str
     """`<backend>:<what was compiled>`."""
     backend_id: str
+    in_place = False
+    """Whether outputs may be given memory in which inputs lie: results are as if it lay apart, and memory that is both
+    is worked in where that cannot be noticed. Outputs that share memory with each other are refused."""
 
     def __reduce__(self) -> NoReturn:
         refuse_pickling("a compiled pipeline", "send the program, and compile it on the other side")

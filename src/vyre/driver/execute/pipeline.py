@@ -12,10 +12,11 @@ from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ...errors import ArgumentTypeError, DispatchFailed
+from ...foundation.check.gridsync import contains_grid_sync
 from ...foundation.memo import keep
 from ..admission.program import admit, settle_config
 from ..contract.pending import PendingDispatch
-from ..contract.pipeline import CompiledPipeline, DispatchPlan, Run
+from ..contract.pipeline import CompiledPipeline, DispatchPlan, Key, RunOver
 from ..contract.values import (
     DEFAULT_CONFIG,
     DispatchConfig,
@@ -67,11 +68,12 @@ class DriverPipeline(CompiledPipeline):
         """`find` gives the compiled code for a settled config."""
         self.backend, self.program, self.config, self.key = backend, program, config, key
         self.backend_id, self.id = backend.id, entry.native.id
+        self.in_place = entry.native.in_place and not contains_grid_sync(program)  # which may be split into dispatches
         self._entry, self._find = entry, find
         self._lock = threading.Lock()
         self._closed = False
         # By the identity of a config, 0.05 us: its hash takes 3. `_held` keeps it, so that no other has its id.
-        self._runs: dict[int, Run] = {}
+        self._runs: dict[int, RunOver] = {}
         self._resident_runs: dict[int, RunResident] = {}
         self._held: dict[tuple[int, object], tuple[DispatchConfig | None, Route]] = {}
         self._routes: dict[_RouteKey, Route] = {}
@@ -82,12 +84,20 @@ class DriverPipeline(CompiledPipeline):
         return self._entry.native
 
     def dispatch(
-        self, inputs: Sequence[Buffer], config: DispatchConfig | None = None, *, out: Sequence[Buffer] | None = None
+        self,
+        inputs: Sequence[Buffer],
+        config: DispatchConfig | None = None,
+        *,
+        out: Sequence[Buffer] | None = None,
+        key: Key | None = None,
     ) -> OutputBuffers:
+        """`key` is for callers that know the lengths of their buffers, or have a grid to put in place of the config's:
+        to look at buffers, or to make a config for each of many grids, costs about what a small launch does.
+        `plan.launch.lengths` makes it, and it has to be right."""
         run = self._runs.get(id(config)) if SHADOW.peek() is None else None
         if run is None:
             run = self.route(config).run
-        return run(inputs, out)
+        return run(inputs, out, key)
 
     def dispatch_timed(
         self, inputs: Sequence[Buffer], config: DispatchConfig | None = None, *, out: Sequence[Buffer] | None = None

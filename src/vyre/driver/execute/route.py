@@ -1,7 +1,7 @@
 """How does a pipeline run under one config? Everything that does not depend on the call is settled here once.
 
-A route holds the settled config, the admitted program and the code that serves it. For input lengths it has seen, a
-warm call counts and dispatches.
+A route holds the settled config, the admitted program and the code that serves it. For input lengths and a grid that it
+has seen, a warm call counts and dispatches.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ...foundation.memo import keep
 from .. import above
 from ..contract.backend import VyreBackend
 from ..contract.pending import PendingDispatch
-from ..contract.pipeline import Bound, CompiledPipeline, Run
+from ..contract.pipeline import Bound, CompiledPipeline, Key, RunOver
 from ..contract.values import (
     Dims,
     DispatchConfig,
@@ -42,6 +42,7 @@ from ..plan.stages import decide_launch, launch_limits
 from ..policy.decision import Decision
 from ..policy.launch import BY_BACKEND, NONE, SEQUENCE, choose_deadline
 from ..settings.knobs import SHADOW
+from .pattern import Pattern, Planned
 from .prepared_resident import NOTHING, Repeats
 
 if TYPE_CHECKING:
@@ -51,8 +52,6 @@ if TYPE_CHECKING:
     from ..pipeline.cache import Entry
 
 RunResident: TypeAlias = Callable[[Sequence[Resource]], list[ResidentHandle]]
-_Planned: TypeAlias = tuple[int, int, list[int], Run, Bound]
-"""Bytes taken, bytes made, the length of each output, and the dispatch: as it is run, and in all ways."""
 T = TypeVar("T")
 _MAX_PLANS = 1024
 """Combinations of input lengths that a route remembers."""
@@ -69,7 +68,7 @@ class Sample(Protocol):
 class Shadow(Protocol):
     """A checker that computes dispatches again and compares, as far as the funnel knows it."""
 
-    def around(self, run: Run, config: DispatchConfig) -> Run: ...
+    def around(self, run: RunOver, config: DispatchConfig) -> RunOver: ...
     def around_resident(
         self, run: RunResident, backend: Callable[[], VyreBackend], config: DispatchConfig
     ) -> RunResident: ...
@@ -79,11 +78,11 @@ class Shadow(Protocol):
 
 
 class Route:
-    """A pipeline under one config. `run(inputs, out)` is the warm path."""
+    """A pipeline under one config. `run(inputs, out, key)` is the warm path."""
 
     __slots__ = (
-        "__weakref__", "_cache", "_limits", "_plans", "_sequence", "backend", "config", "device_state", "entry",
-        "program", "resident", "run", "shadow",
+        "__weakref__", "_cache", "_limits", "_patterns", "_plans", "_sequence", "backend", "config", "device_state",
+        "entry", "program", "resident", "run", "shadow",
     )  # fmt: skip
 
     def __init__(self, backend: WatchedBackend, program: Program, config: DispatchConfig, entry: Entry) -> None:
@@ -91,9 +90,12 @@ class Route:
         self.device_state, self._cache = backend.device_state, backend.pipelines
         self._limits = launch_limits(program, backend, config)
         self._sequence: SequencePipeline | None = None  # for grids over the limit
-        self._plans: dict[tuple[int | None, ...] | None, _Planned] = {}
+        self._plans: dict[Key | None, Planned] = {}
+        self._patterns: dict[bool, Pattern] = {}
+        """By whether the grid comes with the call."""
         self.shadow = _shadow_of(backend, program)
-        self.run = self._build_run() if self.shadow is None else self.shadow.around(self._build_run(), config)
+        run = self._build_run()
+        self.run = run if self.shadow is None else self.shadow.around(run, config)
         self.resident = self._build_resident()
         if self.shadow is not None and _is_resident(entry.native):
             self.resident = self.shadow.around_resident(self.resident, lambda: backend, config)
@@ -101,22 +103,25 @@ class Route:
         TALLY.numbers[ROUTES] += 1
         count_decision(decide_floats(config.ulp_budget, backend.capability, program))
 
-    def _build_run(self) -> Run:
+    def _build_run(self) -> RunOver:
         """The warm path as one closure: nothing is built, formatted, locked or looked up by name."""
-        cache, epoch, known, plan = self._cache, self.entry.epoch, self._plans.get, self._plan
+        cache, epoch, known, plan, again = self._cache, self.entry.epoch, self._plans.get, self._plan, self._plan_again
         label, tally, accept = self.config.label, TALLY, self.accept
         enter, leave = self.device_state.inflight.append, self.device_state.inflight.pop
+        check_out = not self.entry.native.in_place or self.config.timeout is not None
 
-        def run(inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> OutputBuffers:
+        def run(inputs: Sequence[Buffer], out: Sequence[Buffer] | None, key: Key | None) -> OutputBuffers:
             enter(None)
             try:
                 if cache.epoch != epoch:  # not before entering: recovery changes it first, then looks for calls
                     raise self.stale()
                 try:
-                    planned = known(lengths(inputs, out))
+                    if key is None:
+                        key = lengths(inputs, out, check_out=check_out)
+                    planned = known(key)
                 except (TypeError, ValueError, BufferError):
                     planned = None  # planning says what is wrong
-                taken, made, sizes, go, _ = planned or plan(PLAIN, inputs, out)
+                taken, made, sizes, go, _ = planned or again(key) or plan(PLAIN, inputs, out, key)
                 counts = tally.numbers
                 counts[PLAIN] += 1
                 counts[INPUT_BYTES] += taken
@@ -134,6 +139,8 @@ class Route:
                     if error is e:
                         raise
                     raise error from e
+                if outputs is out and type(outputs) is list:
+                    return outputs
                 try:
                     if type(outputs) is list and len(outputs) == len(sizes):
                         k = 0
@@ -192,16 +199,35 @@ class Route:
 
         return run
 
-    def _plan(self, branch: int, inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> _Planned:
+    def _plan_again(self, key: Key | None) -> Planned | None:
+        """Plan for lengths or a grid that are new as the dispatch before was planned; None where that does not do."""
+        pattern = None if key is None else self._patterns.get(key[0] is not None)
+        if pattern is None or key is None:
+            return None
+        found = pattern.over(key)
+        if found is not None:
+            TALLY.numbers[PLANS] += 1
+            for decided in pattern.decisions:
+                count_decision(decided)
+            keep(self._plans, key, found, _MAX_PLANS)
+            if watching():  # since the pattern was looked up: its plans tell of nothing
+                self.forget()
+        return found
+
+    def _plan(
+        self, branch: int, inputs: Sequence[Buffer], out: Sequence[Buffer] | None, known: Key | None = None
+    ) -> Planned:
         """Plan for lengths that are new. A plan whose grid lies in memory is good for one call only."""
         observers = watching()
+        grid = None if known is None else known[0]
+        config = self.config if grid is None else self.config.with_(grid_override=grid)
         with named(self.config.label):
             for what, given in (("inputs", inputs), ("out", () if out is None else out)):
                 if not isinstance(given, Sequence):
                     raise ArgumentTypeError(
                         f"{what} is {type(given).__name__}, not a list", fix=f"pass {what} as a list of buffers"
                     )
-            plan = plan_dispatch(self.program, inputs, self.config, self._limits, self.backend.id, out=out)
+            plan = plan_dispatch(self.program, inputs, config, self._limits, self.backend.id, out=out)
             if out is not None:
                 check_outputs_apart(out)
             sizes = [o.layout.read_size for o in plan.outputs]
@@ -209,7 +235,7 @@ class Route:
             taken, made = sum(memoryview(b).nbytes for b in inputs), plan.output_bytes
             try:
                 with counting_failures(self):
-                    bound: object = native.bind(plan, self.config)
+                    bound: object = native.bind(plan, config)
                     if not isinstance(bound, Bound):
                         raise self.broken(f"bind returned {type(bound).__name__}", "return a contract.Bound from bind")
             except VyreError:
@@ -222,14 +248,19 @@ class Route:
         for decided in plan.launch.decisions:
             count_decision(decided)
         if not plan.indirect and (out is None or all(_is_buffer(b) for b in out)):
-            key = lengths(inputs, out)
+            key = lengths(inputs, out, grid)  # type: ignore[arg-type] # which the config has taken
             if key is not None:
                 keep(self._plans, key, planned, _MAX_PLANS)
+                most, comes_along = self.backend.max_workgroups_per_dimension, grid is not None
+                pattern = Pattern.of(self.program, config, plan, bound, most, given=comes_along)
+                if out is not None and pattern is not None and not observers:
+                    self._patterns[comes_along] = pattern
                 if watching() is not observers:
                     self.forget()
         return planned
 
     def forget(self) -> None:
+        self._patterns.clear()
         self._plans.clear()
 
     def _code(self, grid: Dims) -> CompiledPipeline:
@@ -269,7 +300,10 @@ class Route:
             planned = self._plans.get(lengths(inputs, out))
         except (TypeError, ValueError, BufferError):
             planned = None
-        taken, made, sizes, _, bound = planned or self._plan(branch, inputs, out)
+        if planned is None or planned[-1] is None:
+            planned = self._plan(branch, inputs, out)
+        taken, made, sizes, _, bound = planned
+        assert bound is not None
         self._count(branch, taken, made)
         return sizes, bound
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...foundation.integers import ceil_div
-from .reach import LARGE, WORD, Fact, Poly, Reach, Write, add
+from .grid import visits_everything
+from .reach import LARGE, WORD, Fact, Poly, Reach, Write, add, reach_of
+
+if TYPE_CHECKING:
+    from ...foundation.ir.program import Program
 
 Sum = dict[tuple[object, ...], int]
 """A factor for each part: ids, quotients `("/", sum, by)`, atoms `("?", atom)`, products `("*", part, part)` and values
@@ -369,6 +373,66 @@ class Extent:
             for by, _ in quotients:
                 rest.pop(("/", over, by), None)
         return rest, groups
+
+
+class Line:
+    """How far a program goes whose every write is at the id along x, under conditions on that id alone: as `Extent`
+    finds it, at a fraction of the cost."""
+
+    def __init__(self, reach: Reach, *, visits_all: bool) -> None:
+        """`visits_all`: every element of every array has an invocation."""
+        self.visits_all = visits_all
+        self._writes = []
+        """Buffers, and sums that the id is below, or at most: factors and the names in them."""
+        for w in reach.writes:
+            limits = []
+            for f in w.facts:
+                terms = [(c, [str(reach.atoms[a].key) for a in m]) for m, c in f.large.items()]
+                limits.append((terms, int(f.equal)))
+            self._writes.append((w.buffer, limits))
+        self._fixed = {name: b.count for name, b in reach.buffers.items() if b.count}
+
+    @classmethod
+    def of(cls, program: Program) -> Line | None:
+        """None where it is not that simple."""
+        reach = reach_of(program)
+        (x, y, z), names = reach.size, {(atom.kind, atom.key): n for n, atom in enumerate(reach.atoms)}
+        own: Poly = {(names.get(("w", 0), -1),): x}
+        if x > 1:
+            own[names.get(("l", 0), -1),] = 1
+        if (y, z) != (1, 1) or not reach.writes:
+            return None
+        for w in reach.writes:
+            parts = {reach.atoms[a].kind for f in w.facts for m in f.large for a in m}
+            if w.at != own or not parts <= {"len", "num"} or any(f.signed or f.small != own for f in w.facts):
+                return None
+        return cls(reach, visits_all=visits_everything(program) or any(b.is_workgroup for b in program.buffers))
+
+    def ids(self, lengths: Mapping[str, int], numbers: Mapping[str, int]) -> tuple[int, str] | None:
+        """So many ids get to a write, and of which buffer; None where a value is not known."""
+        found, of = -1, ""
+        for buffer, limits in self._writes:
+            ids = lengths.get(buffer, FAR)
+            for terms, more in limits:
+                total = 0
+                for c, names in terms:
+                    for name in names:
+                        value = lengths.get(name, numbers.get(name, self._fixed.get(name)))
+                        if value is None:
+                            return None
+                        c *= value
+                    total += c
+                ids = min(ids, total % WORD + more)
+            if ids >= FAR:
+                return None
+            if ids > found:
+                found, of = ids, buffer
+        return found, of
+
+
+def line_of(program: Program) -> Line | None:
+    """The program's line, if it goes along one."""
+    return program._cached("driver.line", lambda: Line.of(program))
 
 
 def _number(s: Sum) -> int | None:

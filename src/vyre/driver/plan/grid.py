@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 Grid = tuple[int, int, int]
 MAX_POW2 = 1 << 31
+MOST_IDS = U32_MAX + 1
+"""Along an axis."""
 _GRID = Checked("grid", fix="split the work into several dispatches")
 INDIRECT_BYTES = 12
 
@@ -116,14 +118,17 @@ def grid_for_domain(domain: Sequence[int], workgroup: Grid) -> Grid:
 
 def check_grid(grid: Grid, workgroup: Grid) -> Grid:
     """The grid, if every global id fits u32."""
+    (x, y, z), (w, h, d) = grid, workgroup
+    if x * w <= MOST_IDS and y * h <= MOST_IDS and z * d <= MOST_IDS:
+        return grid
     for axis, (groups, width) in enumerate(zip(grid, workgroup, strict=True)):
-        if groups * width > U32_MAX + 1:
+        if groups * width > MOST_IDS:
             raise ArgumentValueError(
                 "the grid overflowed u32: not every global id fits",
                 fix="split the work into several dispatches",
                 axis="xyz"[axis],
                 invocations=groups * width,
-                limit=U32_MAX + 1,
+                limit=MOST_IDS,
             )
     return grid
 

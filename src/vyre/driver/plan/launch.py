@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import InvalidProgram
 from ...foundation.ir.program import Program
+from ..contract.pipeline import Key
 from ..contract.values import DEFAULT_CONFIG, DispatchConfig
 from ..policy.decision import Decision
 from ..policy.geometry import choose_workgroup, grid_from
@@ -163,21 +164,24 @@ def plan_dispatch(
     return plan
 
 
-def lengths(inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> tuple[int | None, ...] | None:
-    """The key of a kept plan: the lengths of the inputs, then None and those of the caller's outputs.
+def lengths(
+    inputs: Sequence[Buffer], out: Sequence[Buffer] | None, grid: Grid | None = None, *, check_out: bool = True
+) -> Key | None:
+    """The key of a kept plan: the grid that comes with the call, the lengths of the inputs, then None and those of the
+    caller's outputs. `check_out`: outputs that share memory with each other are refused.
 
     None, which is never a key, where one of the two is not a list; looking at an iterator would use it up. Memory
     that cannot be written has -1, which is never part of a key either.
     """
     if type(inputs) not in _LISTS:
         return None
-    found: list[int | None] = []  # in plain loops: a comprehension costs a warm call 0.1 us more
+    found: list[Grid | int | None] = [grid]  # in plain loops: a comprehension costs a warm call 0.1 us more
     for b in inputs:
         found.append(len(b) if type(b) is bytes else memoryview(b).nbytes)
     if out is not None:
         if type(out) not in _LISTS:
             return None
-        if len(out) > 1:
+        if check_out and len(out) > 1:
             check_outputs_apart(out)
         found.append(None)
         for b in out:

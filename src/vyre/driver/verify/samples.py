@@ -37,7 +37,7 @@ from ...foundation import html
 from ...foundation.ir.program import Program
 from ...foundation.memo import keep
 from ..contract.pending import PendingDispatch
-from ..contract.pipeline import CompiledPipeline, Run
+from ..contract.pipeline import CompiledPipeline, Key, RunOver
 from ..contract.values import (
     DEFAULT_CONFIG,
     DispatchConfig,
@@ -161,12 +161,13 @@ class Shadow:
 
     # -- before a dispatch
 
-    def around(self, run: Run, config: DispatchConfig) -> Run:
+    def around(self, run: RunOver, config: DispatchConfig) -> RunOver:
         """`run` with its outputs checked, as often as it is their turn."""
 
-        def watched(inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> OutputBuffers:
-            sample = self.sample(inputs, config, out)
-            return run(inputs, out) if sample is None else sample.checked(lambda: run(inputs, out), list)
+        def watched(inputs: Sequence[Buffer], out: Sequence[Buffer] | None, key: Key | None) -> OutputBuffers:
+            grid = None if key is None else key[0]
+            sample = self.sample(inputs, config if grid is None else config.with_(grid_override=grid), out)
+            return run(inputs, out, key) if sample is None else sample.checked(lambda: run(inputs, out, key), list)
 
         return watched
 

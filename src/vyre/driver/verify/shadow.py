@@ -115,7 +115,7 @@ class ShadowedPipeline(CompiledPipeline):
         self, inputs: Sequence[Buffer], config: DispatchConfig | None = None, *, out: Sequence[Buffer] | None = None
     ) -> OutputBuffers:
         settled = self._settled(config)
-        return self.shadow.around(lambda i, o: self.main.dispatch(i, config, out=o), settled)(inputs, out)
+        return self.shadow.around(lambda i, o, _: self.main.dispatch(i, config, out=o), settled)(inputs, out, None)
 
     def dispatch_timed(
         self, inputs: Sequence[Buffer], config: DispatchConfig | None = None, *, out: Sequence[Buffer] | None = None

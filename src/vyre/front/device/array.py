@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -29,13 +30,32 @@ MOST_DIMENSIONS = 32
 _numbers = itertools.count(1)
 
 
+class Kind:
+    """What arrays have in common over which calls are planned alike: where they live, elements and shape. There is one
+    of each, which is compared and hashed faster than those."""
+
+    __slots__ = ("__weakref__", "home", "incarnation", "is_bfloat")
+    _known: ClassVar[WeakValueDictionary[tuple[object, ...], Kind]] = WeakValueDictionary()
+
+    def __init__(self, home: Home, incarnation: int, *, is_bfloat: bool) -> None:
+        self.home, self.incarnation, self.is_bfloat = home, incarnation, is_bfloat
+
+    @classmethod
+    def of(cls, array: DeviceBuffer, home: Home, incarnation: int) -> Kind:
+        is_bfloat = array._is_bfloat
+        key = home, incarnation, array.dtype, array.shape, is_bfloat
+        return cls._known.setdefault(key, cls(home, incarnation, is_bfloat=is_bfloat))
+
+
 class DeviceBuffer:
     """An array in the memory of a device, in C order. Kernels take it where they take a NumPy array.
 
     `numpy()` copies it to the host. Other libraries share its memory through DLPack, where the device allows it.
     """
 
-    __slots__ = ("__weakref__", "_home", "_is_bfloat", "_memory", "_number", "_read_only", "device", "dtype", "shape")
+    __slots__ = (
+        "__weakref__", "_home", "_is_bfloat", "_lent", "_memory", "_number", "_read_only", "device", "dtype", "shape",
+    )  # fmt: skip
 
     def __init__(self, *_: object, **__: object) -> None:
         raise ArgumentTypeError("a device array is not made by calling its class", fix='use vyre.to_device(x, "id")')
@@ -55,7 +75,7 @@ class DeviceBuffer:
         made = object.__new__(cls)
         made._home, made._memory, made.dtype, made.shape = home, memory, dtype, shape
         made._is_bfloat, made._read_only, made.device = is_bfloat, read_only, home.name
-        made._number = next(_numbers)
+        made._number, made._lent = next(_numbers), None
         return made
 
     _home: Home | None
@@ -67,6 +87,8 @@ class DeviceBuffer:
     _read_only: bool
     _number: int
     """No other array has it, nor this one once it was freed."""
+    _lent: tuple[Array, Kind] | bool | None
+    """As `_lend` gives it, once it was asked; False where it gives nothing."""
 
     @property
     def size(self) -> int:
@@ -101,6 +123,22 @@ class DeviceBuffer:
         """Its memory, if it has elements."""
         self._at()
         return self._memory
+
+    def _lend(self) -> tuple[Array, Kind] | bool:
+        """The elements themselves as an array of the host, and its kind. False where the host does not work in them, or
+        another library does."""
+        home, memory = self._home, self._memory
+        found: Any = None
+        if home is not None and memory is not None and not self._read_only and self.dtype.char != "?":
+            ours = memory.owned and memory.source is None and memory.keep is None
+            if ours and home.exchange is not None:
+                found = home.exchange.seen_by_host(memory.handle)
+        if found is None or home is None or memory is None:
+            self._lent = False
+            return False
+        array = found[: self.nbytes].view(self.dtype).reshape(self.shape)
+        lent = self._lent = array, Kind.of(self, home, memory.handle.incarnation)
+        return lent
 
     def numpy(self) -> Array:
         """A copy on the host."""
@@ -150,7 +188,7 @@ class DeviceBuffer:
     def free(self) -> None:
         """Let go of the memory now; a second call does nothing. A library that was lent it keeps it."""
         refuse_to_read("a device array was freed")
-        self._home = self._memory = None
+        self._home = self._memory = self._lent = None
         self._number = next(_numbers)
 
     def __enter__(self) -> DeviceBuffer:

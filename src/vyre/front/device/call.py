@@ -146,9 +146,12 @@ class DeviceCall(Call):
         assert first is not None
         return first[1]
 
-    def _make_plan(self, form: ArgumentLayout, program: Program, options: Options) -> DevicePlan:
+    def _kind(self, form: ArgumentLayout, program: Program, options: Options) -> None:
+        """Each plan is worked out."""
+
+    def _make_plan(self, form: ArgumentLayout, program: Program, options: Options, like: CallPlan | None) -> DevicePlan:
         values = self.values
-        arrays = {p.name: _checked(p, values[at]) for at, p in form.buffers if values[at] is not None}
+        arrays = {p.name: checked(p, values[at]) for at, p in form.buffers if values[at] is not None}
         return DevicePlan(self.kernel, form, program, arrays, options, values)
 
     def _make_ready(self, numbers: tuple[object, ...]) -> None:
@@ -237,7 +240,7 @@ class DeviceCall(Call):
 
     def start(self) -> Any:
         """Runs it: no thread has to wait for work over memory of a device."""
-        return _Started(self.run())
+        return Started(self.run())
 
     def explain(self) -> Explanation:
         from ...driver.execute.explanation import explain_dispatch  # only those who ask pay for it
@@ -369,7 +372,7 @@ class DeviceCall(Call):
         return DeviceBuffer._over(self.home, memory, o.dtype, o.shape, is_bfloat=o.element.name == "bf16")
 
 
-class _Started(PendingDispatch):
+class Started(PendingDispatch):
     """A call whose work was submitted, and what it returns."""
 
     def __init__(self, result: Any) -> None:
@@ -430,7 +433,7 @@ def _argument(param: Param, value: Any, waited: set[int]) -> DeviceBuffer | Arra
     return adopt(param.name, value, device, writes=param.role in ("out", "inout"), waited=waited)
 
 
-def _checked(param: Param, value: DeviceBuffer | Array) -> Any:
+def checked(param: Param, value: DeviceBuffer | Array) -> Any:
     """The argument of a buffer parameter, if it fits."""
     if type(value) is not DeviceBuffer:
         return check_array(param, value)

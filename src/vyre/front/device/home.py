@@ -72,7 +72,8 @@ class Home:
 
     def take(self, nbytes: int) -> ResidentHandle:
         """Memory with any contents."""
-        self.sweep()
+        if self._dropped:
+            self.sweep()
         with self._lock:
             shelf = self._idle.get(nbytes)
             while shelf:
@@ -94,9 +95,15 @@ class Home:
 
     def drop(self, handle: ResidentHandle, lent: set[int] | None, keep: Any) -> None:
         """The last reference is gone. Freed at once, unless the backend is at work, perhaps in this very thread."""
-        self._dropped.append((handle, lent, keep))
-        if not self.backend.device_state.inflight:
-            self.sweep()
+        if lent or keep is not None or self._dropped or self.backend.device_state.inflight:
+            self._dropped.append((handle, lent, keep))
+            if not self.backend.device_state.inflight:
+                self.sweep()
+        elif self.is_live(handle):  # most results go so
+            try:
+                self._put_away(handle)
+            except VyreError:
+                return
 
     def sweep(self) -> None:
         while self._dropped:

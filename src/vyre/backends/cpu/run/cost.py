@@ -33,6 +33,8 @@ def cost_of(kernel: Kernel) -> Cost:
 
 def work(cost: Cost, lengths: Sequence[int], invocations: int) -> float:
     """Instructions that so many invocations execute at most."""
+    if not cost[1]:
+        return float(cost[0] * invocations)
     return invocations * _once(cost, lengths)
 
 

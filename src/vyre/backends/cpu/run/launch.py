@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from ....driver.contract.values import Dims
 from ....driver.pipeline.deadline import expired
 from ....foundation.integers import ceil_div
-from ....runtime.work import require_no_trap
 from ..abi import (
     BUFFERS,
     CHUNK,
@@ -90,17 +89,9 @@ class LaunchWords:
     """Words and pointers for one launch at a time. `hold` is what must stay in memory until it has ended."""
 
     __slots__ = (
-        "_lengths",
-        "_scratch_bytes",
-        "addresses",
-        "buffers",
-        "checked",
-        "first",
-        "hold",
-        "seen",
-        "shared",
-        "workers",
-    )
+        "_lengths", "_scratch_bytes", "addresses", "aimed", "buffers", "checked", "checked_for", "first", "hold",
+        "seen", "shared", "workers",
+    )  # fmt: skip
 
     def __init__(self, slots: int, scratch_bytes: int) -> None:
         self.shared: Any = ffi.new("int64_t[]", SHARED_WORDS)
@@ -109,9 +100,13 @@ class LaunchWords:
         self.shared[BUFFERS] = _address(self.buffers)
         self.workers: list[Worker] = []
         self.hold: object = None
+        self.aimed: object = None
+        """What it was last aimed at."""
         self.seen: Any = None
-        self.checked: bytes | None = None
-        """What `seen` showed when the memory was last found good."""
+        self.checked: set[bytes] = set()
+        """What `seen` showed when memory was found good: numbers lie elsewhere in each call, but in few places."""
+        self.checked_for: object = None
+        """The lengths for which it was."""
         self._scratch_bytes = scratch_bytes
         self._lengths: Any = None
         self.first: Any = self.worker(0).words
@@ -171,6 +166,10 @@ class LaunchWords:
             own.limit(_ALL_CHUNKS)
 
     def require_no_trap(self, tags: Sequence[str]) -> None:
+        if not tags:
+            return
+        from ....runtime.work import require_no_trap  # with all that devices ask for, and few programs trap
+
         require_no_trap(tags, self.shared[TRAP : TRAP_INVOCATION + 3])
 
 

@@ -40,6 +40,8 @@ _BYTES = ffi.typeof("char[]")
 class CpuPipeline(NativePipeline[PreparedDispatch]):
     """Machine code with its backend's threads and memory."""
 
+    in_place = True
+
     def __init__(self, backend: CpuBackend, program: Program, config: DispatchConfig, built: ObjectCode) -> None:
         super().__init__(backend, program, config)
         self.backend, self.built = backend, built
@@ -68,7 +70,8 @@ class CpuPipeline(NativePipeline[PreparedDispatch]):
 
     def bind(self, plan: DispatchPlan, config: DispatchConfig) -> Bound:
         prepared = self.prepared(plan, config)
-        return Bound(prepared.run, partial(self.run_timed, prepared, config), partial(self.start, prepared, config))
+        timed, start = partial(self.run_timed, prepared, config), partial(self.start, prepared, config)
+        return Bound(prepared.run, timed, start, prepared.over)
 
     def run(
         self, prepared: PreparedDispatch, config: DispatchConfig, inputs: Sequence[Buffer], out: Sequence[Buffer] | None

@@ -165,6 +165,9 @@ class HostExchange(DeviceExchange):
     def adopt(self, address: int, nbytes: int) -> ResidentHandle:
         return self._residents.adopt(address, nbytes)
 
+    def seen_by_host(self, handle: ResidentHandle) -> Bytes:
+        return self._residents.find(handle, "view")[: handle.nbytes]
+
     def address(self, handle: ResidentHandle) -> int:
         view = self._residents.find(handle, "address")
         return int(view.ctypes.data)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ....driver.contract.pipeline import DispatchPlan, Run
 from ....driver.contract.values import Dims, DispatchConfig, OutputBuffers, named
 from ....driver.plan.binding import BindingRole
+from ....driver.plan.outputs import check_outputs_apart
 from ....driver.policy.convergence import choose_convergence
 from ..abi import NEXT
 from ..device import ffi
@@ -23,13 +23,16 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from ....driver.policy.decision import Decision
+    from ..build import ObjectFacts
     from .pipeline import CpuPipeline
 
 _from_buffer = ffi.from_buffer
-_BYTES = ffi.typeof("char[]")
+_BYTES, _LENGTHS = ffi.typeof("char[]"), ffi.typeof("int64_t[]")
 _EVERY = 4
 """Iterations between the first looks whether one changes anything. To copy memory and compare it costs about what a
 short iteration does."""
+_MAX_CHECKED = 64
+"""Places of a call's memory that a launch remembers as good."""
 _KEPT_SCRATCH_BYTES = 1 << 16
 """A launch that is kept ready keeps its scratch memory too."""
 
@@ -43,27 +46,45 @@ class PreparedDispatch:
 
     __slots__ = (
         "bound", "config", "convergence", "counts", "lengths", "outputs", "pipeline", "plan", "proved", "run",
-        "schedule", "streams",
+        "schedule", "streams", "warm",
     )  # fmt: skip
 
     def __init__(self, pipeline: CpuPipeline, plan: DispatchPlan, config: DispatchConfig) -> None:
         self.pipeline, self.plan, self.config = pipeline, plan, config
         self.bound = [b for b in plan.bindings.bindings if b.role is not BindingRole.SHARED]
         self.counts = tuple(b.element_count for b in self.bound)
-        self.lengths: Any = ffi.new("int64_t[]", self.counts or (0,))
+        self.lengths: Any = ffi.new(_LENGTHS, self.counts or (0,))
         self.outputs = [(slot, b) for slot, b in enumerate(self.bound) if b.output_index is not None]
         grid, workgroup = plan.launch.grid, plan.launch.workgroup
-        line = grid[0] * workgroup[0] if prod(workgroup[1:]) * prod(grid[1:]) == 1 else 0
         facts = pipeline.built.facts
-        self.proved = frozenset(s for s in facts.stored if self.counts[s] <= line * facts.filled(s, self.counts))
+        self.proved = proved(facts, self.counts, grid, workgroup)
         self.streams = sum(b.nbytes for slot, b in self.outputs if slot in facts.stored) >= STREAM_BYTES
         self.schedule = self.spread(grid)
         self.convergence = converges(plan.iterations)
-        self.run: Run = warm(self) if config.timeout is None and self.is_plain else self._any
+        self.warm = WarmDispatches(self) if config.timeout is None and self.is_plain else None
+        self.run: Run = self._any if self.warm is None else self.warm.over(self.counts, grid, self._any)
+
+    def over(self, counts: tuple[int, ...], grid: Dims) -> Run | None:
+        """The same dispatch over buffers with these numbers of elements, all of them some, and over this grid.
+
+        None where it takes more than pointers and a launch.
+        """
+        if self.warm is None:
+            return None
+        anew: list[PreparedDispatch] = []
+
+        def otherwise(inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> OutputBuffers:
+            found = anew[0] if anew else self.pipeline.planned(inputs, self.config.with_(grid_override=grid), out)
+            if found.counts == counts:  # else a thread has just changed what is dispatched over
+                anew[:] = [found]
+            return found._any(inputs, out)
+
+        return self.warm.over(counts, grid, otherwise)
 
     def _any(self, inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> OutputBuffers:
         """A dispatch over any memory, whatever it takes."""
         begun = time.monotonic()
+        check_outputs_apart(out or ())
         with named(self.config.label):
             code = self.pipeline.require_open()
             return self.pipeline.finish(code, self, inputs, out, begun)
@@ -88,16 +109,19 @@ class PreparedDispatch:
             and all(b.output_byte_range is None for _, b in self.outputs)
         )
 
-    def ready(self, seen: int = 0) -> LaunchWords:
-        """A launch that only lacks pointers. It has places for all buffers and, behind them, for all inputs.
-
-        `seen` is how many bytes of the pointers tell one call's memory from another's.
-        """
+    def ready(self) -> LaunchWords:
+        """A launch that only lacks pointers. It has places for all buffers and, behind them, for all inputs."""
         places = len(self.bound) + len(self.plan.bindings.input_indices)
         launch = LaunchWords(places, self.pipeline.built.facts.scratch_bytes)
-        launch.seen = ffi.buffer(launch.buffers, seen)
         launch.aim(self.lengths, self.plan.launch.grid, self.schedule.chunk, self.streams)
         return launch
+
+
+def proved(facts: ObjectFacts, counts: Sequence[int], grid: Dims, workgroup: Dims) -> frozenset[int]:
+    """The buffers every element of which is stored by a launch."""
+    along, others = grid[0] * workgroup[0], grid[1] * grid[2] * workgroup[1] * workgroup[2]
+    line = along if others == 1 else 0
+    return frozenset([s for s in facts.stored if counts[s] <= line * facts.filled(s, counts)])
 
 
 def converges(iterations: int) -> Decision:
@@ -111,117 +135,166 @@ class _Places(NamedTuple):
     slots: tuple[int, ...]
     """Of the inputs."""
     inputs: tuple[int, ...]
-    outputs: tuple[tuple[int, int, int | None, bool], ...]
-    """Place, bytes, the place of the input that it starts as, and whether every element is stored."""
+    outputs: tuple[tuple[int, int | None], ...]
+    """Place, and the place of the input that it starts as."""
     aligned: tuple[tuple[int, int], ...]
     """Place, and the size of an element."""
-    apart: tuple[tuple[int, int, int, int, bool], ...]
-    """Place and bytes of an output and of an input which must not overlap, unless it is the same buffer in place."""
+    apart: tuple[tuple[int, int, int], ...]
+    """Place of an output, and place and slot of an input or of an output after it, which must not overlap it, unless it
+    is its own, in place."""
 
     @classmethod
     def of(cls, prepared: PreparedDispatch) -> _Places:
         size = len(prepared.bound)
         given = [(slot, b) for slot, b in enumerate(prepared.bound) if b.input_index is not None]
         at = {slot: slot if b.output_index is None else size + k for k, (slot, b) in enumerate(given)}
-        outputs = tuple((slot, b.nbytes, at.get(slot), slot in prepared.proved) for slot, b in prepared.outputs)
+        outputs = tuple((slot, at.get(slot)) for slot, _ in prepared.outputs)
         aligned = [(at[slot], b.element_size) for slot, b in given]
         aligned += [(slot, b.element_size) for slot, b in prepared.outputs]
-        apart = tuple(
-            (slot, nbytes, at[other], b.nbytes, other == slot) for slot, nbytes, _, _ in outputs for other, b in given
-        )
-        return cls(tuple(at), tuple(at.values()), outputs, tuple(aligned), apart)
+        apart = [(slot, at[other], other) for slot, _ in outputs for other, _ in given]
+        apart += [(slot, other, other) for slot, _ in outputs for other, _ in outputs if slot < other]
+        return cls(tuple(at), tuple(at.values()), outputs, tuple(aligned), tuple(apart))
 
-    def fit(self, addresses: Any, *, into: bool) -> bool:
-        """Whether the memory of a call is aligned, and that of results apart from that of inputs."""
+    def fit(self, addresses: Any, nbytes: Sequence[int], *, into: bool) -> bool:
+        """Whether the memory of a call, of so many bytes by slot, is aligned, and that of results apart from that of
+        inputs."""
         for place, size in self.aligned if into else self.aligned[: len(self.inputs)]:
             if addresses[place] % size:
                 return False
-        for place, nbytes, other, length, same in self.apart if into else ():
+        for place, other, slot in self.apart if into else ():
             start, begin = addresses[place], addresses[other]
-            if start < begin + length and begin < start + nbytes and not (same and start == begin):
+            if (
+                start < begin + nbytes[slot]
+                and begin < start + nbytes[place]
+                and not (slot == place and start == begin)
+            ):
                 return False
         return True
 
 
-def warm(prepared: PreparedDispatch) -> Run:
-    """A dispatch with results of its own, or where the caller wants them."""
-    pipeline, any_memory = prepared.pipeline, prepared._any
-    code, backend = pipeline.require_open(), pipeline.backend
-    execute, places = code.run, _Places.of(prepared)
-    given, outputs = places.inputs, places.outputs
-    all_places = (*given, *(place for place, *_ in outputs))
-    straight = slice(0, len(all_places)) if all_places == tuple(range(len(all_places))) else None
-    sizes = [prepared.bound[slot].nbytes for slot in (*places.slots, *(slot for slot, _ in prepared.outputs))]
-    given_sizes, seen = sizes[: len(given)], 8 * (max(given, default=-1) + 1)
-    all_seen = 8 * (max(all_places, default=-1) + 1)
-    plan, names, pages, pool = prepared.schedule, [b.name for b in prepared.bound], backend.pages, backend.pool
-    alone = plan.workers == 1 and plan.joins
-    idle: list[LaunchWords] = []
-    idle_into: list[LaunchWords] = []
+_Sized: TypeAlias = "tuple[tuple[int, ...], list[int], list[int], list[int], bool, Any]"
+"""What follows from the lengths of buffers alone: their elements, their bytes by slot, the bytes of the inputs, those
+of the inputs and then of the outputs, whether results stream, and the lengths as the code reads them."""
 
-    def run(inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> OutputBuffers:
-        try:
-            pointers = list(map(_from_buffer, inputs))
-            if out is None:
-                wanted, ready = given_sizes, idle
-            else:
-                for b in out:
-                    pointers.append(_from_buffer(_BYTES, b, True))  # which must be writable
-                wanted, ready = sizes, idle_into
-        except (TypeError, ValueError, BufferError):
-            return any_memory(inputs, out)
-        # from here on no thread can change their lengths, which may have changed since they were planned with
-        if list(map(len, pointers)) != wanted or not backend.open or pipeline._code is not code:
-            return any_memory(inputs, out)
-        try:
-            launch = ready.pop()
-        except IndexError:  # not tested before: another thread may take the last one
-            launch = prepared.ready(seen if out is None else all_seen)
-        buffers = launch.buffers
-        if out is not None and straight is not None:
-            buffers[straight] = pointers
-        else:
-            for place, pointer in zip(all_places, pointers):  # noqa: B905 - without results of the caller, inputs only
-                buffers[place] = pointer
-        addresses = launch.seen[:]
-        if addresses != launch.checked:
-            if not places.fit(launch.addresses, into=out is not None):
-                return any_memory(inputs, out)
-            launch.checked = addresses
-        results: OutputBuffers = []
-        if out is None:
-            for place, nbytes, source, proved in outputs:
-                fresh: Buffer
-                if nbytes < POOLED_BYTES:
-                    fresh = bytearray(nbytes)
-                    pointer = _from_buffer(fresh)
+
+class WarmDispatches:
+    """Dispatches with results of their own, or where the caller wants them. What they share whatever the lengths of
+    buffers and the grid are is known here, so that another length or grid costs little."""
+
+    def __init__(self, prepared: PreparedDispatch) -> None:
+        self.pipeline, self.workgroup = prepared.pipeline, prepared.plan.launch.workgroup
+        self.code = prepared.pipeline.require_open()
+        self.places = places = _Places.of(prepared)
+        self.all_places = *places.inputs, *(place for place, _ in places.outputs)
+        in_order = self.all_places == tuple(range(len(self.all_places)))
+        self.straight = slice(0, len(self.all_places)) if in_order else None
+        self.widths = [b.element_size for b in prepared.bound]
+        self.names = [b.name for b in prepared.bound]
+        self.stored = [slot for slot, _ in prepared.outputs if slot in prepared.pipeline.built.facts.stored]
+        self.idle: list[LaunchWords] = []
+        self.idle_into: list[LaunchWords] = []
+        self.sized = self._sized(prepared.counts)
+
+    def _sized(self, counts: tuple[int, ...]) -> _Sized:
+        nbytes = [n * width for n, width in zip(counts, self.widths, strict=True)]
+        given = [nbytes[slot] for slot in self.places.slots]
+        into = given + [nbytes[place] for place, _ in self.places.outputs]
+        streams = sum([nbytes[slot] for slot in self.stored]) >= STREAM_BYTES
+        self.sized = sized = counts, nbytes, given, into, streams, ffi.new(_LENGTHS, counts or (0,))
+        return sized
+
+    def over(self, counts: tuple[int, ...], grid: Dims, otherwise: Run) -> Run:
+        """The dispatch over buffers with so many elements and this grid; `otherwise` is for memory that it does not
+        take."""
+        pipeline, code, places, names = self.pipeline, self.code, self.places, self.names
+        backend, facts, idle, idle_into = pipeline.backend, pipeline.built.facts, self.idle, self.idle_into
+        execute, given, pages, pool = code.run, places.inputs, backend.pages, backend.pool
+        sized = self.sized
+        _, nbytes, given_sizes, sizes, streams, lengths = sized if sized[0] == counts else self._sized(counts)
+        full = proved(facts, counts, grid, self.workgroup)
+        outputs = [(place, nbytes[place], source, place in full) for place, source in places.outputs]
+        begun = [(place, size, source) for place, size, source, is_full in outputs if source is not None or not is_full]
+        all_places, straight, fit = self.all_places, self.straight, places.fit
+        plan = schedule(facts, counts, self.workgroup, grid, backend.threads)
+        alone = plan.workers == 1 and plan.joins
+        aim = lengths, grid, plan.chunk, streams
+
+        def run(inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> OutputBuffers:
+            try:
+                pointers = list(map(_from_buffer, inputs))
+                if out is None:
+                    wanted, ready = given_sizes, idle
                 else:
-                    zeroed = source is None and not proved
-                    fresh, pointer = pages.take(nbytes, f"buffer {names[place]!r}", zeroed=zeroed)
-                buffers[place] = pointer
-                if source is not None:
-                    copy(pointer, buffers[source], nbytes)
-                results.append(fresh)
-        else:
-            results += out
-            for place, nbytes, source, proved in outputs:
-                if source is not None:
-                    if buffers[source] != buffers[place]:
-                        copy(buffers[place], buffers[source], nbytes)
-                elif not proved:
-                    fill_zero(buffers[place], nbytes)
-        if alone:
-            words = launch.shared
-            words[NEXT] = 0
-            execute(words, launch.first)
-        else:
-            launch.hold = pointers, results
-            launch.run(code, pool, plan, None)
-            launch.hold = None
-        ready.append(launch)
-        return results
+                    for b in out:
+                        pointers.append(_from_buffer(_BYTES, b, True))  # which must be writable
+                    wanted, ready = sizes, idle_into
+            except (TypeError, ValueError, BufferError):
+                return otherwise(inputs, out)
+            # from here on no thread can change their lengths, which may have changed since they were planned with
+            if list(map(len, pointers)) != wanted or not backend.open or pipeline._code is not code:
+                return otherwise(inputs, out)
+            try:
+                launch = ready.pop()
+            except IndexError:  # not tested before: another thread may take the last one
+                launch = self._launch(given if out is None else all_places)
+            if launch.aimed is not aim:
+                launch.aim(*aim)
+                launch.aimed = aim
+            buffers = launch.buffers
+            if out is not None and straight is not None:
+                buffers[straight] = pointers
+            else:
+                for place, pointer in zip(all_places, pointers):  # noqa: B905 - without results of the caller, inputs only
+                    buffers[place] = pointer
+            addresses = launch.seen[:]
+            if addresses not in launch.checked or launch.checked_for is not nbytes:
+                if not fit(launch.addresses, nbytes, into=out is not None):
+                    return otherwise(inputs, out)
+                if launch.checked_for is not nbytes or len(launch.checked) >= _MAX_CHECKED:
+                    launch.checked.clear()
+                launch.checked.add(addresses)
+                launch.checked_for = nbytes
+            results: OutputBuffers
+            if out is None:
+                results = []
+                for place, size, source, is_full in outputs:
+                    fresh: Buffer
+                    if size < POOLED_BYTES:
+                        fresh = bytearray(size)
+                        pointer = _from_buffer(fresh)
+                    else:
+                        zeroed = source is None and not is_full
+                        fresh, pointer = pages.take(size, f"buffer {names[place]!r}", zeroed=zeroed)
+                    buffers[place] = pointer
+                    if source is not None:
+                        copy(pointer, buffers[source], size)
+                    results.append(fresh)
+            else:
+                results = out if type(out) is list else list(out)
+                for place, size, source in begun:
+                    if source is None:
+                        fill_zero(buffers[place], size)
+                    elif buffers[source] != buffers[place]:
+                        copy(buffers[place], buffers[source], size)
+            if alone:
+                words = launch.shared
+                words[NEXT] = 0
+                execute(words, launch.first)
+            else:
+                launch.hold = pointers, results
+                launch.run(code, pool, plan, None)
+                launch.hold = None
+            ready.append(launch)
+            return results
 
-    return run
+        return run
+
+    def _launch(self, places: Sequence[int]) -> LaunchWords:
+        """Words for one launch at a time, whose `seen` are the pointers in these places."""
+        every = len(self.names) + len(self.places.inputs)
+        launch = LaunchWords(every, self.pipeline.built.facts.scratch_bytes)
+        launch.seen = ffi.buffer(launch.buffers, 8 * (max(places, default=-1) + 1))
+        return launch
 
 
 def recorded(prepared: PreparedDispatch, sources: Sequence[Buffer], targets: Sequence[Buffer]) -> Again | None:
@@ -237,14 +310,15 @@ def recorded(prepared: PreparedDispatch, sources: Sequence[Buffer], targets: Seq
     if list(map(len, pointers)) != sizes:
         return None
     launch = prepared.ready()
-    for place, pointer in zip((*places.inputs, *(place for place, *_ in places.outputs)), pointers, strict=True):
+    for place, pointer in zip((*places.inputs, *(place for place, _ in places.outputs)), pointers, strict=True):
         launch.buffers[place] = pointer
-    if not places.fit(launch.addresses, into=True):
+    nbytes = [b.nbytes for b in prepared.bound]
+    if not places.fit(launch.addresses, nbytes, into=True):
         return None
-    if any(other is not None and launch.addresses[other] != launch.addresses[at] for at, _, other, _ in places.outputs):
+    if any(other is not None and launch.addresses[other] != launch.addresses[at] for at, other in places.outputs):
         return None
     zeros = [
-        (launch.buffers[at], nbytes) for at, nbytes, other, proved in places.outputs if other is None and not proved
+        (launch.buffers[at], nbytes[at]) for at, other in places.outputs if other is None and at not in prepared.proved
     ]
     launch.hold = pointers
     pipeline = prepared.pipeline
