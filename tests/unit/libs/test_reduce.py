@@ -236,6 +236,8 @@ def test_what_does_not_fit_is_refused_with_a_fix():
     x = np.zeros((2, 3), np.float32)
     with pytest.raises(ArgumentValueError, match=r"axis=2 of an array with 2 axes. Fix: pass an axis from -2 to 1"):
         reduce.sum(x, 2)
+    with pytest.raises(ArgumentValueError, match=r"axis=0 of an array with 0 axes. Fix: drop it"):
+        reduce.sum(x[0, 0, None].reshape(()), 0)
     with pytest.raises(ArgumentTypeError, match=r"axis=1.5 is no axis. Fix"):
         reduce.sum(x, 1.5)
     with pytest.raises(ArgumentValueError, match=r"names an axis twice. Fix"):
@@ -287,6 +289,7 @@ def test_arrays_of_a_device_stay_there(backend):
         assert found.device == d.device
         assert found.numpy().tobytes() == expected(name, x, 1).tobytes()
     assert reduce.max(d).shape == ()
+    assert type(reduce.dot(x, d)) is type(reduce.dot(d, x)) is vyre.DeviceBuffer
     assert reduce.sum(vyre.to_device(np.empty((0, 3), np.float32), backend), 0).numpy().tolist() == [0, 0, 0]
     out = np.empty(5, np.float32)
     assert reduce.var(d, 1, out=out) is out
