@@ -125,14 +125,13 @@ def require_defined(name, backend, shapes=SHAPES):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", ["sum", "var"])
-def test_every_backend_gives_the_bytes_of_the_definition(name, backend):
-    require_defined(name, backend)
+def test_every_backend_gives_the_bytes_of_the_definition(backend):
+    require_defined("sum", backend)
 
 
 @pytest.mark.check
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", sorted({*FLOATS} - {"sum", "var"}))
+@pytest.mark.parametrize("name", [name for name in FLOATS if name != "sum"])
 def test_every_other_function_does_too(name, backend):
     require_defined(name, backend)
 
@@ -244,6 +243,10 @@ def test_what_does_not_fit_is_refused_with_a_fix():
         reduce.sum(x, (0, -2))
     with pytest.raises(ArgumentTypeError, match=r"x holds complex64.*Fix: convert it: x.astype\(np.float32\)"):
         reduce.sum(x + 0j)
+    with pytest.raises(ArgumentValueError, match=r"x has 8589934592 elements, and places are counted in 32 bits.*Fix"):
+        reduce.sum(np.broadcast_to(np.float32(0), (1 << 33,)))
+    with pytest.raises(ArgumentTypeError, match=r"x holds bfloat16, and this function takes.*Fix"):
+        reduce.sum(vyre.to_device(np.zeros(3, np.uint16), "cpu").view(vyre.bf16))
     with pytest.raises(ArgumentTypeError, match=r"x is a list, not an array. Fix"):
         reduce.sum([1.0, 2.0])
     with pytest.raises(ArgumentTypeError, match=r"x holds int64.*Fix: convert it"):
