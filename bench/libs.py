@@ -2,6 +2,7 @@
 
     python bench/libs.py             a table
     python bench/libs.py --record    bench/results/libs_cpu.json
+    python bench/libs.py --errors    rounding errors over those of NumPy, of 1,000 seeded inputs
 
 Each pair takes turns in one process, over the same arrays and with results that are there already, where the peer takes
 them. A speed above 1 means that ours is faster; the interval is of the median, by bootstrap.
@@ -93,11 +94,37 @@ def measure(ours: Call, peer: Call, rounds: int) -> dict[str, Any]:
     }
 
 
+def errors() -> None:
+    """Errors are in units of what a rounding may cost there: 1e-7 of the sizes that are added, or of the result."""
+    rng = np.random.default_rng(0)
+    for name in ("sum", "mean", "dot", "var"):
+        mine, theirs = [], []
+        for k in range(1000):
+            n = int(np.exp(rng.uniform(np.log(2), np.log(40_000))))
+            x = rng.random(n, np.float32) if k % 2 else rng.standard_normal(n).astype(np.float32)
+            y = rng.random(n, np.float32) if name == "dot" else None
+            exact = x.astype(np.float64)
+            if y is None:
+                found, peer = getattr(reduce, name)(x), getattr(x, name)()
+                true = getattr(exact, name)()
+            else:
+                found, peer, true = reduce.dot(x, y), np.dot(x, y), exact @ y.astype(np.float64)
+            unit = 1e-7 * (np.abs(exact).sum() if name in ("sum", "dot") else abs(true)) + 1e-30
+            mine.append(abs(float(found) - true) / unit + 1e-3)
+            theirs.append(abs(float(peer) - true) / unit + 1e-3)
+        mean = np.exp(np.mean(np.log(np.array(mine) / np.array(theirs))))
+        print(f"{name:5} geometric mean {mean:.2f}, largest {max(mine) / max(theirs):.2f}")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="vyre.libs on the processor, beside NumPy.")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--record", action="store_true", help="write bench/results/libs_cpu.json")
+    parser.add_argument("--errors", action="store_true", help="compare rounding errors, and nothing else")
     options = parser.parse_args()
+    if options.errors:
+        errors()
+        return 0
     found = {}
     for name, (ours, peer) in pairs().items():
         found[name] = row = measure(ours, peer, options.rounds)

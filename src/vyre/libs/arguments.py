@@ -17,6 +17,7 @@ from ..front.arrays import ARRAY_DTYPES, HOST_DEVICES, Array, any_dtype, check_w
 from ..front.compile import choice_for
 from ..front.device.array import DeviceBuffer, adopt, device_of, to_device, upload
 from ..front.device.home import home_of
+from ..front.sequence.now import recorder
 
 Given: TypeAlias = Array | DeviceBuffer
 Axis: TypeAlias = int | tuple[int, ...] | None
@@ -48,7 +49,7 @@ def given(name: str, x: Any, allowed: Sequence[DataType] = tuple(TYPES.values())
         found = view(name, x, ARRAY_DTYPES[allowed[0].name].name)
     is_bfloat = type(found) is DeviceBuffer and found._is_bfloat
     if is_bfloat or TYPES.get(found.dtype.newbyteorder("=")) not in allowed:
-        wanted = "float32" if f32 in allowed else ARRAY_DTYPES[allowed[-1].name].name
+        wanted = "int32" if found.dtype.kind in "iu" and f64 not in allowed else "float32"
         raise ArgumentTypeError(
             f"{name} holds {'bfloat16' if is_bfloat else found.dtype}, and this function takes "
             f"{', '.join(t.name for t in allowed)}",
@@ -117,7 +118,8 @@ def _axes(axis: Any, ndim: int) -> tuple[int, ...]:
     for k in asked:
         if not -ndim <= k < ndim:
             raise ArgumentValueError(
-                f"axis={shown(axis)} of an array with {ndim} axes", fix=f"pass an axis from {-ndim} to {ndim - 1}"
+                f"axis={shown(axis)} of an array with {ndim} axes",
+                fix=f"pass an axis from {-ndim} to {ndim - 1}" if ndim else "drop it",
             )
     found = sorted(int(k) % ndim for k in asked)
     if len(set(found)) < len(found):
@@ -180,7 +182,7 @@ def near(x: Given, backend: str | None) -> Given:
 
     The backend is the one that is named, or else the one that is chosen for such elements.
     """
-    if type(x) is DeviceBuffer or not x.size:
+    if type(x) is DeviceBuffer or not x.size or recorder() is not None:
         return x
     name = backend or choice_for(fill.specialize(T=element_of(x))).chosen
     home = home_of(name)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from ..errors import ArgumentTypeError, ArgumentValueError, shown
 from ..foundation.ir.dtypes import DataType, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from ..front.device.array import DeviceBuffer
 from .arguments import (
     Axis,
     Extent,
@@ -234,7 +235,8 @@ def _of(
     if not e.length or not math.prod(e.shape):
         value = rule.first if result is not bool_ else rule.how == LEAST
         return filled(value, result, e.shape, x, out, backend)
-    return handed(reduced(rule, x, e, result, out, backend, y=y, divisor=divisor), x, out)
+    there = x if type(y) is not DeviceBuffer else y
+    return handed(reduced(rule, x, e, result, out, backend, y=y, divisor=divisor), there, out)
 
 
 def _joined(how: int, what: int, x: Any, axis: Axis, dtype: Any, keepdims: bool, out: Any, backend: str | None) -> Any:

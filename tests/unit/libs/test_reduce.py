@@ -125,14 +125,13 @@ def require_defined(name, backend, shapes=SHAPES):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", ["sum", "var"])
-def test_every_backend_gives_the_bytes_of_the_definition(name, backend):
-    require_defined(name, backend)
+def test_every_backend_gives_the_bytes_of_the_definition(backend):
+    require_defined("sum", backend)
 
 
 @pytest.mark.check
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", sorted({*FLOATS} - {"sum", "var"}))
+@pytest.mark.parametrize("name", [name for name in FLOATS if name != "sum"])
 def test_every_other_function_does_too(name, backend):
     require_defined(name, backend)
 
@@ -236,12 +235,18 @@ def test_what_does_not_fit_is_refused_with_a_fix():
     x = np.zeros((2, 3), np.float32)
     with pytest.raises(ArgumentValueError, match=r"axis=2 of an array with 2 axes. Fix: pass an axis from -2 to 1"):
         reduce.sum(x, 2)
+    with pytest.raises(ArgumentValueError, match=r"axis=0 of an array with 0 axes. Fix: drop it"):
+        reduce.sum(x[0, 0, None].reshape(()), 0)
     with pytest.raises(ArgumentTypeError, match=r"axis=1.5 is no axis. Fix"):
         reduce.sum(x, 1.5)
     with pytest.raises(ArgumentValueError, match=r"names an axis twice. Fix"):
         reduce.sum(x, (0, -2))
     with pytest.raises(ArgumentTypeError, match=r"x holds complex64.*Fix: convert it: x.astype\(np.float32\)"):
         reduce.sum(x + 0j)
+    with pytest.raises(ArgumentValueError, match=r"x has 8589934592 elements, and places are counted in 32 bits.*Fix"):
+        reduce.sum(np.broadcast_to(np.float32(0), (1 << 33,)))
+    with pytest.raises(ArgumentTypeError, match=r"x holds bfloat16, and this function takes.*Fix"):
+        reduce.sum(vyre.to_device(np.zeros(3, np.uint16), "cpu").view(vyre.bf16))
     with pytest.raises(ArgumentTypeError, match=r"x is a list, not an array. Fix"):
         reduce.sum([1.0, 2.0])
     with pytest.raises(ArgumentTypeError, match=r"x holds int64.*Fix: convert it"):
@@ -287,6 +292,7 @@ def test_arrays_of_a_device_stay_there(backend):
         assert found.device == d.device
         assert found.numpy().tobytes() == expected(name, x, 1).tobytes()
     assert reduce.max(d).shape == ()
+    assert type(reduce.dot(x, d)) is type(reduce.dot(d, x)) is vyre.DeviceBuffer
     assert reduce.sum(vyre.to_device(np.empty((0, 3), np.float32), backend), 0).numpy().tolist() == [0, 0, 0]
     out = np.empty(5, np.float32)
     assert reduce.var(d, 1, out=out) is out
