@@ -570,6 +570,26 @@ def test_a_helper_may_call_its_parameter_as_its_caller_calls_the_result():
     assert calls == [{"v": 6.0}, {"v": 6.0}]
 
 
+class Mixed(NamedTuple):
+    n: u32
+    at: vec3
+    by: i32
+
+
+def test_a_parameter_of_several_types_and_an_array_that_a_loop_makes():
+    @vyre.kernel(workgroup=2)
+    def k(m: Mixed, on: bool_, out: Out[u32]):
+        for i in range(2):
+            own = local(u32, 9)
+            own[i + m.n] = i + 1
+            out[gid.x] = own[1]
+
+    seen = list(k.step(Mixed(1, (0.5, 1.5, 2.5), -2), True, sizes={"out": 2}, invocation=1))
+    assert [at.line - seen[0].line for at in seen] == [0, 2, 3, 0, 2, 3, 0, 0]
+    assert seen[0].locals == {"m": {"n": 1, "at": {"x": 0.5, "y": 1.5, "z": 2.5}, "by": -2}, "on": True}
+    assert [at.locals["own"][:3] for at in seen if at.text == "out[gid.x] = own[1]"] == [[0, 1, 0], [0, 0, 2]]
+
+
 def test_an_invocation_has_its_own_local_arrays():
     wanted = several.on("cpu")(*SEVERAL)
     for i in range(4):

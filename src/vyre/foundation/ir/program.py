@@ -217,7 +217,7 @@ class Part(NamedTuple):
     """What a local is of something that the source names, `v.x` or `acc[3]`, and where it is made.
 
     An array in memory has `acc[]` or `acc[].x`, and a table that is one small value what each of its elements is:
-    `eye.x eye.y eye.z`. A parameter of a helper has no place: the line that calls it makes it.
+    `eye.x:f32 eye.y:f32`. A parameter of a helper has no place: the line that calls it makes it.
     """
 
     path: str

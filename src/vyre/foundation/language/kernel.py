@@ -285,8 +285,8 @@ def _built(source: KernelSource, consts: Mapping[str, object], in_memory: frozen
         buffer = builder.buffer(param.name, ACCESS[param.role], param.element, param.count)
         if param.small is not None and param.role == "scalar":
             scope[param.name] = _members(param, param.small, iter(range(param.width)))
-            if len(set(param.small.leaves())) == 1:
-                parts[param.name] = Part(" ".join(param.name + path for path in param.small.paths()), None)
+            numbers = zip(param.small.paths(), param.small.leaves(), strict=True)
+            parts[param.name] = Part(" ".join(f"{param.name}{path}:{t}" for path, t in numbers), None)
         elif param.small is not None:
             scope[param.name] = Rows(buffer, param.small)
         elif param.role == "scalar":

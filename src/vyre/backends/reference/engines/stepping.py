@@ -11,7 +11,7 @@ import ast
 import linecache
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from ....driver.verify.cases import Stop
 from ....errors import ArgumentValueError
 from ....foundation.check.determinism import determinism
 from ....foundation.ir import nodes as ir
-from ....foundation.ir.dtypes import DataType, bool_
+from ....foundation.ir.dtypes import BY_NAME, DataType, bool_
 from ....foundation.ir.nodes import Span
 from ....foundation.ir.prints import without_prints
 from ....foundation.ir.program import Access, BufferDecl, Program
@@ -96,7 +96,7 @@ class _Stepped(Run):
             elif isinstance(node, ir.Loop):
                 self._name(node.var, node.span)
         self.numbers = {
-            b.name: (b, parts[b.name].path.split() if b.name in parts else [b.name])
+            b.name: parts[b.name].path.split() if b.name in parts else [f"{b.name}:{b.element}"]
             for b in program.buffers
             if b.access is Access.UNIFORM and (b.count == 1 or b.name in parts)
         }
@@ -207,13 +207,11 @@ class _Stepped(Run):
         """What the names in sight hold in front of a line."""
         found: dict[str, Any] = {}  # by path
         here, earlier = self.around[-1]
-        for name, (decl, paths) in self.numbers.items() if len(self.around) == 1 else ():
+        for name, numbers in self.numbers.items() if len(self.around) == 1 else ():
             state = self.memory.buffers.get(name)
-            for k, path in enumerate(paths if state is not None and state.count else ()):
+            for k, (path, t) in enumerate(_typed(numbers) if state is not None and state.count else ()):
                 assert state is not None
-                found[path] = _plain(
-                    arith.reader(decl.element)(state.data, k * (decl.element.bits or 8) // 8), decl.element
-                )
+                found[path] = _plain(arith.reader(t)(state.data, k * (t.bits or 8) // 8), t)
         for name, local in _in_sight(scope):
             if name in earlier or name in self.unset:
                 continue
@@ -239,6 +237,13 @@ class _Stepped(Run):
             array.path.replace("[]", f"[{k}]"): _plain(read(data, size * (k * lanes + first)), t)
             for k in range(array.elements)
         }
+
+
+def _typed(numbers: Sequence[str]) -> Iterator[tuple[str, DataType]]:
+    """Paths and types of `eye.x:f32 n:u32`."""
+    for number in numbers:
+        path, _, t = number.partition(":")
+        yield path, BY_NAME[t]
 
 
 def _root(path: str) -> str:

@@ -110,8 +110,10 @@ class ArrayCompiler(GroupCompiler):
             message = f"the local arrays of an invocation take {taken} bytes, and there are {MAX_OWN_BYTES}"
             raise self.fail(call, message, "make it smaller, or keep it in a buffer with a part for each invocation")
         if self.frame.depth or self.frame.conditional:
+            span, self.b.span = self.b.span, None  # else the line would be seen in every turn
             with self.b.loop("k", 0, count) as k:
                 self.b.store(buffer, k, zero(element))
+            self.b.span = span
         return buffer
 
     def shared_array(self, name: str, element: DataType | SmallType, count: int) -> Columns | Buffer:
