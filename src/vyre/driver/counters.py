@@ -175,11 +175,12 @@ def _add(
     times[kind] = [a + b for a, b in zip(times.get(kind, _NO_TIMES), row, strict=True)]
 
 
-def time_counter(backend: str, label: str, input_bytes: int, output_bytes: int) -> Callable[[int], None]:
-    """A function that counts a dispatch of this kind and size, which took so many ns."""
+def time_counter(backend: str, label: str, input_bytes: int, output_bytes: int) -> Callable[..., None]:
+    """A function that counts a dispatch of this kind and size, which began and ended at these ns."""
     tally, kind, bounds = TALLY, (backend, label), TIME_BOUNDS_NS
 
-    def count(ns: int) -> None:
+    def count(begun: int, ended: int, failed: bool = False, times: object = None) -> None:
+        ns = ended - begun
         rows = tally.times
         row = rows.get(kind)
         if row is None:

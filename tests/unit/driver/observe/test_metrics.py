@@ -113,14 +113,14 @@ def test_the_time_of_a_dispatch_is_counted_where_it_belongs():
     for k, n in ((0, 1), (0, ns[0]), (1, ns[0] + 1), (len(ns) - 1, ns[-1]), (len(ns), ns[-1] + 1)):
         before = counters.times().get(("here", f"{n}"))
         assert before is None
-        counters.time_counter("here", f"{n}", 3, 4)(n)
+        counters.time_counter("here", f"{n}", 3, 4)(0, n)
         row = counters.times()["here", f"{n}"]
         assert [i for i, c in enumerate(row.counts) if c] == [k]
         assert (row.total_ns, row.input_bytes, row.output_bytes) == (n, 3, 4)
 
 
 def test_what_a_thread_timed_outlives_it():
-    worker = threading.Thread(target=counters.time_counter("here", "ended", 0, 0), args=(5,))
+    worker = threading.Thread(target=counters.time_counter("here", "ended", 0, 0), args=(0, 5))
     worker.start()
     worker.join()
     assert sum(counters.times()["here", "ended"].counts) == 1
@@ -136,7 +136,7 @@ def nothing_counted(monkeypatch):
 
 def test_labels_are_bounded(metrics, nothing_counted):
     for k in range(600):
-        counters.time_counter("many", f"label {k}", 1, 1)(5)
+        counters.time_counter("many", f"label {k}", 1, 1)(0, 5)
         counters.TALLY.counts.label(f"label {k}")
     found = samples(metrics.text())
     rows = [labels for name, labels in found if name == "vyre_dispatch_seconds_count"]
