@@ -7,6 +7,7 @@ module finds those it imports already in order.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TypeVar
@@ -17,6 +18,8 @@ hooks: list[Callable[[], object]] = []
 before: list[Callable[[], object]] = []
 in_parent: list[Callable[[], object]] = []
 """What the forking process does just before it forks, and once it has."""
+_one_at_a_time = threading.RLock()
+"""Held from the first hook before a fork to the last one after it: another thread may fork at the same time."""
 
 
 def in_child(hook: Hook) -> Hook:
@@ -31,7 +34,17 @@ def _run(hooks: list[Callable[[], object]]) -> None:
             stack.callback(hook)
 
 
+def _before() -> None:
+    _one_at_a_time.acquire()
+    _run(before)
+
+
+def _after(hooks: list[Callable[[], object]]) -> None:
+    try:
+        _run(hooks)
+    finally:
+        _one_at_a_time.release()  # by the thread that forked, in the child too
+
+
 if hasattr(os, "register_at_fork"):  # where there is no such function there is no fork
-    os.register_at_fork(
-        before=lambda: _run(before), after_in_parent=lambda: _run(in_parent), after_in_child=lambda: _run(hooks)
-    )
+    os.register_at_fork(before=_before, after_in_parent=lambda: _after(in_parent), after_in_child=lambda: _after(hooks))

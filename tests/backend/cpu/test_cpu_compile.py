@@ -1,6 +1,7 @@
 """Text becomes machine code, which stays in memory for as long as somebody holds it."""
 
 import gc
+import os
 import subprocess
 import sys
 import threading
@@ -162,3 +163,44 @@ def test_the_host_is_described():
     assert found.vector_bits in (128, 256, 512)
     assert found.x86 == found.triple.startswith("x86")
     assert all(f[0] in "+-" for f in found.features.split(",") if f)
+
+
+# ---- forks ----------------------------------------------------------------------------------------------------------
+
+FORK = """
+import os, signal, sys, threading, time
+from tests.contract.programs import COUNT, words
+from vyre.backends.cpu import CpuBackend, devices
+CpuBackend(threads=1).dispatch(COUNT, [words(1)])  # a linker is there, which a child drops
+inside, leaves = threading.Event(), float(sys.argv[1])
+devices.FORK_WAIT_S = float(sys.argv[2])
+def compile_for_long():
+    with devices._lock():  # as the binding does around every call
+        inside.set()
+        time.sleep(leaves)
+threading.Thread(target=compile_for_long, daemon=True).start()
+inside.wait()
+child = os.fork()
+if not child:
+    os._exit(CpuBackend(threads=1).dispatch(COUNT, [words(1)]) != [words(2)])
+ends = time.monotonic() + 60
+while not (done := os.waitpid(child, os.WNOHANG))[0] and time.monotonic() < ends:
+    time.sleep(0.01)
+if not done[0]:
+    os.kill(child, signal.SIGKILL)
+    sys.exit("the child hangs")
+print(os.waitstatus_to_exitcode(done[1]))
+if leaves < 100:
+    print(CpuBackend(threads=1).dispatch(COUNT, [words(1)]) == [words(2)])
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.parametrize("leaves, waits, said", [(0.3, 60, "0\nTrue\n"), (1000, 0.1, "0\n")])
+def test_a_process_forked_while_a_thread_compiles_compiles_too(leaves, waits, said):
+    words = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORK, str(leaves), str(waits)]
+    root = Path(__file__).parents[3]
+    done = subprocess.run(words, cwd=root, capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.returncode) == (said, 0), done.stderr

@@ -78,6 +78,38 @@ def test_a_hook_that_fails_is_reported_and_keeps_no_other_from_running():
     assert "a hook that fails" in printed
 
 
+TWO = """
+import os, threading, time, warnings
+warnings.simplefilter("ignore", DeprecationWarning)
+from vyre.foundation import forking
+order = []
+def note(what):
+    order.append((what, threading.get_ident()))
+    time.sleep(0.02)  # another thread would come in between
+forking.before.append(lambda: note("before"))
+forking.in_parent.append(lambda: note("after"))
+def fork():
+    for _ in range(5):
+        child = os.fork()
+        if not child:
+            os._exit(0 if forking._one_at_a_time.acquire(blocking=False) else 1)
+        assert os.waitpid(child, 0)[1] == 0
+threads = [threading.Thread(target=fork) for _ in range(3)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert len(order) == 30
+for (first, one), (second, other) in zip(order[::2], order[1::2]):
+    assert (first, second, one) == ("before", "after", other), order
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_threads_that_fork_at_once_do_so_one_after_the_other():
+    subprocess.run([sys.executable, "-c", TWO], check=True, timeout=120)
+
+
 def test_nothing_else_registers_with_the_system():
     def registers(path: Path) -> bool:
         names = (getattr(n, "attr", None) for n in ast.walk(ast.parse(path.read_text("utf-8"))))

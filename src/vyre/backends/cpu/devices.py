@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import platform
+import sys
+import threading
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
 from ...driver.contract.registration import DeviceInfo, Unavailable
+from ...foundation import forking
+from ...foundation.forking import in_child
 
 
 def unavailable() -> Unavailable | None:
@@ -30,6 +34,41 @@ def library() -> Any:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     return llvm
+
+
+# ---- forks
+
+FORK_WAIT_S = 10.0
+"""How long a fork waits for a thread that is in LLVM, which compiles for some seconds at most."""
+_held: list[Any] = []
+
+
+def _lock() -> Any:
+    """What the binding holds around every call, and around the end of every object; None before it is imported."""
+    return getattr(getattr(sys.modules.get("llvmlite.binding.ffi"), "lib", None), "_lock", None)
+
+
+def _before_fork() -> None:
+    """A child would wait for ever for a lock that a thread of the parent holds."""
+    lock = _lock()
+    if lock is not None and lock._lock.acquire(timeout=FORK_WAIT_S):
+        _held.append(lock._lock)
+
+
+def _after_fork() -> None:
+    if _held:
+        _held.pop().release()
+
+
+@in_child
+def _forked() -> None:
+    if not _held and (lock := _lock()) is not None:
+        lock._lock = threading.RLock()
+    _after_fork()
+
+
+forking.before.append(_before_fork)
+forking.in_parent.append(_after_fork)
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,8 @@ class Database:
             )
         use = object()
         with self._lock:
+            while self._held:  # another thread is about to fork, and waits for those that use one
+                self._lock.wait()
             connection = self._busy[use] = self._idle.pop() if self._idle else None
         try:
             if connection is None:
@@ -264,10 +266,11 @@ class Database:
             self._idle.clear()
 
     def after_fork(self, *, child: bool) -> None:
-        if self._held and not child:
-            self._lock.release()
-        self._held = False
+        held, self._held = self._held, False
         if not child:
+            if held:
+                self._lock.notify_all()
+                self._lock.release()
             return
         self._lock = threading.Condition(threading.Lock())  # threads that used the old one are not here
         if self._busy or self._idle:

@@ -941,6 +941,36 @@ def test_a_process_forked_while_the_pool_was_locked_touches_nothing_of_it(store,
 
 @needs_fork
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_fork_comes_before_whoever_asks_later(store, monkeypatch):
+    monkeypatch.setattr(databases, "FORK_WAIT_S", 60)
+    store.save(key(), b"code")
+    database, order = store.database(), []
+    after = database.after_fork
+    monkeypatch.setattr(database, "after_fork", lambda child: (order.append("forked"), after(child=child)))
+
+    def fork():
+        order.append(forked(lambda: store.load(key())))
+
+    def ask():
+        with database.borrowed():
+            order.append("asked")
+
+    threads = [threading.Thread(target=work) for work in (fork, ask)]
+    with database.borrowed():
+        for thread, begun in zip(threads, (lambda: database._held, lambda: database._lock._waiters), strict=True):
+            thread.start()
+            while not begun():
+                time.sleep(0.001)
+        while len(database._lock._waiters) < 2:  # both wait, for the end of this use
+            time.sleep(0.001)
+    for thread in threads:
+        thread.join()
+    assert order[0] == "forked"
+    assert sorted(order[1:]) == ["asked", "b'code'"]
+
+
+@needs_fork
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_program_is_loaded_by_a_forked_process_that_opens_its_own_backend(on_disk):
     first = vyre.acquire("cpu")
     assert compile_with_telemetry(first, cached_kernels.program(5)).tier == "compiled"
