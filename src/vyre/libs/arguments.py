@@ -10,6 +10,8 @@ import numpy as np
 
 from vyre import Kernel, Out, const, gid, kernel
 
+from ..driver.selection.registry import generation
+from ..driver.settings.knobs import BACKEND, STRICT
 from ..errors import ArgumentTypeError, ArgumentValueError, UnsupportedFeature, shown
 from ..foundation.ir.dtypes import DataType, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from ..foundation.memo import keep
@@ -177,6 +179,19 @@ def chosen(kernel: Kernel, backend: str | None, **consts: Any) -> Kernel:
     return found
 
 
+_preferences: dict[tuple[object, ...], str] = {}
+
+
+def _preferred(t: DataType) -> str:
+    """The backend that a call over such elements takes, if none is named. To choose anew would cost milliseconds."""
+    key = generation(), BACKEND.peek(), STRICT.peek(), t.name
+    found = _preferences.get(key)
+    if found is None:
+        found = choice_for(fill.specialize(T=t)).chosen
+        keep(_preferences, key, found, MOST_CHOSEN)
+    return found
+
+
 def near(x: Given, backend: str | None) -> Given:
     """The array where several calls read it: uploaded once where the device has memory of its own.
 
@@ -184,8 +199,7 @@ def near(x: Given, backend: str | None) -> Given:
     """
     if type(x) is DeviceBuffer or not x.size or recorder() is not None:
         return x
-    name = backend or choice_for(fill.specialize(T=element_of(x))).chosen
-    home = home_of(name)
+    home = home_of(backend or _preferred(element_of(x)))
     try:
         exchange = home.exchange
         shares = exchange is not None and exchange.device[0] in HOST_DEVICES
