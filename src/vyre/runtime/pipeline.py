@@ -368,19 +368,16 @@ class OffloadPipeline(NativePipeline[_Planned]):
         return work
 
 
-def collect(planned: _Planned, work: Work, out: Sequence[Buffer] | None) -> OutputBuffers:
-    """The outputs, once the work is done: new ones, or the caller's. Its memory is given back."""
+def collect(planned: _Planned, work: Work, out: Sequence[Buffer] | None, *, releases: bool = True) -> OutputBuffers:
+    """The outputs, once the work is done: new ones, or the caller's. `releases`: its memory is given back then."""
     try:
-        return _outputs(planned, work, out)
+        if out is not None and OutputSlot not in map(type, out):
+            work.finish([plain(o) for o, (_, _, n) in zip(out, planned.outputs, strict=True) if n])
+            return list(out)
+        found = iter(work.finish([None] * len(planned.reads)))
     finally:
-        work.release()
-
-
-def _outputs(planned: _Planned, work: Work, out: Sequence[Buffer] | None) -> OutputBuffers:
-    if out is not None and OutputSlot not in map(type, out):
-        work.finish([plain(o) for o, (_, _, n) in zip(out, planned.outputs, strict=True) if n])
-        return list(out)
-    found = iter(work.finish([None] * len(planned.reads)))
+        if releases:
+            work.release()
     results: OutputBuffers = [next(found) if n else bytearray() for _, _, n in planned.outputs]
     if out is None:
         return results
@@ -441,7 +438,7 @@ class WorkPending(PendingDispatch):
     def _collected(self) -> OutputBuffers:
         """The outputs of work that is done."""
         with named(self._label):
-            return _outputs(self._planned, self._work, self._out)
+            return collect(self._planned, self._work, self._out, releases=False)
 
     def __del__(self) -> None:
         with suppress(Exception):
