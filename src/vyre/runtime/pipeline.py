@@ -368,18 +368,15 @@ class OffloadPipeline(NativePipeline[_Planned]):
         return work
 
 
-def collect(
-    planned: _Planned, work: Work, out: Sequence[Buffer] | None, *, may_come_again: bool = False
-) -> OutputBuffers:
-    """The outputs, once the work is done: new ones, or the caller's. Its memory is given back, unless the caller may
-    ask once more."""
+def collect(planned: _Planned, work: Work, out: Sequence[Buffer] | None, *, releases: bool = True) -> OutputBuffers:
+    """The outputs, once the work is done: new ones, or the caller's. `releases`: its memory is given back then."""
     try:
         if out is not None and OutputSlot not in map(type, out):
             work.finish([plain(o) for o, (_, _, n) in zip(out, planned.outputs, strict=True) if n])
             return list(out)
         found = iter(work.finish([None] * len(planned.reads)))
     finally:
-        if not may_come_again:
+        if releases:
             work.release()
     results: OutputBuffers = [next(found) if n else bytearray() for _, _, n in planned.outputs]
     if out is None:
@@ -441,7 +438,7 @@ class WorkPending(PendingDispatch):
     def _collected(self) -> OutputBuffers:
         """The outputs of work that is done."""
         with named(self._label):
-            return collect(self._planned, self._work, self._out, may_come_again=True)
+            return collect(self._planned, self._work, self._out, releases=False)
 
     def __del__(self) -> None:
         with suppress(Exception):

@@ -286,7 +286,10 @@ class _Job(NamedTuple):
             return 0  # the dispatch says what is wrong
 
     def access(self) -> Access:
-        return Access([*map(host_span, self.inputs)], [*map(host_span, self.out or ())])
+        try:
+            return Access([*map(host_span, self.inputs)], [*map(host_span, self.out or ())])
+        except TypeError:
+            return Access()  # the same
 
     def hinders(self) -> Hinders:
         return self.why

@@ -222,10 +222,10 @@ def test_an_interrupt_while_outputs_are_taken_leaves_them(backend, monkeypatch):
         pytest.skip("another thread takes them")
     from vyre.runtime import pipeline
 
-    plain, turns = pipeline._outputs, []
+    plain, turns = pipeline.collect, []
 
-    def interrupted(*given):
-        found = plain(*given)
+    def interrupted(*given, **options):
+        found = plain(*given, **options)
         turns.append(1)
         if len(turns) == 1:
             raise KeyboardInterrupt
@@ -233,7 +233,7 @@ def test_an_interrupt_while_outputs_are_taken_leaves_them(backend, monkeypatch):
 
     x = words(100)
     pending = mix.on(backend).start(1, x)
-    monkeypatch.setattr(pipeline, "_outputs", interrupted)
+    monkeypatch.setattr(pipeline, "collect", interrupted)
     with pytest.raises(KeyboardInterrupt):
         pending.result()
     assert pending.result().tobytes() == mix(1, x).tobytes()
