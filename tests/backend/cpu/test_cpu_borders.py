@@ -28,7 +28,7 @@ from vyre.foundation.ir.nodes import (
 )
 from vyre.foundation.ir.ops import BinaryOp as Op
 from vyre.foundation.ir.program import Program, read, write_only
-from vyre.lower import lower
+from vyre.lower import LowerOptions, lower
 
 from .test_cpu_emit import Launched, agree, case_of, expected
 
@@ -376,7 +376,8 @@ class Border:
         n = self.width * rows
         a, b = (np.arange(n, dtype=np.uint32) * np.uint32(2654435761)) >> 3, np.arange(n, dtype=np.uint8) * 37
         case = case_of(self.program, [a, b, np.array([self.width, rows], np.uint32)], self.grid, out=2 * n)
-        kernel, want = lower(self.program), expected(case)
+        options = LowerOptions(soft_flush=self.rng.random() < 0.2, poll=self.rng.random() < 0.2)
+        kernel, want = lower(self.program, options), expected(case)
         for width in widths:
             launched = Launched(kernel, case, width, chunk=self.rng.choice((1, 3, 100)))
             assert launched.outputs == want, f"width {width}\n{self.program}"

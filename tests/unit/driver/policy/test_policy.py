@@ -329,8 +329,10 @@ def test_small_workgroups_whose_invocations_are_apart_are_joined(workgroup, fact
 
 @pytest.mark.parametrize(
     "x, y, choice",
-    [(0, None, ALONG_X), (-3, -3, ALONG_X), (-3, 1, ALONG_Y), (2, 3, ALONG_Y), (-3, 0, ALONG_X), (-3, -1, ALONG_X), (None, 1, ALONG_Y),
-     (None, 0, GROUPED), (None, None, GROUPED)],
+    [
+        (0, None, ALONG_X), (-3, -3, ALONG_X), (-3, 1, ALONG_Y), (2, 3, ALONG_Y), (-3, 0, ALONG_X), (-3, -1, ALONG_X),
+        (None, 1, ALONG_Y), (None, 0, GROUPED), (None, None, GROUPED),
+    ],
 )  # fmt: skip
 def test_vectors_lie_along_the_axis_whose_neighbours_access_neighbours(x, y, choice):
     assert choose_lanes(x, y).choice == choice

@@ -5,7 +5,8 @@ It exports one function, of the form that `abi.py` says.
 Workers take chunks of consecutive workgroups. A chunk is cut into tiles: workgroups side by side along x. Before a tile
 the kernel's check decides which of two versions of the body runs it: the fast one without the tests that the check
 covers, or the other. A tile that does not pass is halved, so that an edge costs a few tests and not a slow chunk.
-Of the fast one there may be a second copy, whose stores go past the cache; a launch chooses between them once.
+Of the fast one there may be a second copy, whose stores go past the cache; a launch chooses between them once. Where
+lanes may disagree at a border only, it has its body twice, and asks each block of lanes which of the two it runs.
 """
 
 from __future__ import annotations

@@ -38,6 +38,10 @@ class Lanes(LaneFlow):
         self.group_end = ""
         self.span = "%x0", "%x1"
         self.inside = version.inside
+        self.label, self.done = "", ""
+        """Where the loop over blocks begins, and what follows it."""
+        self.resume: list[tuple[str, str]] = []
+        """With which lane that loop goes on, and from where."""
         self.variances: dict[tuple[int, int, bool], Variance] = {}
         self.most = version.width, version.parts
         self.cut(*self.most)
@@ -452,7 +456,7 @@ class Lanes(LaneFlow):
         ok, least, most = (self.value(x).parts[0] for x in (inside.ok, inside.least, inside.most))
         least = w.call("i64", "llvm.smax.i64", ("i64", self.span[0]), ("i64", least))
         most = w.call("i64", "llvm.smin.i64", ("i64", w.new(f"sub i64 {last}, 1")), ("i64", most))
-        until = w.new(f"sub i64 {most}, {step - 2}") if step > 2 else w.new(f"add i64 {most}, {2 - step}")
+        until = w.new(f"sub i64 {most}, {step - 2}")
         begins, ends = w.new(f"icmp sge i64 {first}, {least}"), w.new(f"icmp slt i64 {first}, {until}")
         return w.new(f"and i1 {ok}, {w.new(f'and i1 {begins}, {ends}')}"), until
 
