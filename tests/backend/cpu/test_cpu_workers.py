@@ -35,8 +35,8 @@ from ...support import cpu_modules
 FOREVER = [1, [[0xFFFFFFFF, [], None, [1, []]]]]
 
 
-def facts(cost=(1, ()), traps=(), private=None, scratch_bytes=1000):
-    return ObjectFacts(scratch_bytes, traps, (), private or {}, [cost[0], list(cost[1])], Decision("lanes", "", ""))
+def facts(cost=(1, ()), traps=(), private=None, scratch_bytes=1000, lanes="along x"):
+    return ObjectFacts(scratch_bytes, traps, (), private or {}, [cost[0], list(cost[1])], Decision("lanes", lanes, ""))
 
 
 def launch_of(buffers, groups, chunk=1):
@@ -190,6 +190,14 @@ def wait_until(condition):
 )
 def test_work_is_spread_where_it_is_worth_it(cost, groups, expected):
     assert schedule(facts(cost), (), (1, 1, 1), (groups, 1, 1), 4) == expected
+
+
+@pytest.mark.parametrize("lanes, grid, chunk", [
+    ("along x", (63, 64, 1), 252), ("along x", (300, 14, 1), 263), ("along x", (262, 16, 1), 262),
+    ("along y", (63, 64, 1), 192), ("in workgroups", (63, 64, 1), 252),
+])  # fmt: skip
+def test_a_chunk_is_of_whole_rows_where_it_has_more_than_one(lanes, grid, chunk):
+    assert schedule(facts((60, ()), lanes=lanes), (), (16, 16, 1), grid, 1).chunk == chunk
 
 
 def test_a_loop_counts_as_often_as_its_bounds_let_it_run():

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from ....driver.contract.values import Dims
 from ....driver.pipeline.deadline import expired
+from ....driver.policy.geometry import ALONG_Y
 from ....foundation.integers import ceil_div
 from ..abi import (
     BUFFERS,
@@ -81,7 +82,8 @@ def schedule(facts: ObjectFacts, lengths: Sequence[int], workgroup: Dims, grid: 
     workers = min(threads, total, max(int(min(most / INLINE_WORK, threads)), 1))
     chunk = ceil_div(total, workers * _CHUNKS_PER_WORKER)
     chunk = min(chunk, _UNKNOWN_CHUNK if most == inf else int(_CHUNK_WORK / (most / total)))
-    chunk = max(chunk, 1)
+    row = grid[facts.lanes.choice == ALONG_Y]
+    chunk = max(chunk - chunk % row if chunk > row else chunk, 1)  # rows are run from end to end
     return Schedule(workers, chunk, most <= SEEN_WORK, most > SEEN_WORK and chunk * (most / total) <= SEEN_WORK)
 
 
