@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from typing import Annotated, TypedDict
 
 import typer
 
 from ...errors import ArgumentValueError
 from ..app import Json, app
-from ..inputs.scripts import Script, Words, run_script
+from ..inputs.scripts import Script, Words, require_script, run_script
 from ..output import others_on_stderr, print_json
 
 
@@ -41,7 +41,12 @@ def serve(
 
     if metrics is None:
         raise ArgumentValueError("there is nothing to serve", fix="write --metrics PORT")
-    with of_process().serve(metrics, host) as server, others_on_stderr() if as_json else nullcontext():
+    require_script(file)
+    with (
+        closing(of_process()) as found,
+        found.serve(metrics, host) as server,
+        others_on_stderr() if as_json else nullcontext(),
+    ):
         url = f"http://{host}:{server.port}/metrics"
         print(f"metrics at {url}", file=sys.stderr, flush=True)
         code = run_script(file, words or [])

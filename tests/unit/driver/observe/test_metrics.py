@@ -40,6 +40,14 @@ def guarded(x: InOut[u32]) -> None:
 X = np.arange(100, dtype=np.float32)
 
 
+@pytest.fixture(autouse=True)
+def _nobody_watches_on():
+    """What a test begins ends with it."""
+    before = observers.watching()
+    yield
+    assert observers.watching() == before
+
+
 @pytest.fixture
 def metrics():
     found = Metrics()
@@ -322,7 +330,6 @@ def test_a_script_that_fails_shows_where(files, capsys, monkeypatch):
     (files / "job.py").write_text("raise SystemExit('why')")
     assert cli_tool.inside("serve", "--metrics", "0", "job.py") == 1
     assert capsys.readouterr().err.endswith("why\n")
-    module._metrics.close()
 
 
 def test_what_cannot_be_served_is_said(files, capsys):

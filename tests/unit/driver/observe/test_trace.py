@@ -38,6 +38,14 @@ def guarded(x: InOut[u32]) -> None:
 X = np.arange(100, dtype=np.float32)
 
 
+@pytest.fixture(autouse=True)
+def _nobody_watches_on():
+    """What a test begins ends with it."""
+    before = observers.watching()
+    yield
+    assert observers.watching() == before
+
+
 def checked(path):
     """The events of a file, which are as the format wants them: spans of one line lie inside or beside one another."""
     told = json.loads(path.read_text("utf-8"))
