@@ -301,6 +301,8 @@ class Extent:
             found += [place] if w == place * self.reach.size[b] else [w, place]
         return found
 
+    # ---- how far an id goes ----
+
     def _most(self, choices: list[Sum], below: int, axis: int) -> int | None:
         found = [self._below(s, below, axis) for s in choices]
         return max(n for n in found if n is not None) if found and None not in found else None
