@@ -809,3 +809,24 @@ def test_workgroups_that_write_columns_are_as_many_as_fill_the_result():
     found = zeros(200)  # 64 places of 3 workgroups are 192
     columns(3, found)
     assert found.all()
+
+
+@vyre.kernel(workgroup=32)
+def rows_by_workgroup(x: In[u32], n: u32, out: InOut[u32]):
+    start = lid.x * 32
+    for k in range(32):
+        if start + k < n:
+            out[wg.x * n + start + k] = x[wg.x * n + start + k]
+
+
+@vyre.kernel(workgroup=(8, 8))
+def parts_of_rows(x: In[u32], n: u32, out: InOut[u32]):
+    if gid.y * 32 < n:
+        out[gid.x * n + gid.y * 32] = x[gid.x * n + gid.y * 32]
+
+
+@pytest.mark.parametrize("n", [1, 2, 31, 32, 33, 64, 100])
+@pytest.mark.parametrize("kernel, large", [(rows_by_workgroup, 20_000), (parts_of_rows, (800, 32))])
+def test_rows_that_are_shorter_than_the_step_of_a_place_are_all_written(kernel, large, n):
+    x = np.arange(1, 401, dtype=np.uint32)
+    assert kernel(x, n, zeros(400)).tobytes() == kernel(x, n, zeros(400), domain=large).tobytes()

@@ -69,9 +69,12 @@ class Extent:
     def limits(self, write: Write, axis: int) -> list[Limit]:
         """What the conditions and the index of a write say about the axis."""
         found = []
-        for choices, below, is_index in self._constraints(write):
+        constraints = list(self._constraints(write))
+        still = self._still(constraints)
+        for choices, below, is_index in constraints:
             if (ids := self._most(choices, below, axis)) is not None:
-                found.append(Limit(ids, self._row(choices, below, axis), choices, is_index))
+                moving = [{k: c for k, c in s.items() if k not in still} for s in choices]
+                found.append(Limit(ids, self._row(moving, below, axis), choices, is_index))
         return found
 
     def room(self, limits: Iterable[Limit], axis: int, domain: Sequence[int]) -> int | None:
@@ -111,6 +114,26 @@ class Extent:
                 yield small, below + f.equal, is_index
                 if below < FAR:  # a sum that is negative is no less than this
                     yield [{k: -c for k, c in s.items()} for s in small], 1, is_index
+
+    def _still(self, constraints: Iterable[tuple[list[Sum], int, bool]]) -> set[tuple[object, ...]]:
+        """Workgroups and places in them that are 0 wherever something is written: with 1, a sum is too large."""
+        found: set[tuple[object, ...]] = set()
+        for choices, below, _ in constraints:
+            if choices:
+                found |= set.intersection(*(self._zeros(s, below) for s in choices))
+        return found
+
+    def _zeros(self, s: Sum, below: int) -> set[tuple[object, ...]]:
+        least = {k: s[k] if k == () else self._least(k, s[k]) for k in s}
+        low = [n for n in least.values() if n is not None]
+        if len(low) < len(least):
+            return set()
+        left = below - sum(low)
+        return {
+            k
+            for k, c in s.items()
+            if k[0:1] in (("w",), ("l",)) and c >= left > 0 and not self._wraps(c // self.reach.size[_atom(k)], below)
+        }
 
     def _fits(self, f: Fact) -> bool:
         """Whether the difference of both sides has a sign in 32 bits, which that of `i - 5 < 2**31 - 1` has not."""

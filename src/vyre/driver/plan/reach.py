@@ -184,12 +184,26 @@ class Reach:
 
     def _deciding_numbers(self) -> Iterable[str]:
         for w in self.writes:
-            told = [p for f in w.facts for p in (f.small, f.large)] + ([w.at] if w.at else [])
+            apart = self._is_apart(w.at or {})
+            told = [p for f in w.facts if apart or self._differs(f.small, f.large) for p in (f.small, f.large)]
+            told += [w.at] if w.at else []
             along = [self.atoms[a] for m in w.at or {} for a in m if self.atoms[a].axes]
             if not self.axes <= self.axes_of(w.at or {}) or any(atom.kind != "w" for atom in along):
                 told += [self.reads[k].at for k in self.sources(w).reads or ()]  # its own index may not say how far
             for p in told:
                 yield from self._numbers_in(p)
+
+    def _is_apart(self, p: Poly) -> bool:
+        """Whether a place in a workgroup goes another way than the workgroup does, so that conditions on it count."""
+        for m, c in p.items():
+            for a in m:
+                atom = self.atoms[a]
+                if atom.kind == "l" and isinstance(atom.key, int):
+                    w = self._numbers.get(("w", atom.key), -1)
+                    as_group = tuple(sorted(w if b == a else b for b in m))
+                    if p.get(as_group, 0) != c * self.size[atom.key]:
+                        return True
+        return False
 
     def _numbers_in(self, p: Poly) -> Iterable[str]:
         unseen = {a for m in p for a in m}
@@ -334,7 +348,9 @@ class Reach:
     def _compared(self, op: BinaryOp, left: ir.Expr, right: ir.Expr, truth: bool) -> Iterable[Fact]:
         kind = left.type_hint or right.type_hint
         a, b = self._value(left), self._value(right)
-        if kind not in (u32, i32) or a is None or b is None or not self.axes_of(a) | self.axes_of(b):
+        if kind not in (u32, i32) or a is None or b is None:
+            return
+        if not self._differs(a, b) and not any(self.atoms[n].kind == "l" for p in (a, b) for m in p for n in m):
             return
         if not truth:
             op = _OPPOSITE[op]
@@ -344,6 +360,10 @@ class Reach:
             yield Fact(a, b, kind == i32, op not in (BinaryOp.LT, BinaryOp.GT))
         if op is BinaryOp.EQ:
             yield Fact(b, a, kind == i32, True)
+
+    def _differs(self, a: Poly, b: Poly) -> bool:
+        """Whether one of them differs between workgroups."""
+        return bool(self.axes_of(a) | self.axes_of(b))
 
     # ---- values ----
 
