@@ -94,6 +94,7 @@ def test_a_seed_is_one_kernel():
         assert source(random_kernel(seed)) != source(random_kernel(seed + 1))
 
 
+@pytest.mark.check
 def test_no_order_of_invocations_shows():
     for seed in SOME:
         tree = random_kernel(seed)
@@ -112,6 +113,7 @@ def many_kernels():
     return [random_kernel(seed) for seed in range(2000, 2500)]
 
 
+@pytest.mark.check
 def test_kernels_are_of_every_kind():
     trees = many_kernels()
     ops = {e.op for t in trees for e in expressions(t.body)} | {s.op for t in trees for s in statements(t.body)}

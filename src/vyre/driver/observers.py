@@ -56,11 +56,12 @@ class Planning(Protocol):
 
 
 class Living(Generic[T]):
-    """Those that are alive, for any thread to ask."""
+    """Those that are alive, for any thread to ask. One such list lives as long as the process."""
 
     def __init__(self) -> None:
         self._items: weakref.WeakSet[Any] = weakref.WeakSet()
         self._lock = threading.Lock()
+        in_child(self._forked)
 
     def add(self, item: T) -> None:
         with self._lock:
@@ -70,7 +71,7 @@ class Living(Generic[T]):
         with self._lock:
             return list(self._items)
 
-    def forked(self) -> None:
+    def _forked(self) -> None:
         self._lock = threading.Lock()  # a thread that is not in the child may have held the other
 
 
@@ -83,7 +84,6 @@ _lock = threading.Lock()
 def _forked() -> None:
     global _lock
     _lock = threading.Lock()
-    routes.forked()
 
 
 def watch(observer: Observer) -> Callable[[], None]:

@@ -702,6 +702,7 @@ def trap_of_some(b: Out[u32], n: u32):
         b[gid.x] = (gid.x * n) // 7 + gid.x * gid.x
 
 
+@pytest.mark.check
 def test_what_is_computed_for_one_place_is_not_known_behind_it():
     n = np.uint32([3])
     agree(case_of(one_place.program, [n], (1, 2, 1), a=128, b=128))

@@ -69,6 +69,7 @@ def digests(backend, seed, junk):
     return done.stdout.splitlines()
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("backend", ["cpu", "cuda", "opencl", "wgpu"])
 def test_a_program_has_the_same_text_in_every_process(backend):
     first = digests(backend, 1, 0)

@@ -53,6 +53,6 @@ vyre_kernel(
     }
     if (lid_x == 0u) {
         const float v7 = buf_mem[0u];
-        if (wid_x < len_sums) { buf_sums[wid_x] = quiet_f32(flush_f32(v7)); }
+        if (wid_x < len_sums) { buf_sums[wid_x] = quiet_f32(v7); }
     }
 }

@@ -44,7 +44,7 @@ void vyre_kernel(
             const float v4 = buf_mem[lid_x];
             const uint at6 = lid_x + v3;
             const float v5 = buf_mem[at6];
-            buf_mem[lid_x] = quiet_f32((v4 * one) + (v5 * one));
+            buf_mem[lid_x] = quiet_f32(v4 + v5);
         }
         barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
         if (stopped) { ending = 1u; }
@@ -54,6 +54,6 @@ void vyre_kernel(
     }
     if (lid_x == 0u) {
         const float v7 = buf_mem[0u];
-        if (wid_x < len_sums) { buf_sums[wid_x] = quiet_f32(v7 * one); }
+        if (wid_x < len_sums) { buf_sums[wid_x] = quiet_f32(v7); }
     }
 }

@@ -42,6 +42,7 @@ def test_wrong_words_are_refused_from_the_shell(files):
     assert done.stderr.startswith("error: there is no backend nobody [backend='nobody']. Fix: use some of: ")
 
 
+@pytest.mark.check
 def test_the_built_in_kernels_agree_on_every_backend(capsys):
     backends = ",".join([*DEVICES, "reference"])
     found = document(capsys, Document, "bench", "--size", "1000", "--rounds", "2", "--backends", backends)

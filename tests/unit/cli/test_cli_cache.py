@@ -186,6 +186,7 @@ def listed(capsys):
 # ---- ahead of time --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.check
 def test_the_kernels_of_a_file_are_compiled_ahead_and_a_process_of_its_own_loads_them(capsys, tmp_path, place):
     (tmp_path / "waves.py").write_text(WAVES)
     found = document(capsys, Warmed, "cache", "warm", "waves.py", "-b", "cpu")
@@ -321,6 +322,7 @@ def test_a_plan_says_that_a_program_will_be_loaded(stored, tmp_path, place):
 # ---- elsewhere ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.check
 def test_what_was_exported_is_used_where_it_is_imported(capsys, stored, tmp_path, monkeypatch):
     assert document(capsys, cache.Exported, "cache", "export", "x.zip") == {"file": "x.zip", "entries": 1}
     if os.name == "posix":

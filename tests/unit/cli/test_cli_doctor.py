@@ -129,6 +129,7 @@ def test_a_backend_that_hangs_is_left_alone(tmp_path):
     assert "no answer within 3 s" in {f["detail"] for (area, _), f in findings.items() if area == "hangs"}
 
 
+@pytest.mark.check
 def test_a_cache_that_cannot_be_written_to_is_said_and_not_needed(tmp_path):
     (tmp_path / "file").touch()
     for folder, why in ((tmp_path / "file" / "cache", "Not a directory"), (Path("/proc/none"), "")):
@@ -149,6 +150,7 @@ def test_a_wrong_setting_is_named(tmp_path):
     assert finding["fix"] == "give it true or false, without quotes"
 
 
+@pytest.mark.check
 def test_settings_are_those_of_backends_too_and_a_misspelt_one_is_said(tmp_path):
     _, findings, code = examined(tmp_path, "reference", VYRE_CPU_THREADS="1")
     assert "cpu_threads from VYRE_CPU_THREADS" in findings["general", "settings"]["detail"]
@@ -161,6 +163,7 @@ def test_settings_are_those_of_backends_too_and_a_misspelt_one_is_said(tmp_path)
     assert (code, findings["general", "settings"]["verdict"]) == (1, "fail")
 
 
+@pytest.mark.check
 def test_a_plain_call_that_would_fail_is_a_finding(tmp_path):
     found, findings, code = examined(tmp_path, VYRE_BACKEND="nobody")
     finding = findings["general", "plain call"]
@@ -169,6 +172,7 @@ def test_a_plain_call_that_would_fail_is_a_finding(tmp_path):
     assert "cpu" in finding["fix"]
 
 
+@pytest.mark.check
 def test_one_backend_is_examined_alone_and_an_unknown_one_refused(tmp_path, capsys):
     found, findings, code = examined(tmp_path, "reference")
     assert (code, found["working"], {area for area, _ in findings}) == (

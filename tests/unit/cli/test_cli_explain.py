@@ -196,6 +196,7 @@ def test_a_file_named_like_a_code_is_the_file(capsys, files):
 # ---- first calls ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.check
 def test_a_first_call_is_measured_by_part_in_two_fresh_processes(files, capsys):
     found = document(capsys, Cold, "explain", "saxpy.py", *GIVEN, "-b", "cpu", "--cold")
     assert [(run["process"], run["tier"]) for run in found["runs"]] == [("first", "compiled"), ("second", "disk")]
@@ -229,6 +230,7 @@ def test_what_a_fresh_process_cannot_do_is_said(files, capsys, monkeypatch):
     assert "--cold is for a run and 1009 is not a file" in refused(capsys, "explain", "1009", "--cold")
 
 
+@pytest.mark.check
 def test_what_a_file_prints_and_the_names_of_its_neighbours_change_nothing(files, capsys):
     (files / "json.py").write_text("raise RuntimeError('not this one')\n")
     (files / "loud.py").write_text("print('{}')\n" + (files / "saxpy.py").read_text())

@@ -392,7 +392,7 @@ def test_one_invocation_is_shown_line_by_line(capsys, files):
     said = refused(capsys, *words[:-1], "64")
     assert "none of the 64 x 1 x 1 that the call runs. Fix: pass a smaller one, or --domain N" in said
     for more in (["--check"], ["--repeat", "2"], ["-o", "out=o.npy"]):
-        assert "Fix: leave out --output, --repeat and --check" in refused(capsys, *words, *more)
+        assert "Fix: leave out --output, --repeat, --check and --evidence" in refused(capsys, *words, *more)
     assert "--step one: 'one' is not a whole number" in refused(capsys, *words[:-1], "one")
 
 

@@ -65,6 +65,7 @@ def test_a_constant_is_rounded_as_the_number_of_a_call():
         assert variant(scaled, "cpu", alpha=alpha)(x).tobytes() == scaled.on("cpu")(alpha, x).tobytes()
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
 def test_random_kernels_give_the_same_bytes_with_constants(backend):
     tried = differ(backend, range(60))

@@ -164,6 +164,7 @@ def test_infinities_nans_zeros_and_subnormals_go_by_the_definition(backend):
             assert found.tobytes() == expected(name, x, 1).tobytes(), (name, n)
 
 
+@pytest.mark.check
 def test_a_problem_gives_the_same_bytes_in_every_company():
     x = numbers((64, 1000))
     for name in ("sum", "norm", "std"):

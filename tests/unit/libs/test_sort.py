@@ -54,7 +54,7 @@ def require_defined(dtype, shape, backend):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_backend_sorts_as_defined(backend):
     on_backend(backend)
-    for shape in SHAPES[1::2]:
+    for shape in SHAPES[1:4:2]:
         require_defined("f4", shape, backend)
 
 

@@ -364,6 +364,7 @@ def test_dce_says_whether_the_old_value_of_an_atomic_is_used():
     assert [item.used for item in walk(kernel.body) if item.op == "atomic"] == [False, True]
 
 
+@pytest.mark.check
 def test_deep_nesting_needs_no_stack():
     body = [Store("o", lit(0), lit(1))]
     for k in range(3_000):

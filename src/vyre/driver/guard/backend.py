@@ -25,7 +25,6 @@ from ...errors import (
     UnsupportedFeature,
     VyreError,
 )
-from ...foundation.forking import in_child
 from ...foundation.memo import keep
 from ..admission.gates import gates
 from ..admission.program import validate_program_for_backend
@@ -66,7 +65,6 @@ FACTS = frozenset(("supported_ops", "device_profile", "metrics", "pipeline_cache
 NO_RANGES: tuple[()] = ()  # Python has one empty tuple
 acquired: Living[GuardedBackend] = Living()
 """Those that somebody holds."""
-in_child(acquired.forked)
 _MAX_HANDLES = 256
 """Programs, each with a config, that a guard dispatches without looking for their pipelines again."""
 

@@ -290,6 +290,7 @@ def test_code_of_a_backend_that_names_no_version_is_not_kept(store):
     assert not store.folder.exists()
 
 
+@pytest.mark.check
 @pytest.mark.row("A-DC-10", "T6")
 @pytest.mark.parametrize("column", ["record", "name", "seal", "payload"])
 def test_an_entry_with_any_byte_changed_is_a_miss_and_thrown_out(store, folder, column):

@@ -153,6 +153,7 @@ for n in range(int(sys.argv[4])):
 """
 
 
+@pytest.mark.check
 @pytest.mark.row("T1", "A-DC-11")
 def test_who_reads_while_others_write_sees_one_of_them_whole(tmp_path):
     folder = tmp_path / "cache" / "pipelines"

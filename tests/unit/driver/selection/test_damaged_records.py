@@ -76,6 +76,7 @@ def test_devices_with_modes(folder, monkeypatch, name):
     )
 
 
+@pytest.mark.check
 def test_adapters(folder, monkeypatch):
     pytest.importorskip("wgpu")
     from vyre.backends.wgpu import exactness as module

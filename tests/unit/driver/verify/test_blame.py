@@ -95,6 +95,7 @@ def test_a_contraction_is_the_sum_of_a_product():
     assert "*" in product.expression
 
 
+@pytest.mark.check
 def test_memory_that_another_invocation_has_yet_to_write_is_a_load():
     x = np.arange(1, 129, dtype=np.uint32)
     found = blamed({"change": without_barriers, "inner": CPU}, reversed_groups, x)

@@ -269,6 +269,7 @@ def test_free_names_respect_scopes():
     assert free_names(nodes) == {"b", "c", "i", "n", "e"}
 
 
+@pytest.mark.check
 def test_deep_wrappers_need_no_stack():
     inner = (A, SYNC, B)
     for _ in range(1_200):

@@ -463,11 +463,13 @@ def test_a_deep_expression_prints_and_parses(make):
     assert parse_program(str(program)) == program
 
 
+@pytest.mark.check
 def test_a_very_deep_expression_prints_and_parses():
     program = Program([], (1, 1, 1), [Let("y", chain(lambda e: BinOp(BinaryOp.SUB, a, e), DEEP))])
     assert parse_program(str(program)) == program
 
 
+@pytest.mark.check
 @pytest.mark.parametrize(
     "make",
     [

@@ -134,6 +134,7 @@ def test_values_print_as_code_that_rebuilds_them():
         assert eval(repr(value), scope) == value
 
 
+@pytest.mark.check
 def test_depth_is_no_limit_for_equality_hash_print_and_walk():
     a, b = deep(100_000), deep(100_000)
     assert a == b
