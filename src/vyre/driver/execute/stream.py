@@ -49,6 +49,9 @@ class Job(Protocol[T_co]):
     def hinders(self) -> Hinders:
         """What keeps it from being started while another one runs."""
 
+    def wait(self) -> None:
+        """It runs after others that were on their way when it was made: what they write is not yet what it has read."""
+
     def run(self) -> T_co: ...
     def start(self) -> PendingDispatch:
         """Its `result()` is what `run` would return."""
@@ -132,6 +135,8 @@ class Stream(Iterator[T]):
                 count_decision(decided)
                 self.decision = decided
                 if decided.choice == IN_TURN:
+                    if self._queue:
+                        job.wait()
                     self._held = job
                 else:
                     self._queue.append(_Started(self._taken, access, job.start()))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ...driver.execute.stream import Hinders, Stream, hinders_of, host_span, length_of
-from ...driver.policy.overlap import Access
+import numpy as np
+
+from ...driver.execute.stream import Hinders, Stream, hinders_of, length_of
+from ...driver.policy.overlap import Access, Span
 from ...errors import ArgumentTypeError
 from ..call import Call, PendingCall
 from ..tracebacks import MISTAKES, end_at_the_caller
@@ -14,6 +17,7 @@ from ..tracebacks import MISTAKES, end_at_the_caller
 if TYPE_CHECKING:
     from ...driver.contract.backend import VyreBackend
     from ...driver.contract.values import DispatchConfig
+    from ..arrays import Array
     from ..bind import Extent
     from ..kernel import Kernel
 
@@ -49,8 +53,8 @@ def calls_of(
                 fix="pass what all calls have by its name, and else an iterable with one for each call",
             )
     hinders = _HindersOf()
-    calls = (_CallJob(Call(kernel, args, named, *options), hinders) for args in zip(*arguments, strict=False))
-    return KernelStream(calls, total=length_of(arguments), in_flight=in_flight, progress=progress)
+    jobs = (_CallJob(partial(Call, kernel, args, named, *options), hinders) for args in zip(*arguments, strict=False))
+    return KernelStream(jobs, total=length_of(arguments), in_flight=in_flight, progress=progress)
 
 
 class _HindersOf:
@@ -68,25 +72,41 @@ class _HindersOf:
 class _CallJob:
     """A call of a stream."""
 
-    __slots__ = ("_hinders", "call")
+    __slots__ = ("_hinders", "_make", "_waits", "call")
 
-    def __init__(self, call: Call, hinders: _HindersOf) -> None:
-        self.call, self._hinders = call, hinders
+    def __init__(self, make: Callable[[], Call], hinders: _HindersOf) -> None:
+        self.call, self._make, self._hinders, self._waits = make(), make, hinders, False
 
     def nbytes(self) -> int:
         return sum(memoryview(data).nbytes for data in self.call.inputs) if type(self.call) is Call else 0
 
     def access(self) -> Access:
-        call = self.call
-        return Access([*map(host_span, call.inputs)], [host_span(call.values[at]) for at, _ in call.plan.targets])
+        """Of the arrays that the caller has: what is read may be a copy of one, in the form that a dispatch takes."""
+        arrays = [each for each in self.call.values if isinstance(each, np.ndarray)]
+        targets = [self.call.values[at] for at, _ in self.call.plan.targets]
+        return Access([*map(_span, arrays)], [*map(_span, targets)])
 
     def hinders(self) -> Hinders:
         if type(self.call) is not Call:
             return Hinders(never="its arguments live on the device")
         return self._hinders(self.call.pipeline().backend)
 
+    def wait(self) -> None:
+        self._waits = True
+
     def run(self) -> Any:
+        if self._waits:
+            self.call = self._make()  # whose copies of arrays are of what they hold now
         return self.call.run()
 
     def start(self) -> PendingCall:
         return self.call.start()
+
+
+def _span(array: Array) -> Span:
+    """Where the elements of an array lie, whatever its strides."""
+    if not array.size:
+        return Span(0, 0, 0)
+    start = array.__array_interface__["data"][0]
+    steps = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)]
+    return Span(0, start + sum(min(s, 0) for s in steps), start + sum(max(s, 0) for s in steps) + array.itemsize)

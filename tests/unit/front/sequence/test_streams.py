@@ -28,6 +28,12 @@ def mix(a: u32, x: In[u32], out: Out[u32]):
 
 
 @vyre.kernel(workgroup=64)
+def mix_into(a: u32, x: In[u32], out: InOut[u32]):
+    if gid.x < len(out):
+        out[gid.x] = x[gid.x] * 3 + a
+
+
+@vyre.kernel(workgroup=64)
 def bump(x: InOut[u32]):
     if gid.x < len(x):
         x[gid.x] += 1
@@ -121,6 +127,25 @@ def test_calls_that_share_memory_run_in_turn(backend, in_flight):
     inputs, outs = [[one, x], [one, y], [one, arrays[2]]], [[y], [arrays[2]], [x]]
     pipeline.dispatch_batch(inputs, out=outs)
     assert (y[0], arrays[2][0], x[0]) == (16, 49, 148)
+
+
+@IN_FLIGHT
+@pytest.mark.parametrize("form", [np.s_[::2], np.s_[:499:-1], np.s_[500:], "swapped", "number"])
+def test_an_argument_that_is_copied_is_what_the_call_before_has_written(backend, in_flight, form):
+    y, z = np.zeros(1000, np.uint32), np.zeros(500, np.uint32)
+    x, a = np.arange(1000, dtype=np.uint32), np.array(1, np.uint32)
+    second = words(500)
+    if form == "number":
+        numbers, arrays = [a, y[:1].reshape(())], [x, second]
+    elif form == "swapped":
+        numbers, arrays = [a, a], [x, y[500:].view(y.dtype.newbyteorder())]
+    else:
+        numbers, arrays = [a, a], [x, y[form]]
+    into = mix_into.on(backend)
+    list(into.map(numbers, arrays, [y, z], in_flight=in_flight))
+    number, array = int(numbers[1]), arrays[1].astype(np.uint32)
+    assert np.array_equal(y, x * 3 + 1)
+    assert np.array_equal(z, array * 3 + np.uint32(number))
 
 
 def test_a_batch_overlaps_on_a_device_of_its_own_unless_it_reads_what_it_writes(backend, monkeypatch):
