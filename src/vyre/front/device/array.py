@@ -47,6 +47,15 @@ class Kind:
         return cls._known.setdefault(key, cls(home, incarnation, is_bfloat=is_bfloat))
 
 
+class _Lent:
+    """What an array of the host is made over that keeps memory of the device: a call over it goes on beside free()."""
+
+    __slots__ = ("__array_interface__", "_held")
+
+    def __init__(self, seen: Array, memory: Memory) -> None:
+        self._held, self.__array_interface__ = (seen, memory), seen.__array_interface__
+
+
 class DeviceBuffer:
     """An array in the memory of a device, in C order. Kernels take it where they take a NumPy array.
 
@@ -136,7 +145,7 @@ class DeviceBuffer:
         if found is None or home is None or memory is None:
             self._lent = False
             return False
-        array = found[: self.nbytes].view(self.dtype).reshape(self.shape)
+        array: Array = np.asarray(_Lent(found[: self.nbytes].view(self.dtype).reshape(self.shape), memory))
         lent = self._lent = array, Kind.of(self, home, memory.handle.incarnation)
         return lent
 
@@ -186,10 +195,11 @@ class DeviceBuffer:
         )
 
     def free(self) -> None:
-        """Let go of the memory now; a second call does nothing. A library that was lent it keeps it."""
+        """Let go of the memory now; a second call does nothing. A library that was lent it keeps it, and so does a call
+        of another thread until it is done."""
         refuse_to_read("a device array was freed")
+        self._number = next(_numbers)  # before the memory goes: a call that finds none must not be known
         self._home = self._memory = self._lent = None
-        self._number = next(_numbers)
 
     def __enter__(self) -> DeviceBuffer:
         return self

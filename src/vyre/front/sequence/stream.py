@@ -13,11 +13,11 @@ from ...driver.policy.overlap import Access, Span
 from ...errors import ArgumentTypeError
 from ..call import Call, PendingCall
 from ..tracebacks import MISTAKES, end_at_the_caller
+from .arguments import bounds
 
 if TYPE_CHECKING:
     from ...driver.contract.backend import VyreBackend
     from ...driver.contract.values import DispatchConfig
-    from ..arrays import Array
     from ..bind import Extent
     from ..kernel import Kernel
 
@@ -82,9 +82,9 @@ class _CallJob:
 
     def access(self) -> Access:
         """Of the arrays that the caller has: what is read may be a copy of one, in the form that a dispatch takes."""
-        arrays = [each for each in self.call.values if isinstance(each, np.ndarray)]
-        targets = [self.call.values[at] for at, _ in self.call.plan.targets]
-        return Access([*map(_span, arrays)], [*map(_span, targets)])
+        values = self.call.values
+        reads = [Span(0, *bounds(each)) for each in values if isinstance(each, np.ndarray)]
+        return Access(reads, [Span(0, *bounds(values[at])) for at, _ in self.call.plan.targets])
 
     def hinders(self) -> Hinders:
         if type(self.call) is not Call:
@@ -101,12 +101,3 @@ class _CallJob:
 
     def start(self) -> PendingCall:
         return self.call.start()
-
-
-def _span(array: Array) -> Span:
-    """Where the elements of an array lie, whatever its strides."""
-    if not array.size:
-        return Span(0, 0, 0)
-    start = array.__array_interface__["data"][0]
-    steps = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)]
-    return Span(0, start + sum(min(s, 0) for s in steps), start + sum(max(s, 0) for s in steps) + array.itemsize)
