@@ -15,7 +15,7 @@ from ...errors import ArgumentTypeError, ArgumentValueError, DeviceOutOfMemory, 
 from ..arrays import ARRAY_DTYPES, HOST_DEVICES, WORD, Array, any_dtype, element_dtype, to_input, view
 from ..sequence.now import is_recording, refuse_to_read
 from . import dlpack
-from .home import Home, Memory, home_of, home_of_device, settle
+from .home import Home, Lent, Memory, home_of, home_of_device, settle
 
 if TYPE_CHECKING:
     from ...driver.contract.exchange import DeviceExchange
@@ -45,15 +45,6 @@ class Kind:
         is_bfloat = array._is_bfloat
         key = home, incarnation, array.dtype, array.shape, is_bfloat
         return cls._known.setdefault(key, cls(home, incarnation, is_bfloat=is_bfloat))
-
-
-class _Lent:
-    """What an array of the host is made over that keeps memory of the device: a call over it goes on beside free()."""
-
-    __slots__ = ("__array_interface__", "_held")
-
-    def __init__(self, seen: Array, memory: Memory) -> None:
-        self._held, self.__array_interface__ = (seen, memory), seen.__array_interface__
 
 
 class DeviceBuffer:
@@ -145,7 +136,7 @@ class DeviceBuffer:
         if found is None or home is None or memory is None:
             self._lent = False
             return False
-        array: Array = np.asarray(_Lent(found[: self.nbytes].view(self.dtype).reshape(self.shape), memory))
+        array: Array = np.asarray(Lent(found[: self.nbytes].view(self.dtype).reshape(self.shape), memory))
         lent = self._lent = array, Kind.of(self, home, memory.handle.incarnation)
         return lent
 
