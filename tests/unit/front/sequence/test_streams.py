@@ -6,6 +6,7 @@ import random
 import signal
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -279,6 +280,22 @@ def test_an_interrupt_while_progress_is_told_loses_no_result(backend):
     found += stream
     assert [f.tobytes() for f in found] == [mix(k, words(3)).tobytes() for k in (1, 2, 3, 4)[: len(found)]]
     assert len(found) == (4 if stream.decision.choice == "overlapped" else 2)
+
+
+def test_a_stream_that_is_asked_while_it_looks_for_a_result_refuses_and_goes_on():
+    refused = []
+
+    def asks():
+        for k in range(3):
+            for ask in (lambda: next(stream), lambda: ThreadPoolExecutor(1).submit(next, stream).result()):
+                with pytest.raises(ArgumentValueError, match=r"while it looks.*Fix: let one thread") as e:
+                    ask()
+                refused.append(e)
+            yield words(9, k)
+
+    stream = mix.on("cpu").map(itertools.count(), asks(), in_flight=2)
+    assert [f.tobytes() for f in stream] == [mix(k, words(9, k)).tobytes() for k in range(3)]
+    assert len(refused) == 6
 
 
 def test_device_arrays_go_through_in_turn(backend):
