@@ -67,10 +67,11 @@ def _move_call() -> Callable[[Call, ArgumentLayout, Program, Options], None]:
 class Call:
     """A call that is ready to run: its plan, its arguments, with arrays for all buffers, and the dispatch's inputs."""
 
-    __slots__ = ("given", "home", "inputs", "kernel", "plan", "shown", "values")
+    __slots__ = ("given", "held", "home", "inputs", "kernel", "plan", "shown", "values")
     given: Any
+    held: Any
     home: Any
-    """These two are for device arrays."""
+    """These three are for device arrays."""
     shown: dict[int, Any]
     """The caller's arrays of small values that receive results."""
     copied = "{}.copy()"

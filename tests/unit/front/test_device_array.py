@@ -8,6 +8,9 @@ import pickle
 import subprocess
 import sys
 import textwrap
+import threading
+import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -225,6 +228,53 @@ def test_memory_that_is_dropped_while_the_backend_works_is_freed_later(name):
         home.backend.device_state.inflight.pop()
     home.sweep()
     assert resident_bytes(home) == before
+
+
+@vyre.kernel(workgroup=64)
+def grind(turns: u32, x: InOut[u32]):
+    if gid.x < len(x):
+        for k in range(turns):
+            x[gid.x] = x[gid.x] * 1664525 + k
+
+
+@vyre.sequence
+def grind_twice(turns, x, y):
+    grind(turns, x)
+    grind(turns, y)
+
+
+FREEING = {
+    "call": lambda turns, d, e: grind(turns, d),
+    "call with options": lambda turns, d, e: grind(turns, d, domain=4096),
+    "call beside the host": lambda turns, d, e: grind_from(turns, d, np.zeros(1, np.uint32)),
+    "sequence": grind_twice,
+}
+
+
+@vyre.kernel(workgroup=64)
+def grind_from(turns: u32, x: InOut[u32], y: In[u32]):
+    if gid.x < len(x):
+        for k in range(turns):
+            x[gid.x] = x[gid.x] * 1664525 + k + y[0]
+
+
+@pytest.mark.parametrize("how", FREEING)
+def test_memory_that_is_freed_while_a_call_works_in_it_goes_to_no_other_array_before_the_end(how):
+    home, sevens = home_of("cpu"), np.full(4096, 7, np.uint32)
+    FREEING[how](1, *(vyre.to_device(sevens, "cpu") for _ in "de"))
+    d, e = (vyre.to_device(sevens, "cpu") for _ in "de")
+    memory = weakref.ref(d._memory)
+    worker = threading.Thread(target=FREEING[how], args=(300_000, d, e))
+    worker.start()
+    while worker.is_alive() and not home.backend.device_state.inflight:
+        time.sleep(0.001)
+    d.free()
+    held = memory() is not None
+    assert held or not worker.is_alive()
+    others = [vyre.to_device(sevens, "cpu") for _ in range(4)]
+    worker.join()
+    assert all(np.array_equal(other.numpy(), sevens) for other in others)
+    assert memory() is None
 
 
 def test_memory_of_a_device_that_was_recovered_is_refused():

@@ -294,6 +294,9 @@ class _Job(NamedTuple):
     def hinders(self) -> Hinders:
         return self.why
 
+    def wait(self) -> None:
+        """Nothing has been read of its buffers."""
+
     def run(self) -> OutputBuffers:
         return self.pipeline.dispatch(self.inputs, self.config, out=self.out)
 

@@ -49,6 +49,9 @@ class Job(Protocol[T_co]):
     def hinders(self) -> Hinders:
         """What keeps it from being started while another one runs."""
 
+    def wait(self) -> None:
+        """It runs after others that were on their way when it was made: what they write is not yet what it has read."""
+
     def run(self) -> T_co: ...
     def start(self) -> PendingDispatch:
         """Its `result()` is what `run` would return."""
@@ -82,11 +85,28 @@ class Stream(Iterator[T]):
         self._error: Exception | None = None  # of the input after those that are on their way
         self._taken = 0
         self._came: tuple[T] | None = None
+        self._is_asked = False
 
     def __iter__(self) -> Stream[T]:
         return self
 
     def __next__(self) -> T:
+        if self._is_asked:
+            raise ArgumentValueError(
+                "a stream was asked for a result while it looks for the one before, in another thread or by its inputs",
+                fix="let one thread take the results, and hand them to the others",
+            )
+        self._is_asked = True  # as at the end, Python turns to no other thread and no signal before the next line
+        try:
+            self._look()
+        finally:
+            self._is_asked = False
+        came, self._came = self._came, None
+        assert came is not None
+        return came[0]
+
+    def _look(self) -> None:
+        """Have the next result."""
         try:
             if self._came is None:
                 self._fill()
@@ -104,9 +124,6 @@ class Stream(Iterator[T]):
         except BaseException:
             self._end()  # and what has come or is on its way stays
             raise
-        came, self._came = self._came, None
-        assert came is not None
-        return came[0]
 
     def close(self) -> None:
         """Take no more inputs, and wait for those on their way. What they give is dropped."""
@@ -132,6 +149,8 @@ class Stream(Iterator[T]):
                 count_decision(decided)
                 self.decision = decided
                 if decided.choice == IN_TURN:
+                    if self._queue:
+                        job.wait()
                     self._held = job
                 else:
                     self._queue.append(_Started(self._taken, access, job.start()))

@@ -15,7 +15,7 @@ from ...errors import ArgumentTypeError, ArgumentValueError, DeviceOutOfMemory, 
 from ..arrays import ARRAY_DTYPES, HOST_DEVICES, WORD, Array, any_dtype, element_dtype, to_input, view
 from ..sequence.now import is_recording, refuse_to_read
 from . import dlpack
-from .home import Home, Memory, home_of, home_of_device, settle
+from .home import Home, Lent, Memory, home_of, home_of_device, settle
 
 if TYPE_CHECKING:
     from ...driver.contract.exchange import DeviceExchange
@@ -136,7 +136,7 @@ class DeviceBuffer:
         if found is None or home is None or memory is None:
             self._lent = False
             return False
-        array = found[: self.nbytes].view(self.dtype).reshape(self.shape)
+        array: Array = np.asarray(Lent(found[: self.nbytes].view(self.dtype).reshape(self.shape), memory))
         lent = self._lent = array, Kind.of(self, home, memory.handle.incarnation)
         return lent
 
@@ -186,10 +186,11 @@ class DeviceBuffer:
         )
 
     def free(self) -> None:
-        """Let go of the memory now; a second call does nothing. A library that was lent it keeps it."""
+        """Let go of the memory now; a second call does nothing. A library that was lent it keeps it, and so does a call
+        of another thread until it is done."""
         refuse_to_read("a device array was freed")
+        self._number = next(_numbers)  # before the memory goes: a call that finds none must not be known
         self._home = self._memory = self._lent = None
-        self._number = next(_numbers)
 
     def __enter__(self) -> DeviceBuffer:
         return self

@@ -99,6 +99,7 @@ class DeviceCall(Call):
         """What a call does first, once it turns out to be one of these."""
         kernel, values = self.kernel, self.values
         self.given, self.inputs = values, []
+        self.held = [v._memory for v in values if type(v) is DeviceBuffer]  # which a free() meanwhile does not end
         numbers = _numbers(kernel, form, program, values) if options is NO_OPTIONS else None
         ready = None if numbers is None else kernel._ready.get(numbers)
         if ready is not None and ready[1].changes == ready[3]:
@@ -265,7 +266,7 @@ class DeviceCall(Call):
         for at, make, k in self.plan.slots:
             value: Any = None if at is None else values[at]
             if type(value) is DeviceBuffer:
-                memory = value._memory
+                memory = value._resident()
                 found.append(_NOTHING if memory is None else memory.handle)
             elif k is not None and self.plan.outputs[k].role == "out":
                 nbytes = self.plan.outputs[k].nbytes

@@ -305,6 +305,15 @@ class Memory:
                 return
 
 
+class Lent:
+    """What an array of the host is made over that keeps memory of the device: a call over it goes on beside free()."""
+
+    __slots__ = ("__array_interface__", "_held")
+
+    def __init__(self, seen: Any, memory: Memory) -> None:
+        self._held, self.__array_interface__ = (seen, memory), seen.__array_interface__
+
+
 def settle(memory: Memory, waited: set[int] | None = None) -> None:
     """Order our use of another library's memory after the work that library has queued by now."""
     exchange = None if memory.source is None else memory.home.exchange

@@ -12,7 +12,7 @@ from ...driver.contract.values import ResidentHandle
 from ...errors import ArgumentTypeError, ArgumentValueError
 from ..arrays import HOST_DEVICES, Array, check_writable, ndarray, numbers_of, view
 from ..device.array import DTYPES, DeviceBuffer, device_of
-from ..device.home import Home
+from ..device.home import Home, Memory
 
 PLAIN = (bool, int, float, str, bytes, type(None))
 """Types of arguments and results that are the same in every repetition."""
@@ -32,6 +32,8 @@ class Given:
         self.overlaps: list[tuple[int, int]] = []
         """Places of arrays that share memory and are not one array, where the host sees that."""
         self.home: Home | None = None
+        self._held: dict[int, Memory] = {}
+        """Of device arrays, by their places. A free() of another thread meanwhile does not end it."""
         self._places: dict[int, int] = {}
         self._objects: list[Any] = []
         self._kind: list[object] = [len(args), *named]
@@ -94,24 +96,22 @@ class Given:
     def _place_of_memory(self, array: DeviceBuffer) -> object:
         """Which argument before this one has the same memory, if one does. Memory of other libraries may overlap in
         other ways, and is known by its handle."""
-        memory = array._memory
+        memory = array._resident()
         if memory is None:
             return None
+        self._held[len(self.arrays)] = memory
         if memory.source is not None:
             return memory.handle
-        same = (k for k, a in enumerate(self.arrays) if type(a) is DeviceBuffer and a._memory is memory)
-        return next(same, len(self.arrays))
+        return next(k for k, other in self._held.items() if other is memory)
 
     @property
     def handles(self) -> tuple[ResidentHandle, ...]:
         """The memory of device arrays."""
-        found = (a._memory for a in self.arrays if type(a) is DeviceBuffer)
-        return tuple(memory.handle for memory in found if memory is not None)
+        return tuple(memory.handle for memory in self._held.values())
 
     def places_of(self, handles: Collection[int]) -> set[int]:
         """The places of device arrays over this memory."""
-        found = ((at, a._memory) for at, a in enumerate(self.arrays) if type(a) is DeviceBuffer)
-        return {at for at, memory in found if memory is not None and memory.handle.id in handles}
+        return {at for at, memory in self._held.items() if memory.handle.id in handles}
 
     def require_apart(self, written: Collection[int]) -> None:
         """Raise if an array that is written shares memory with another argument: each would be a copy of its own."""
@@ -150,11 +150,11 @@ def _overlap(a: Any, b: Any) -> bool:
     exchange = None if memory is None else memory.home.exchange
     if memory is None or exchange is None or exchange.device[0] not in HOST_DEVICES:
         return False
-    (begin, stop), (start, end) = memory.span, _bounds(on_host)
+    (begin, stop), (start, end) = memory.span, bounds(on_host)
     return start < stop and begin < end
 
 
-def _bounds(array: Array) -> tuple[int, int]:
+def bounds(array: Array) -> tuple[int, int]:
     """From where to where its elements lie."""
     start = array.ctypes.data
     if not array.size:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ...driver.execute.stream import Hinders, Stream, hinders_of, host_span, length_of
-from ...driver.policy.overlap import Access
+import numpy as np
+
+from ...driver.execute.stream import Hinders, Stream, hinders_of, length_of
+from ...driver.policy.overlap import Access, Span
 from ...errors import ArgumentTypeError
 from ..call import Call, PendingCall
 from ..tracebacks import MISTAKES, end_at_the_caller
+from .arguments import bounds
 
 if TYPE_CHECKING:
     from ...driver.contract.backend import VyreBackend
@@ -49,8 +53,8 @@ def calls_of(
                 fix="pass what all calls have by its name, and else an iterable with one for each call",
             )
     hinders = _HindersOf()
-    calls = (_CallJob(Call(kernel, args, named, *options), hinders) for args in zip(*arguments, strict=False))
-    return KernelStream(calls, total=length_of(arguments), in_flight=in_flight, progress=progress)
+    jobs = (_CallJob(partial(Call, kernel, args, named, *options), hinders) for args in zip(*arguments, strict=False))
+    return KernelStream(jobs, total=length_of(arguments), in_flight=in_flight, progress=progress)
 
 
 class _HindersOf:
@@ -68,24 +72,31 @@ class _HindersOf:
 class _CallJob:
     """A call of a stream."""
 
-    __slots__ = ("_hinders", "call")
+    __slots__ = ("_hinders", "_make", "_waits", "call")
 
-    def __init__(self, call: Call, hinders: _HindersOf) -> None:
-        self.call, self._hinders = call, hinders
+    def __init__(self, make: Callable[[], Call], hinders: _HindersOf) -> None:
+        self.call, self._make, self._hinders, self._waits = make(), make, hinders, False
 
     def nbytes(self) -> int:
         return sum(memoryview(data).nbytes for data in self.call.inputs) if type(self.call) is Call else 0
 
     def access(self) -> Access:
-        call = self.call
-        return Access([*map(host_span, call.inputs)], [host_span(call.values[at]) for at, _ in call.plan.targets])
+        """Of the arrays that the caller has: what is read may be a copy of one, in the form that a dispatch takes."""
+        values = self.call.values
+        reads = [Span(0, *bounds(each)) for each in values if isinstance(each, np.ndarray)]
+        return Access(reads, [Span(0, *bounds(values[at])) for at, _ in self.call.plan.targets])
 
     def hinders(self) -> Hinders:
         if type(self.call) is not Call:
             return Hinders(never="its arguments live on the device")
         return self._hinders(self.call.pipeline().backend)
 
+    def wait(self) -> None:
+        self._waits = True
+
     def run(self) -> Any:
+        if self._waits:
+            self.call = self._make()  # whose copies of arrays are of what they hold now
         return self.call.run()
 
     def start(self) -> PendingCall:

@@ -6,6 +6,7 @@ import random
 import signal
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -23,6 +24,12 @@ from ....support.device_backends import IDS, open_or_skip
 
 @vyre.kernel(workgroup=64)
 def mix(a: u32, x: In[u32], out: Out[u32]):
+    if gid.x < len(out):
+        out[gid.x] = x[gid.x] * 3 + a
+
+
+@vyre.kernel(workgroup=64)
+def mix_into(a: u32, x: In[u32], out: InOut[u32]):
     if gid.x < len(out):
         out[gid.x] = x[gid.x] * 3 + a
 
@@ -121,6 +128,25 @@ def test_calls_that_share_memory_run_in_turn(backend, in_flight):
     inputs, outs = [[one, x], [one, y], [one, arrays[2]]], [[y], [arrays[2]], [x]]
     pipeline.dispatch_batch(inputs, out=outs)
     assert (y[0], arrays[2][0], x[0]) == (16, 49, 148)
+
+
+@IN_FLIGHT
+@pytest.mark.parametrize("form", [np.s_[::2], np.s_[:499:-1], np.s_[500:], "swapped", "number"])
+def test_an_argument_that_is_copied_is_what_the_call_before_has_written(backend, in_flight, form):
+    y, z = np.zeros(1000, np.uint32), np.zeros(500, np.uint32)
+    x, a = np.arange(1000, dtype=np.uint32), np.array(1, np.uint32)
+    second = words(500)
+    if form == "number":
+        numbers, arrays = [a, y[:1].reshape(())], [x, second]
+    elif form == "swapped":
+        numbers, arrays = [a, a], [x, y[500:].view(y.dtype.newbyteorder())]
+    else:
+        numbers, arrays = [a, a], [x, y[form]]
+    into = mix_into.on(backend)
+    list(into.map(numbers, arrays, [y, z], in_flight=in_flight))
+    number, array = int(numbers[1]), arrays[1].astype(np.uint32)
+    assert np.array_equal(y, x * 3 + 1)
+    assert np.array_equal(z, array * 3 + np.uint32(number))
 
 
 def test_a_batch_overlaps_on_a_device_of_its_own_unless_it_reads_what_it_writes(backend, monkeypatch):
@@ -254,6 +280,22 @@ def test_an_interrupt_while_progress_is_told_loses_no_result(backend):
     found += stream
     assert [f.tobytes() for f in found] == [mix(k, words(3)).tobytes() for k in (1, 2, 3, 4)[: len(found)]]
     assert len(found) == (4 if stream.decision.choice == "overlapped" else 2)
+
+
+def test_a_stream_that_is_asked_while_it_looks_for_a_result_refuses_and_goes_on():
+    refused = []
+
+    def asks():
+        for k in range(3):
+            for ask in (lambda: next(stream), lambda: ThreadPoolExecutor(1).submit(next, stream).result()):
+                with pytest.raises(ArgumentValueError, match=r"while it looks.*Fix: let one thread") as e:
+                    ask()
+                refused.append(e)
+            yield words(9, k)
+
+    stream = mix.on("cpu").map(itertools.count(), asks(), in_flight=2)
+    assert [f.tobytes() for f in stream] == [mix(k, words(9, k)).tobytes() for k in range(3)]
+    assert len(refused) == 6
 
 
 def test_device_arrays_go_through_in_turn(backend):
