@@ -298,6 +298,8 @@ def test_a_script_is_profiled(files, capsys):
 def test_what_cannot_be_recorded_is_said(files, capsys):
     for word in ("trace", "profile"):
         assert "there is no file absent.py" in refused(capsys, word, "absent.py")
+        said = refused(capsys, word, "job.py", "--epochs", "3")
+        assert "no such option: --epochs. Fix: write -- before what the script gets" in said
     assert not (files / "trace.json").exists()
     assert "no file can be there" in refused(capsys, "trace", "saxpy.py", "-o", "no/where.json")
     assert "no file can be there" in refused(capsys, "profile", "saxpy.py", "--html", "no/where.html")
