@@ -302,7 +302,10 @@ def _as_vyre_error(error: BaseException) -> VyreError:
         wrong: Any = error
         path = wrong.ctx.command_path if wrong.ctx is not None else "vyre"
         text = wrong.format_message().rstrip(".")
-        return ArgumentValueError(text[:1].lower() + text[1:], fix=f"see `{path} --help`")
+        fix = f"see `{path} --help`"
+        if wrong.ctx is not None and any(p.name == "words" for p in wrong.ctx.command.params):
+            fix = f"write -- before what the script gets, or {fix}"
+        return ArgumentValueError(text[:1].lower() + text[1:], fix=fix)
     if isinstance(error, OSError) and error.filename is None and error.errno == errno.ENOSPC:
         silence()  # buffered output must not fail again at exit
         return VyreError(f"the results cannot be written: {error.strerror}", fix="free some space, or write elsewhere")

@@ -36,6 +36,7 @@ __all__ = [
     "uniform",
 ]
 
+MOST_F32 = float(np.finfo(np.float32).max)
 MOST_INDEX = 1 << 66
 """Of numbers in a stream: a block has four, and its number 64 bits."""
 
@@ -118,8 +119,9 @@ def permutation(
     n: int, *, seed: int, stream: int = 0, start: int = 0, out: Any = None, backend: str | None = None
 ) -> Any:
     """The numbers below n in random order, as u32. It takes 2 n indices."""
-    if shape_of("n", n) != (n,) or n > MOST_ELEMENTS // 2:
-        raise ArgumentValueError(f"n={shown(n)} is too much", fix=f"pass a whole number up to {MOST_ELEMENTS // 2}")
+    (most,) = _count(n)
+    if most > MOST_ELEMENTS // 2:
+        raise ArgumentValueError(f"n={most} is too much", fix=f"pass a whole number up to {MOST_ELEMENTS // 2}")
     check_out(out, (int(n),))
     low = bits(n, seed=seed, stream=stream, start=start, backend=backend)
     high = bits(n, seed=seed, stream=stream, start=start + n, backend=backend)
@@ -189,6 +191,7 @@ class Generator:
 
     def permutation(self, n: int, *, out: Any = None) -> Any:
         """The numbers below n in random order, as u32. It takes 2 n indices."""
+        _count(n)
         return self._next(permutation, (), n, out, indices=2)
 
     def _next(
@@ -263,9 +266,21 @@ def _place(seed: Any, stream: Any, start: Any) -> tuple[int, int, int]:
 def _finite(name: str, given: Any) -> float:
     if isinstance(given, bool) or not isinstance(given, int | float | np.integer | np.floating):
         raise ArgumentTypeError(f"{name} is {shown(given)}", fix=f"pass one number: {name}=1.0")
-    if not math.isfinite(given):
-        raise ArgumentValueError(f"{name}={shown(given)} is not finite", fix="pass a finite number")
+    if not -MOST_F32 <= given <= MOST_F32:
+        raise ArgumentValueError(
+            f"{name}={shown(given)} is not finite as f32", fix=f"pass a number from -{MOST_F32:.7e} to {MOST_F32:.7e}"
+        )
     return float(given)
+
+
+def _count(n: Any) -> tuple[int]:
+    """How many numbers a permutation has, as a shape."""
+    if isinstance(n, bool) or not isinstance(n, int | np.integer):
+        raise ArgumentTypeError(
+            f"n is {shown(n)}, not how many numbers there are",
+            fix="pass a whole number; x[permutation(len(x))], with what else you pass, shuffles an array x",
+        )
+    return shape_of("n", n)  # type: ignore[return-value] # of one axis
 
 
 def _not_negative(name: str, given: Any) -> float:

@@ -284,8 +284,17 @@ def test_what_does_not_fit_is_refused_with_a_fix():
         random.bits((1 << 16, 1 << 16), seed=1)
     with pytest.raises(ArgumentValueError, match=r"std=-1.0 is negative. Fix"):
         random.normal(3, 0, -1.0, seed=1)
-    with pytest.raises(ArgumentValueError, match=r"low=nan is not finite. Fix"):
+    with pytest.raises(ArgumentValueError, match=r"low=nan is not finite as f32. Fix: pass a number from -3.4"):
         random.uniform(3, math.nan, seed=1)
+    for mean in (1e39, 10**400, -math.inf):
+        with pytest.raises(ArgumentValueError, match=r"mean=.* is not finite as f32. Fix"):
+            random.normal(3, mean, seed=1)
+    with pytest.raises(ArgumentValueError, match=r"high - low=6e\+38 is not finite as f32. Fix"):
+        random.uniform(3, -3e38, 3e38, seed=1)
+    for n in ([1, 2, 3], np.zeros((3, 4)), 3.0, True, (3,)):
+        for draw in (random.permutation, lambda n, seed: random.default_rng(seed).permutation(n)):
+            with pytest.raises(ArgumentTypeError, match=r"not how many numbers.*Fix: .*x\[permutation"):
+                draw(n, seed=1)
     with pytest.raises(ArgumentTypeError, match=r"scale is \[1\]. Fix"):
         random.exponential(3, [1], seed=1)
     with pytest.raises(ArgumentValueError, match=r"no i32 lies from 3 on and below 3. Fix"):

@@ -43,6 +43,7 @@ from ..contract.values import (
     ResidentSequenceTiming,
     TimedDispatchResult,
 )
+from ..counters import FAILED, RESIDENT, TALLY
 from ..device_state import DeviceState, Phase, WatchedBackend
 from ..execute.compile import check_arguments, compile_on
 from ..execute.pipeline import DriverPipeline
@@ -224,9 +225,19 @@ class GuardedBackend(WatchedBackend):
     ) -> tuple[OutputBuffers, ResidentSequenceTiming | None]:
         ready = self._ready(steps)
         ranges = self._own(reads)
-        return self.on_device(
-            lambda: self.inner.dispatch_resident(ready.steps, reads=ranges, repeat=repeat, timed=timed)
-        )
+        numbers = TALLY.numbers
+        try:
+            found = self.on_device(
+                lambda: self.inner.dispatch_resident(ready.steps, reads=ranges, repeat=repeat, timed=timed)
+            )
+        except UnsupportedFeature:  # which it says before anything runs: the caller may have another way
+            raise
+        except Exception:
+            numbers[RESIDENT] += 1
+            numbers[FAILED] += 1
+            raise
+        numbers[RESIDENT] += 1
+        return found
 
     def _ready(self, steps: Sequence[ResidentDispatchStep]) -> _Ready:
         """Steps over memory of this incarnation, each with its program admitted and compiled.

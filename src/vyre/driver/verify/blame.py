@@ -34,7 +34,7 @@ from ..plan.launch import plan_dispatch
 from ..selection import registry
 from .cases import Diverged, DivergenceEvent, copied
 from .compare import Difference, compare_outputs, number_of
-from .evidence import alone, evidence_of
+from .evidence import alone, evidence_of, require_bundle
 from .shadow import ShadowedPipeline, oracles
 from .smaller import Case, edited, names_of, noted, shrunk, statement_count
 
@@ -100,6 +100,7 @@ def blame(
 
     `tries` bounds how many dispatches are tried; `step` is told of each.
     """
+    require_bundle("blame", bundle)
     if bundle.inputs is None:
         raise ArgumentValueError(
             "the inputs were left out of the evidence", fix="keep them: without_inputs() is for proof alone"

@@ -173,8 +173,17 @@ class Replayed:
         return html.page(self.verdict, html.facts([("on", self.backend), ("why", self.why or "")]))
 
 
+def require_bundle(what: str, given: object) -> None:
+    """Raise where `what` was given something else, such as the path of a file."""
+    if not isinstance(given, EvidenceBundle):
+        raise ArgumentTypeError(
+            f"{what}() got a {type(given).__name__}", fix='read the file first: EvidenceBundle.read("FILE")'
+        )
+
+
 def replay(bundle: EvidenceBundle, backend: str | None = None, *, timeout: float | None = None) -> Replayed:
     """Run what the evidence holds, on the backend of that name, or the one that a call would choose."""
+    require_bundle("replay", bundle)
     named = backend or "any backend"
     if bundle.inputs is None:
         return Replayed(CANNOT, named, why="the inputs were left out of the evidence; only their digests are there")

@@ -313,8 +313,8 @@ def _refused(symbol: str) -> Callable[..., NoReturn]:
 
 _OPERATORS = {
     "getitem": "d[...]", "setitem": "d[...] = x", "neg": "-d", "pos": "+d", "abs": "abs(d)", "invert": "~d",
-    "lt": "d < x", "le": "d <= x", "gt": "d > x", "ge": "d >= x", "int": "int(d)", "float": "float(d)",
-    "complex": "complex(d)", "divmod": "divmod(d, x)", "rdivmod": "divmod(x, d)",
+    "lt": "d < x", "le": "d <= x", "gt": "d > x", "ge": "d >= x", "eq": "d == x", "ne": "d != x", "bool": "bool(d)",
+    "int": "int(d)", "float": "float(d)", "complex": "complex(d)", "divmod": "divmod(d, x)", "rdivmod": "divmod(x, d)",
 } | {
     name: text
     for each, symbol in (

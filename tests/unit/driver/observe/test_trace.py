@@ -13,6 +13,7 @@ from vyre import DispatchConfig, In, InOut, Out, f32, gid, u32
 from vyre.cli.commands.profile import Document
 from vyre.cli.commands.trace import Document as TraceDocument
 from vyre.driver import observers
+from vyre.driver.counters import counters
 from vyre.driver.observe import trace as module
 from vyre.driver.observe.profile import Profile
 from vyre.errors import ArgumentValueError, Trap
@@ -124,6 +125,26 @@ def test_what_fails_and_what_is_not_timed_is_told(tmp_path):
     events, told = checked(found.write(tmp_path / "t.json"))
     assert [e["args"]["failed"] for e in events if e["cat"] == "dispatch"] == [True]
     assert told["otherData"] == {"dropped": 0, "untimed_dispatches": 1}
+
+
+@pytest.mark.parametrize("place", ["host", "device"])
+def test_each_call_of_a_sequence_is_counted_as_one_that_is_not_timed(place):
+    twice = vyre.sequence(lambda x: double(double(x))).on("cpu")
+    x = X if place == "host" else vyre.to_device(X, "cpu")
+    with vyre.profile() as found:
+        for _ in range(3):
+            twice(x)
+    assert (found.rows(), found.untimed) == ([], 3)
+    assert "3 dispatches that were started, or are over memory of a device, are not timed" in str(found)
+
+
+def test_a_call_of_a_sequence_that_traps_is_counted_as_failed():
+    before = counters()
+    with pytest.raises(Trap):
+        vyre.sequence(lambda x: guarded(x)).on("cpu")(np.full(3, 7, np.uint32))
+    after = counters()
+    names = ("resident_dispatches", "failed_dispatches")
+    assert [after[name] - before[name] for name in names] == [1, 1]
 
 
 def test_nothing_is_recorded_outside_the_block_and_recordings_may_overlap():
@@ -277,6 +298,8 @@ def test_a_script_is_profiled(files, capsys):
 def test_what_cannot_be_recorded_is_said(files, capsys):
     for word in ("trace", "profile"):
         assert "there is no file absent.py" in refused(capsys, word, "absent.py")
+        said = refused(capsys, word, "job.py", "--epochs", "3")
+        assert "no such option: --epochs. Fix: write -- before what the script gets" in said
     assert not (files / "trace.json").exists()
     assert "no file can be there" in refused(capsys, "trace", "saxpy.py", "-o", "no/where.json")
     assert "no file can be there" in refused(capsys, "profile", "saxpy.py", "--html", "no/where.html")

@@ -16,7 +16,7 @@ from vyre.driver import DispatchConfig, EvidenceBundle
 from vyre.driver.selection.registry import isolated
 from vyre.driver.verify.blame import blame
 from vyre.driver.verify.evidence import SAME, capture, replay
-from vyre.errors import ArgumentValueError, BackendUnavailable
+from vyre.errors import ArgumentTypeError, ArgumentValueError, BackendUnavailable
 from vyre.foundation.check.determinism import determinism
 from vyre.foundation.ir.nodes import BinOp
 from vyre.foundation.ir.ops import BinaryOp
@@ -161,6 +161,12 @@ def test_two_right_results_of_a_race_are_no_case():
 
     with pytest.raises(ArgumentValueError, match=r"cannot be compared here \(order\)\. Fix: read why in the log"):
         blamed({"twist": lambda _, outputs: outputs[0].reverse()}, last, WORDS)
+
+
+@pytest.mark.parametrize("use", [replay, blame])
+def test_the_path_of_a_file_is_no_evidence(use):
+    with pytest.raises(ArgumentTypeError, match=r'got a str\. Fix: read the file first: EvidenceBundle.read\("FILE"\)'):
+        use("x.evidence")
 
 
 def test_the_judge_and_who_is_not_here_cannot_be_blamed():
