@@ -155,7 +155,7 @@ def decision_counters() -> dict[tuple[str, str], int]:
 
 
 def times() -> dict[tuple[str, str], Timed]:
-    """(backend, label) -> the dispatches that were timed, where somebody asked for that."""
+    """(backend, label) -> the dispatches that were timed, where an observer asked for that."""
     found: dict[tuple[str, str], list[int]] = {}
     with _lock:
         for counts in (_ended, *_live):

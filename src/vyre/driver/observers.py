@@ -1,7 +1,7 @@
-"""Who is told of dispatches? Nobody, unless somebody asks; then each one that a caller waits for, with its times.
+"""Which observers are told of dispatches? None, unless one asks; then of each that a caller waits for, with its times.
 
-A route asks here when it plans. When somebody begins or ends to watch, routes forget their plans and make them anew, so
-that a warm call never looks.
+A route asks here when it plans. When an observer begins or ends to watch, routes forget their plans and make them
+anew, so that a warm call never looks.
 """
 
 from __future__ import annotations

@@ -220,7 +220,7 @@ class Generator:
 
 
 def default_rng(seed: int, *, backend: str | None = None) -> Generator:
-    """A generator of stream 0. There is no seed that nobody chose."""
+    """A generator of stream 0. Every seed is one that the caller chose."""
     return Generator(seed, backend=backend)
 
 

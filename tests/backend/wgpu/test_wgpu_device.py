@@ -424,7 +424,7 @@ def test_readings_that_were_taken_are_given_once_more(device):
     ticket = batch.submit()
     found = ticket.take([None])
     assert [bytes(b) for b in found] == [bytes(4)]
-    assert ticket.take([None]) is found  # for whoever was interrupted between here and there
+    assert ticket.take([None]) is found  # for a caller that was interrupted in between
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timer signal on this system")

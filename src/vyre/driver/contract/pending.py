@@ -102,7 +102,7 @@ class PendingDispatch(ABC):
                     )
                 self.__taken, self.__held = True, None  # in this order: a thread that waits sees one of them
         except BaseException:
-            if held is not None:  # a signal came on the way out, and nobody has the result
+            if held is not None:  # a signal came on the way out, and the caller has no result
                 self.__held, self.__taken = held, False
             raise
         return held[0]

@@ -510,7 +510,7 @@ class ResidentHandle:
 
 Resource: TypeAlias = HostResource | ResidentHandle
 Memory: TypeAlias = bytearray
-"""Bytes that belong to whoever holds them."""
+"""Bytes that belong to the caller who got them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,7 +194,7 @@ def hinders_of(backend: VyreBackend) -> Hinders:
 
 def host_span(buffer: Any) -> Span:
     """Where a buffer of the host lies."""
-    import numpy as np  # which whoever gives such buffers has loaded
+    import numpy as np  # which the caller of such buffers has loaded
 
     try:
         array = np.frombuffer(buffer, np.uint8)

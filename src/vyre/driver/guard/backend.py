@@ -65,7 +65,7 @@ FACTS = frozenset(("supported_ops", "device_profile", "metrics", "pipeline_cache
 """Members that are asked of the backend whatever the state of its device."""
 NO_RANGES: tuple[()] = ()  # Python has one empty tuple
 acquired: Living[GuardedBackend] = Living()
-"""Those that somebody holds."""
+"""Those to which a reference is left."""
 _MAX_HANDLES = 256
 """Programs, each with a config, that a guard dispatches without looking for their pipelines again."""
 

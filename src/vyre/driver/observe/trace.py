@@ -22,7 +22,7 @@ from .files import written
 MOST_SPANS = 1_000_000
 """What one trace holds; it says how many more there were."""
 UNTIMED = ("async_dispatches", "resident_dispatches")
-"""Dispatches that nobody here waits for, or whose memory stays on the device: they are counted and not timed."""
+"""Dispatches that no caller waits for, or whose memory stays on the device: they are counted and not timed."""
 Event: TypeAlias = dict[str, Any]
 
 

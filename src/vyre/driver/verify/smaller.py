@@ -1,5 +1,5 @@
 """A dispatch made smaller for as long as something about it stays true: fewer statements, simpler expressions, shorter
-buffers, plainer inputs. Candidates need not be valid programs; whoever asks refuses those that are none."""
+buffers, plainer inputs. Candidates need not be valid programs; the caller refuses those that are none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trace and a profile have every dispatch that somebody waits for, of every thread, and nothing of the rest."""
+"""A trace and a profile have every dispatch that a caller waits for, of every thread, and nothing of the rest."""
 
 import json
 import threading

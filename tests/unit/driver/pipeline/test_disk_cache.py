@@ -205,10 +205,10 @@ def test_a_user_without_a_home_has_a_folder_among_temporary_ones_and_none_in_the
     for name in ("VYRE_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
         monkeypatch.delenv(name, raising=False)
 
-    def nobody(uid):
+    def no_entry(uid):
         raise KeyError(uid)
 
-    monkeypatch.setattr("pwd.getpwuid", nobody)
+    monkeypatch.setattr("pwd.getpwuid", no_entry)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert DiskPipelineCache().folder == tmp_path / f"vyre-{os.geteuid()}" / "pipelines"
     monkeypatch.setenv("XDG_CACHE_HOME", "here")  # that of the platform is nowhere in particular then

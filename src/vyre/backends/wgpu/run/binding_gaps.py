@@ -67,8 +67,8 @@ def stop_thread(device: Any) -> None:
 def poll(device: Any) -> None:
     """Let the library notice what has ended, without waiting. Callbacks run inside.
 
-    They are Python: an exception of Ctrl-C in one of them would be printed and forgotten, and nobody would ever learn
-    what the callback had to tell. So it waits until they have run.
+    They are Python: an exception of Ctrl-C in one of them would be printed and forgotten, and the waiting thread
+    would never learn what the callback had to tell. So the signal waits until they have run.
     """
     handler = signal.getsignal(signal.SIGINT) if threading.current_thread() is threading.main_thread() else None
     if not callable(handler):

@@ -380,7 +380,7 @@ class Sent(Ticket):
             self.wait(None)
         device = self._device
         with device.queue, device.reported("reading from the device"):
-            if self._found is None:  # else a signal came between here and whoever asked
+            if self._found is None:  # else a signal came between here and the caller
                 self._found = [self._read(r, target) for r, target in zip(self._readings, into, strict=True)]
             self._give_back()
         return self._found
