@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from vyre import errors
+from vyre.cli.app import COMMANDS
 from vyre.driver.admission.program import admit
 from vyre.driver.contract import VyreBackend
 from vyre.driver.contract.values import DEFAULT_CONFIG
@@ -66,6 +67,11 @@ def test_a_file_can_be_read_at_a_sitting():
 def test_a_folder_can_be_seen_at_a_glance():
     files = Counter(path.rpartition("/")[0] for path in PATHS)
     assert {folder: n for folder, n in files.items() if n > MOST_FILES and folder not in FULLER} == {}
+
+
+def test_a_file_among_the_commands_is_a_command():
+    files = {p.stem for p in (SOURCE / "cli" / "commands").glob("*.py")} - {"__init__"}
+    assert files - {"cache_warm"} == set(COMMANDS)  # `vyre cache warm` is one too
 
 
 @pytest.mark.parametrize("id", BACKENDS)

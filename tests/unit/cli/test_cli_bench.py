@@ -58,7 +58,7 @@ def test_the_built_in_kernels_agree_on_every_backend(capsys):
 def test_the_built_in_kernels_compute_what_they_say():
     import numpy as np
 
-    from vyre.cli.commands import bench_kernels as kernels
+    from vyre.cli.parts import bench_kernels as kernels
 
     for size in (0, 1, 255, 256, 257, 5000):
         x = np.random.default_rng(size).integers(0, 1 << 32, size, np.uint32)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from vyre.cli.commands import doctor, examine, machine
+from vyre.cli.commands import doctor
+from vyre.cli.parts import examine, machine
 from vyre.driver.contract import requirement as checks
 from vyre.driver.contract.requirement import Check
 from vyre.driver.selection.registry import acquire, registered_backends_by_precedence

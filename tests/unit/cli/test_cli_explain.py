@@ -5,10 +5,10 @@ import json
 import pytest
 
 import vyre
-from vyre.cli.commands import cold
-from vyre.cli.commands.codes import ADVICE, error_classes, is_code, meanings
-from vyre.cli.commands.cold import PARTS
 from vyre.cli.commands.explain import Codes, Cold, Plan
+from vyre.cli.parts import cold
+from vyre.cli.parts.codes import ADVICE, error_classes, is_code, meanings
+from vyre.cli.parts.cold import PARTS
 from vyre.errors import DiagCode, ErrorCode
 
 from ...support import cli_tool

@@ -135,7 +135,7 @@ def bench(
 
 
 def builtin_requests(size: int, timeout: float | None) -> list[Request]:
-    from . import bench_kernels as kernels
+    from ..parts import bench_kernels as kernels
 
     given: list[tuple[str, list[str]]] = [
         ("xor", [f"x=random:{size}@1", f"y=random:{size}@2"]),

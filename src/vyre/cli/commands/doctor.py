@@ -23,7 +23,7 @@ from ...driver.contract.requirement import Check
 from ...errors import ArgumentValueError, VyreError
 from ..app import NO, Json, app
 from ..output import print_json, print_table, progress
-from .machine import GENERAL
+from ..parts.machine import GENERAL
 
 STEP_S = 60.0
 """A step of a backend that takes longer has hung: the slowest seen is a first compilation of 4 s."""
@@ -205,7 +205,7 @@ def examined(
     name: str,
     step_s: float,
     started: Callable[[subprocess.Popen[str]], None] = lambda process: None,
-    module: str = "vyre.cli.commands.examine",
+    module: str = "vyre.cli.parts.examine",
 ) -> Examined:
     """Examine a backend in a process of its own, which gets `step_s` for each step."""
     found: list[Check] = []

@@ -28,8 +28,8 @@ from ..inputs.calls import (
 )
 from ..inputs.programs import load
 from ..output import others_on_stderr, print_json, print_table, progress
-from .codes import Meaning, is_code, meanings
-from .cold import PARTS, Run, Took, processes
+from ..parts.codes import Meaning, is_code, meanings
+from ..parts.cold import PARTS, Run, Took, processes
 
 if TYPE_CHECKING:
     from ...driver.execute.explanation import Explanation

@@ -54,7 +54,7 @@ class Package:
     def version(self) -> str:
         try:
             return self._head.get("version", "")
-        except Exception:
+        except Exception:  # as above
             return ""
 
     @property

@@ -1,4 +1,4 @@
-"""Examines one backend in a process of its own, which `vyre doctor` starts: `python -m vyre.cli.commands.examine ID`.
+"""Examines one backend in a process of its own, which `vyre doctor` starts: `python -m vyre.cli.parts.examine ID`.
 
 A driver that crashes, hangs or prints takes only this process with it. Lines of JSON on stdout tell what was found so
 far: `{"begin": name}` before each step, `{"check": [...]}` for each finding, and at the end `{"end": kind}`, where the

@@ -30,7 +30,7 @@ AGAIN = 3
 _CHILD = """import sys, time
 begun = time.monotonic_ns()
 sys.path.append(sys.argv[2])
-from vyre.cli.commands.cold import main
+from vyre.cli.parts.cold import main
 main(begun)"""
 """The path's last entry is where this package lies, which need not be installed."""
 

@@ -1,0 +1,1 @@
+"""What commands are made of, where that is a subject of its own."""
