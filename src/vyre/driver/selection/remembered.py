@@ -8,6 +8,7 @@ database that cannot be used: nothing here ever fails. `VYRE_CACHE=off` is about
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from ..pipeline.database import Database
 
 SCHEMA = 3
+_log = logging.getLogger("vyre.cache")
 MAX_BYTES = 64 * 1024
 MOST_RECORDS = 256
 """Beyond it, those go that were written first."""
@@ -48,8 +50,8 @@ def remember(name: str, key: str, record: dict[str, Any], *, for_s: float | None
         text = json.dumps({"key": key, "written": time.time(), "for_s": for_s, "record": record})
         if len(text) <= MAX_BYTES:
             DiskPipelineCache.shared().attempt(lambda database: _keep(database, name, text), None)
-    except Exception:
-        return
+    except Exception:  # of a plugin's record that JSON cannot hold, say
+        _log.debug("a record of %s was not kept", name, exc_info=True)
 
 
 def forget(name: str) -> None:
@@ -57,7 +59,7 @@ def forget(name: str) -> None:
     try:
         DiskPipelineCache.shared().attempt(lambda database: _drop(database, name), None, look=True)
     except Exception:
-        return
+        _log.debug("a record of %s was not dropped", name, exc_info=True)
 
 
 # -- for people: these raise a CacheProblem with what to do
