@@ -4,10 +4,11 @@
     python bench/kernels.py --backends reference --count 500 --seed 7 --json      bench/results/kernels_reference.json
 
 Kernels are source text made from seeds (vyre/conform/kernels), and the model is exact arithmetic on the same tree, so
-that the reference is judged like any other. Work is done in blocks of seeds by processes that end after some of them;
-a block that is done is kept in build/kernels, and the same command goes on where it was stopped. A kernel that differs
-is made small and written there too, as a script. `--name gl` puts a name of its own into the files, for a backend
-that the environment makes use another device. Exit status 1: a difference.
+that the reference is judged like any other; a kernel meets all the backends in one process. Work is done in blocks of
+seeds by processes that end after some of them; a block that is done is kept in build/kernels, and the same command
+goes on where it was stopped. A kernel that differs is made small and written there too, as a script. `--name gl` puts
+a name of its own into the files, for a backend that the environment makes use another device. `--add` keeps what the
+files say of other seeds, with its commit. Exit status 1: a difference.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from record import HERE, record
+from record import HERE, RESULTS, record
 
 from vyre.conform.kernels import check
 from vyre.conform.kernels.make import random_kernel
@@ -32,16 +33,17 @@ from vyre.conform.kernels.model import expected
 from vyre.conform.kernels.shrink import shrunk
 from vyre.conform.kernels.tree import Tree, expressions, statements
 from vyre.errors import UnsupportedFeature
+from vyre.front.kernel import Kernel
 
 BLOCK = 50
 KEPT = HERE.parent / "build" / "kernels"
 MOST_SCRIPTS = 20
 
 
-def judged(tree: Tree, backend: str, answer: list[bytes]) -> tuple[str, str]:
+def judged(tree: Tree, backend: str, answer: list[bytes], kernel: Kernel | None = None) -> tuple[str, str]:
     """ "same", "refused" with the reason, or "different" with what differs."""
     try:
-        found = check.difference(tree, backend, answer)
+        found = check.difference(tree, backend, answer, kernel)
     except UnsupportedFeature as e:
         return "refused", str(e.context.get("name") or e.message.partition(":")[0].partition(", and")[0])
     except Exception as e:  # an error that only this backend has is what this looks for
@@ -49,23 +51,39 @@ def judged(tree: Tree, backend: str, answer: list[bytes]) -> tuple[str, str]:
     return ("same", "") if found is None else ("different", str(found))
 
 
-def block(backend: str, first: int, count: int) -> dict[str, Any]:
-    """The report on some seeds."""
-    verdicts: Counter[str] = Counter()
-    refused: Counter[str] = Counter()
-    uses: Counter[str] = Counter()
-    different: list[dict[str, Any]] = []
+class Report:
+    """What was found on one backend."""
+
+    def __init__(self) -> None:
+        self.verdicts: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
+        self.kernels_using: Counter[str] = Counter()
+        self.mismatches: list[dict[str, Any]] = []
+
+    def enter(self, tree: Tree, verdict: str, why: str) -> None:
+        self.verdicts[verdict] += 1
+        if verdict == "refused":
+            self.refused[why] += 1
+        elif verdict == "different":
+            self.mismatches.append({"seed": tree.seed, "difference": why})
+        self.kernels_using.update(used(tree))
+
+    def add(self, part: dict[str, Any]) -> None:
+        """What another process found."""
+        for total in ("verdicts", "refused", "kernels_using"):
+            getattr(self, total).update(part[total])
+        self.mismatches += part["mismatches"]
+
+
+def block(backends: list[str], first: int, count: int) -> dict[str, Report]:
+    """The reports on some seeds: each kernel is made, understood and computed exactly once for all backends."""
+    reports = {backend: Report() for backend in backends}
     for seed in range(first, first + count):
         tree = random_kernel(seed)
-        answer = expected(tree)
-        verdict, why = judged(tree, backend, answer)
-        verdicts[verdict] += 1
-        if verdict == "refused":
-            refused[why] += 1
-        elif verdict == "different":
-            different.append({"seed": seed, "difference": why})
-        uses.update(used(tree))
-    return {"verdicts": verdicts, "refused": refused, "mismatches": different, "kernels_using": uses}
+        answer, kernel = expected(tree), check.built(tree)
+        for backend, report in reports.items():
+            report.enter(tree, *judged(tree, backend, answer, kernel))
+    return reports
 
 
 def used(tree: Tree) -> set[str]:
@@ -88,63 +106,53 @@ def sources() -> str:
 # ---- processes ------------------------------------------------------------------------------------------------------
 
 
-def run_block(backend: str, label: str, first: int, count: int) -> dict[str, Any]:
-    """A block in a process of its own, unless its report is there already."""
+def run_block(backends: list[str], label: str, first: int, count: int) -> dict[str, dict[str, Any]]:
+    """The reports on a block, made by a process of its own unless they are there already."""
     path = KEPT / f"{label}_{sources()}_{first}_{count}.json"
     if not path.exists():
-        command = [sys.executable, __file__, "--block", backend, str(first), str(count)]
+        command = [sys.executable, __file__, "--block", ",".join(backends), str(first), str(count)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             why = f"the process ended with {done.returncode}: {done.stderr[-1500:]}"
-            return {"verdicts": {"different": 1}, "refused": {}, "mismatches": [{"seed": first, "difference": why}],
-                    "kernels_using": {}}  # fmt: skip
+            lost = vars(Report()) | {"verdicts": {"different": 1}, "mismatches": [{"seed": first, "difference": why}]}
+            return dict.fromkeys(backends, lost)
         KEPT.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_suffix(".part")
         unfinished.write_text(done.stdout)
         unfinished.replace(path)
-    found: dict[str, Any] = json.loads(path.read_text())
+    found: dict[str, dict[str, Any]] = json.loads(path.read_text())
     return found
 
 
-def compare(backend: str, label: str, seed: int, count: int, jobs: int) -> dict[str, Any]:
-    """The report on one backend, with progress on stderr."""
-    registration = import_module(f"vyre.backends.{backend.partition(':')[0]}").REGISTRATION
-    if (why := registration.unavailable()) is not None:
-        raise SystemExit(f"{backend} is not available: {why}")
+def compare(backends: list[str], label: str, seed: int, count: int, jobs: int) -> dict[str, Report]:
+    """The reports on all seeds, with progress on stderr."""
     start = time.perf_counter()
-    totals: dict[str, Counter[str]] = {"verdicts": Counter(), "refused": Counter(), "kernels_using": Counter()}
-    mismatches: list[dict[str, Any]] = []
+    totals = {backend: Report() for backend in backends}
     firsts = range(seed, seed + count, BLOCK)
     with ThreadPoolExecutor(jobs) as pool:
-        work = [pool.submit(run_block, backend, label, s, min(BLOCK, seed + count - s)) for s in firsts]
+        work = [pool.submit(run_block, backends, label, s, min(BLOCK, seed + count - s)) for s in firsts]
         for done, future in enumerate(as_completed(work), 1):
-            report = future.result()
-            for name, total in totals.items():
-                total.update(report[name])
-            mismatches += report["mismatches"]
+            for backend, part in future.result().items():
+                totals[backend].add(part)
             spent = time.perf_counter() - start
             left = spent / done * (len(work) - done)
+            different = sum(len(report.mismatches) for report in totals.values())
             print(
-                f"\r{label}: {sum(totals['verdicts'].values())} of {count}, {len(mismatches)} different, "
+                f"\r{label}: {min(done * BLOCK, count)} of {count}, {different} different, "
                 f"{spent / 60:.0f} min, {left / 60:.0f} min left ",
                 end="", file=sys.stderr, flush=True,
             )  # fmt: skip
     print(file=sys.stderr)
-    mismatches.sort(key=lambda m: m["seed"])
-    for m in mismatches[:MOST_SCRIPTS]:
-        m["script"] = write_script(m["seed"], backend, label)
+    return totals
+
+
+def device_of(backend: str) -> str:
+    """What the backend runs on."""
+    registration = import_module(f"vyre.backends.{backend.partition(':')[0]}").REGISTRATION
+    if (why := registration.unavailable()) is not None:
+        raise SystemExit(f"{backend} is not available: {why}")
     device = next(iter(registration.devices()), None) if registration.devices is not None else None
-    return {
-        "backend": backend,
-        "device": device.name if device is not None else backend,
-        "seeds": [seed, seed + count],
-        "kernels": sum(totals["verdicts"].values()),
-        "same": totals["verdicts"]["same"],
-        "refused": dict(totals["refused"].most_common()),
-        "mismatches": mismatches,
-        "kernels_using": dict(sorted(totals["kernels_using"].items())),
-        "seconds": round(time.perf_counter() - start, 1),
-    }
+    return device.name if device is not None else backend
 
 
 def write_script(seed: int, backend: str, label: str) -> str:
@@ -174,25 +182,50 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
     parser.add_argument("--name", default="", help="what the backend is called in files")
     parser.add_argument("--json", action="store_true", help="write bench/results/kernels_<backend>.json")
+    parser.add_argument("--add", action="store_true", help="with --json: keep what the file says now, as `before`")
     parser.add_argument("--block", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.block:
-        backend, first, count = options.block
-        print(json.dumps(block(backend, int(first), int(count))))
+        backends, first, count = options.block
+        print(json.dumps(block(backends.split(","), int(first), int(count)), default=vars))
         return 0
+    backends = options.backends.split(",")
+    devices = {backend: device_of(backend) for backend in backends}
+    start = time.perf_counter()
+    label = options.name or options.backends.replace(":", "_").replace(",", "_")
+    reports = compare(backends, label, options.seed, options.count, options.jobs)
+    seconds = round(time.perf_counter() - start, 1)
     different = 0
-    for backend in options.backends.split(","):
-        label = options.name or backend.replace(":", "_")
-        report = compare(backend, label, options.seed, options.count, options.jobs)
-        different += len(report["mismatches"])
+    for backend, report in reports.items():
+        name = options.name or backend.replace(":", "_")
+        report.mismatches.sort(key=lambda m: m["seed"])
+        for m in report.mismatches[:MOST_SCRIPTS]:
+            m["script"] = write_script(m["seed"], backend, name)
+        different += len(report.mismatches)
         print(
-            f"{label} on {report['device']}: {report['kernels']} kernels, {report['same']} the same, "
-            f"{sum(report['refused'].values())} refused, {len(report['mismatches'])} different, {report['seconds']} s"
+            f"{name} on {devices[backend]}: {sum(report.verdicts.values())} kernels, "
+            f"{report.verdicts['same']} the same, {sum(report.refused.values())} refused, "
+            f"{len(report.mismatches)} different"
         )
-        for m in report["mismatches"]:
+        for m in report.mismatches:
             print(f"  seed {m['seed']}: {m['difference'][:300]} ({m.get('script', '')})")
         if options.json:
-            record(f"kernels_{label}", report)
+            entry = {
+                "backend": backend,
+                "device": devices[backend],
+                "seeds": [options.seed, options.seed + options.count],
+                "kernels": sum(report.verdicts.values()),
+                "same": report.verdicts["same"],
+                "refused": dict(report.refused.most_common()),
+                "mismatches": report.mismatches,
+                "kernels_using": dict(sorted(report.kernels_using.items())),
+                "seconds_of_all": seconds,
+            }
+            if options.add and (path := RESULTS / f"kernels_{name}.json").exists():
+                before = json.loads(path.read_text())
+                entry["before"] = [*before.pop("before", []), before]
+            record(f"kernels_{name}", entry)
+    print(f"{seconds} s")
     return 1 if different else 0
 
 

@@ -129,9 +129,14 @@ def _element(data: bytes, t: str) -> str:
     return f"{loaded(data, t)!r} ({int.from_bytes(data, 'little'):#x})"
 
 
-def difference(tree: Tree, backend: str, answer: list[bytes] | None = None) -> Difference | None:
-    """What is wrong with the kernel on this backend; an error of the call is raised."""
-    return compare(tree, call(tree, built(tree).on(backend)), expected(tree) if answer is None else answer)
+def difference(
+    tree: Tree, backend: str, answer: list[bytes] | None = None, compiled: Kernel | None = None
+) -> Difference | None:
+    """What is wrong with the kernel on this backend; an error of the call is raised.
+
+    Who tries several backends has the model's `answer` and the kernel (`built`) made once."""
+    found = call(tree, (compiled or built(tree)).on(backend))
+    return compare(tree, found, expected(tree) if answer is None else answer)
 
 
 def script(tree: Tree, backend: str, found: Difference | str, answer: list[bytes]) -> str:
