@@ -318,6 +318,11 @@ RESIDENT_BYTES: Knob[int | None] = Knob(
     "`DeviceOutOfMemory` is raised.",
     read="when memory is allocated on a device",
 )  # fmt: skip
+FUSION = Knob(
+    "fusion", YES_OR_NO, default=True, without="yes",
+    meaning="Steps of a sequence become one launch where that changes no byte. `no` launches each by itself.",
+    read="when a sequence is called",
+)  # fmt: skip
 DEBUG = Knob(
     "debug", YES_OR_NO, default=False, without="no",
     meaning="Tracebacks of mistakes in kernels and arguments show the functions of vyre too.",
@@ -348,6 +353,7 @@ TABLE: dict[str, Knob[Any]] = {
         CACHE_BYTES,
         MAX_STEPS,
         RESIDENT_BYTES,
+        FUSION,
         DEBUG,
         PIPELINE_CACHE_ENTRIES,
         PIPELINE_CACHE_BYTES,

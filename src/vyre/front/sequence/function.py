@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, 
 import numpy as np
 
 from ...driver.contract.values import OutputBuffers, ResidentDispatchStep, ResidentHandle, ResidentReadRange
+from ...driver.counters import count_decision
 from ...driver.guard.compile import compile
 from ...driver.selection.registry import generation
-from ...driver.settings.knobs import BACKEND, SHADOW, STRICT
+from ...driver.settings.knobs import BACKEND, FUSION, SHADOW, STRICT
 from ...errors import ArgumentTypeError, ArgumentValueError, Trap, UnsupportedFeature
 from ...foundation.memo import keep
 from ..arrays import Array, from_bytes, shown_rows, to_input
@@ -35,6 +36,7 @@ from .now import recording
 from .recording import Recorder, Step, argument
 
 if TYPE_CHECKING:
+    from ...driver.execute.fusing import FusedStep
     from ...driver.policy.decision import Decision
     from ...foundation.language.small.types import SmallType
     from ..kernel import Kernel
@@ -133,7 +135,7 @@ class KernelSequence(Generic[P, R]):
     def _call(self, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         given = Given(self._parameters, args, named)
         home = self._home(given)
-        key = home, home.backend.device_state.incarnation, given.kind
+        key = home, home.backend.device_state.incarnation, given.kind, FUSION.peek()
         made = self._unused(key)
         if made is None:
             self._require_fitting(args, named)
@@ -248,7 +250,8 @@ class _Recording:
             self._form = walked(returned, lambda _, part: self._looked_at(part, seen))
         finally:
             self._recorder.end()
-        self._steps = self._recorder.launches()
+        self._fused: list[FusedStep] = []
+        self._steps = self._launches(given)
         self._on_device = given.home is not None
         self._written = [(at, handle) for at, handle in self._filled if handle.id in self._recorder.written]
         written = {at for at, _ in self._written}
@@ -259,6 +262,20 @@ class _Recording:
         self._ids = tuple(handle.id for handle in given.handles)
         self._rebound: dict[tuple[int, ...], tuple[ResidentDispatchStep, ...]] = {}
         self._lent: list[weakref.ref[Memory]] = []
+
+    def _launches(self, given: Given) -> tuple[ResidentDispatchStep, ...]:
+        """The steps, with those together that are one launch."""
+        if not FUSION.value() or len(self._recorder.steps) < 2:
+            return self._recorder.launches()
+        wanted = {handle.id for handle in given.handles} | {handle.id for _, handle in self._filled}
+        for result in self._results:
+            if result.array is not None and result.array._memory is not None:
+                wanted.add(result.array._memory.handle.id)
+        self._fused = self._recorder.fused(wanted)
+        for each in self._fused:
+            for decision in each.decisions:
+                count_decision(decision)
+        return tuple(each.step for each in self._fused)
 
     @property
     def is_lent(self) -> bool:

@@ -22,6 +22,7 @@ from ...driver.contract.values import (
     ResidentHandle,
     Resource,
 )
+from ...driver.execute.fusing import FusedStep, fuse
 from ...errors import ArgumentTypeError, ArgumentValueError, UnsupportedFeature
 from ..arrays import Array
 from ..bind import ArgumentLayout, Extent, Options, OutputPlan
@@ -106,6 +107,12 @@ class Recorder:
             known = self._constants[data] = self.take(len(data))
             self.home.backend.upload_resident([(known, 0, data)])
         return known
+
+    def fused(self, wanted: set[int]) -> list[FusedStep]:
+        """Launches that do what the steps do, fewer if they can be. `wanted` is memory that is read after them."""
+        names = [step.kernel for step in self.steps]
+        constants = {handle.id: data for data, handle in self._constants.items()}
+        return fuse([step.launch for step in self.steps], names, self.home.backend, wanted, constants)
 
     def launches(self, *, tells: bool = False) -> tuple[ResidentDispatchStep, ...]:
         """All steps. `tells`: constants are bytes of the host, for a device that asks how long loops are."""

@@ -1,0 +1,161 @@
+"""Which steps of a sequence run as one launch: the rules choose, stitching proves, and the backend has to take it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from ...errors import VyreError
+from ..admission.program import why_not
+from ..contract.backend import VyreBackend
+from ..contract.values import ResidentDispatchStep, ResidentHandle
+from ..plan.binding import BindingPlan, BindingRole
+from ..plan.launch import LaunchPlan, as_launched
+from ..plan.stitch import Apart, Launch, Stitched, stitch
+from ..policy.decision import Decision
+from ..policy.fusion import (
+    MOST_PARTS,
+    Accept,
+    DispatchShape,
+    FusionCaps,
+    FusionPass,
+    OutputConsumedElsewhere,
+    decide_fusion,
+)
+from ..resident.memory import nbytes_of
+
+MOST_ATTEMPTS = 256
+"""Pairs of steps of one sequence that are looked at closely: a proof takes milliseconds."""
+
+
+class FusedStep(NamedTuple):
+    """A launch in place of the steps with these numbers. `decisions` say why they are one, and the next is not."""
+
+    step: ResidentDispatchStep
+    members: range
+    decisions: tuple[Decision, ...]
+
+
+def fuse(
+    steps: Sequence[ResidentDispatchStep],
+    names: Sequence[str],
+    backend: VyreBackend,
+    wanted: Collection[int],
+    constants: Mapping[int, bytes],
+) -> list[FusedStep]:
+    """The launches that give the bytes of the steps, in order.
+
+    `wanted` are the ids of memory that is read after all of them, and `constants` is memory whose bytes never change.
+    """
+    chain = _Chain(steps, names, backend, wanted, constants)
+    found: list[FusedStep] = []
+    begin = 0
+    while begin < len(steps):
+        found.append(chain.longest(begin))
+        begin = found[-1].members.stop
+    return found
+
+
+class _Chain:
+    def __init__(
+        self,
+        steps: Sequence[ResidentDispatchStep],
+        names: Sequence[str],
+        backend: VyreBackend,
+        wanted: Collection[int],
+        constants: Mapping[int, bytes],
+    ) -> None:
+        self.steps, self.names, self.backend = steps, names, backend
+        self.wanted, self.constants = wanted, constants
+        facts = backend.capability
+        self.caps = FusionCaps(facts.max_shared_bytes, backend.max_invocations_per_workgroup)
+        self.launches: dict[int, Launch] = {}
+        self.attempts = 0
+
+    def longest(self, begin: int) -> FusedStep:
+        """The longest run of steps from this one on that is one launch."""
+        best: Stitched | None = None
+        why: str | None = None
+        stop = begin + 1
+        while stop < len(self.steps):
+            try:
+                best = self._joined(begin, stop)
+            except Apart as e:
+                why = str(e)
+                break
+            stop += 1
+        decisions = []
+        step = self.steps[begin]
+        if best is not None:
+            names = tuple(self.names[begin:stop])
+            decisions.append(decide_fusion(names, None, best.handed_on, best.stored))
+            program = best.launch.program.called("+".join(names))
+            step = ResidentDispatchStep(program, best.launch.memory, grid_override=best.launch.grid)
+        if why is not None:
+            decisions.append(decide_fusion((self.names[stop - 1], self.names[stop]), why, 0, 0))
+        return FusedStep(step, range(begin, stop), tuple(decisions))
+
+    def _joined(self, begin: int, last: int) -> Stitched:
+        """Steps `begin` to `last` as one launch. Raises `Apart`."""
+        if last - begin >= MOST_PARTS:
+            raise Apart(f"{MOST_PARTS} steps are one launch already")
+        before = self._shape(begin, last)
+        after = self._shape(last, last + 1)
+        others = {id for id in before.outputs if isinstance(id, int) and self._is_wanted_after(last, id)}
+        verdict = FusionPass.decide(before, after, self.caps, others)
+        if not isinstance(verdict, Accept | OutputConsumedElsewhere):
+            raise Apart(str(verdict))
+        if self.attempts >= MOST_ATTEMPTS:
+            raise Apart(f"{MOST_ATTEMPTS} pairs of steps were tried in this sequence")
+        self.attempts += 1
+        parts = [self._launch(k) for k in range(begin, last + 1)]
+        found = stitch(parts, lambda id: self._is_wanted_after(last, id), self.constants)
+        if (refused := why_not(found.launch.program, self.backend)) is not None:
+            raise Apart(refused.partition("\n")[0])
+        return found
+
+    def _shape(self, begin: int, stop: int) -> DispatchShape:
+        reads: dict[int, None] = {}
+        writes: dict[int, None] = {}
+        shared = 0
+        for k in range(begin, stop):
+            program = self._launch(k).program
+            shared += sum(b.nbytes or 0 for b in program.buffers if b.is_workgroup and not b.is_own)
+            for decl, r in zip(program.bound_buffers, self._launch(k).memory, strict=True):
+                if isinstance(r, ResidentHandle):
+                    if decl.is_host_input:
+                        reads[r.id] = None
+                    if decl.is_host_output:
+                        writes[r.id] = None
+        size = self._launch(begin).program.workgroup_size
+        return DispatchShape("+".join(self.names[begin:stop]), size, shared, tuple(reads), tuple(writes))
+
+    def _is_wanted_after(self, k: int, id: int) -> bool:
+        """Whether memory is read after step k, before it is written anew."""
+        for step in self.steps[k + 1 :]:
+            for decl, r in zip(step.program.bound_buffers, step.resources, strict=True):
+                if isinstance(r, ResidentHandle) and r.id == id:
+                    return not decl.backend_allocated
+        return id in self.wanted
+
+    def _launch(self, k: int) -> Launch:
+        found = self.launches.get(k)
+        if found is None:
+            found = self.launches[k] = _launch(self.steps[k])
+        return found
+
+
+def _launch(step: ResidentDispatchStep) -> Launch:
+    """The step with its grid. Raises `Apart` where the backend has yet to say what is wrong with it."""
+    program = step.program
+    bound = [b for b in BindingPlan.build(program).bindings if b.role is not BindingRole.SHARED]
+    if len(step.resources) != len(bound):
+        raise Apart("one of them allocates its outputs")
+    inputs = [nbytes_of(r) or 0 for b, r in zip(bound, step.resources, strict=True) if b.input_index is not None]
+    outputs = [nbytes_of(r) for b, r in zip(bound, step.resources, strict=True) if b.output_index is not None]
+    try:
+        bindings = BindingPlan.from_input_lengths(program, inputs, out_lengths=outputs, resident=True)
+        launch = LaunchPlan.prepare(program, bindings, step.config)
+    except VyreError as e:
+        raise Apart(e.message) from None
+    return Launch(as_launched(program, step.config), step.resources, launch.grid)
