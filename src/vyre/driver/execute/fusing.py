@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from ...errors import VyreError
+from ...foundation.ir.program import Program
 from ..admission.program import why_not
 from ..contract.backend import VyreBackend
 from ..contract.values import ResidentDispatchStep, ResidentHandle
@@ -18,12 +19,15 @@ from ..policy.fusion import (
     Accept,
     DispatchShape,
     FusionCaps,
+    FusionDecision,
     FusionPass,
+    NoPipelineDependency,
     OutputConsumedElsewhere,
     decide_fusion,
 )
 from ..resident.memory import nbytes_of
 
+_CHAINED = (Accept, OutputConsumedElsewhere)
 MOST_ATTEMPTS = 256
 """Pairs of steps of one sequence that are looked at closely: a proof takes milliseconds."""
 
@@ -42,12 +46,14 @@ def fuse(
     backend: VyreBackend,
     wanted: Collection[int],
     constants: Mapping[int, bytes],
+    refused: Callable[[Program], str | None],
 ) -> list[FusedStep]:
     """The launches that give the bytes of the steps, in order.
 
     `wanted` are the ids of memory that is read after all of them, and `constants` is memory whose bytes never change.
+    `refused` compiles a program, or says why the backend does not.
     """
-    chain = _Chain(steps, names, backend, wanted, constants)
+    chain = _Chain(steps, names, backend, wanted, constants, refused)
     found: list[FusedStep] = []
     begin = 0
     while begin < len(steps):
@@ -64,8 +70,9 @@ class _Chain:
         backend: VyreBackend,
         wanted: Collection[int],
         constants: Mapping[int, bytes],
+        refused: Callable[[Program], str | None],
     ) -> None:
-        self.steps, self.names, self.backend = steps, names, backend
+        self.steps, self.names, self.backend, self.refused = steps, names, backend, refused
         self.wanted, self.constants = wanted, constants
         facts = backend.capability
         self.caps = FusionCaps(facts.max_shared_bytes, backend.max_invocations_per_workgroup)
@@ -86,6 +93,8 @@ class _Chain:
             stop += 1
         decisions = []
         step = self.steps[begin]
+        if best is not None and (refusal := self.refused(best.launch.program)) is not None:
+            best, stop, why = None, begin + 1, refusal
         if best is not None:
             names = tuple(self.names[begin:stop])
             decisions.append(decide_fusion(names, None, best.handed_on, best.stored))
@@ -99,11 +108,13 @@ class _Chain:
         """Steps `begin` to `last` as one launch. Raises `Apart`."""
         if last - begin >= MOST_PARTS:
             raise Apart(f"{MOST_PARTS} steps are one launch already")
-        before = self._shape(begin, last)
-        after = self._shape(last, last + 1)
-        others = {id for id in before.outputs if isinstance(id, int) and self._is_wanted_after(last, id)}
-        verdict = FusionPass.decide(before, after, self.caps, others)
-        if not isinstance(verdict, Accept | OutputConsumedElsewhere):
+        before, after = self._shape(begin, last), self._shape(last, last + 1)
+        verdict = self._verdict(before, after, last)
+        if isinstance(verdict, NoPipelineDependency) and last + 1 < len(self.steps):
+            both = self._shape(last + 1, last + 2)  # which may read what each of the two writes
+            if isinstance(self._verdict(after, both, last + 1), _CHAINED):
+                verdict = self._verdict(before, both, last + 1)
+        if not isinstance(verdict, _CHAINED):
             raise Apart(str(verdict))
         if self.attempts >= MOST_ATTEMPTS:
             raise Apart(f"{MOST_ATTEMPTS} pairs of steps were tried in this sequence")
@@ -111,8 +122,13 @@ class _Chain:
         parts = [self._launch(k) for k in range(begin, last + 1)]
         found = stitch(parts, lambda id: self._is_wanted_after(last, id), self.constants)
         if (refused := why_not(found.launch.program, self.backend)) is not None:
-            raise Apart(refused.partition("\n")[0])
+            raise Apart(" ".join(refused.partition(" Fix: ")[0].split()))
         return found
+
+    def _verdict(self, before: DispatchShape, after: DispatchShape, last: int) -> FusionDecision:
+        """What the rules say. `last` is the step after which others may want what is handed on."""
+        others = {id for id in before.outputs if isinstance(id, int) and self._is_wanted_after(last, id)}
+        return FusionPass.decide(before, after, self.caps, others)
 
     def _shape(self, begin: int, stop: int) -> DispatchShape:
         reads: dict[int, None] = {}

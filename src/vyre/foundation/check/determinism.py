@@ -31,10 +31,12 @@ from ..ir.nodes import (
     Expr,
     If,
     Let,
+    Lit,
     Load,
     Loop,
     Node,
     ReduceScatter,
+    Select,
     Span,
     Store,
     Trap,
@@ -57,6 +59,8 @@ MOST_PAIRS = 1_000_000  # of accesses to all buffers together
 MOST_COMPARISONS = 5_000  # of pairs; those that differ alike are compared once
 MOST_BARRIERS = 1000
 MOST_REASONS = 10
+_NOWHERE = Lit(u32, WORD - 1)
+"""The index of no element, since a buffer has fewer: `x[i, j]` has it where i or j is out of range."""
 _NOT_LINEAR = ", as an index is not a sum of ids times numbers that the text has"
 MOST_ROUNDS = 64  # bounds that close in on each other one by one would take ages; stopping early proves less
 
@@ -265,9 +269,14 @@ class _Places:
         blind = node.value if isinstance(node, Let) and node.name not in self.read else None
 
         def add(buffer: str, index: Expr, writes: bool, op: object = None, unused: bool = False) -> None:
-            if buffer in self.by_buffer:
-                form = linear(index, self.forms.names, self.constant)
-                self.by_buffer[buffer].setdefault(Place(writes, op, unused, form, known, epochs), node.span)
+            if buffer not in self.by_buffer:
+                return
+            here = known
+            if isinstance(index, Select) and index.on_false == _NOWHERE:
+                here = frozenset(_narrow(bounds, self.learn(index.condition).if_true).items())
+                index = index.on_true
+            form = linear(index, self.forms.names, self.constant)
+            self.by_buffer[buffer].setdefault(Place(writes, op, unused, form, here, epochs), node.span)
 
         for e in distinct(children(node)):
             if isinstance(e, Load):

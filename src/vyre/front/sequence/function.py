@@ -57,16 +57,22 @@ class SequenceExplanation:
 
     device: str
     steps: tuple[Step, ...]
+    launches: int
+    decisions: tuple[Decision, ...]
     uploaded_bytes: int
     downloaded_bytes: int
     device_bytes: int
 
     def __str__(self) -> str:
+        few = (
+            f" in {self.launches} launch{'es' if self.launches != 1 else ''}" if self.launches < len(self.steps) else ""
+        )
         lines = [
-            f"{len(self.steps)} steps on {self.device}, dispatched together",
+            f"{len(self.steps)} steps on {self.device}{few}, dispatched together",
             f"uploads {self.uploaded_bytes:,} bytes, downloads {self.downloaded_bytes:,}, and holds "
             f"{self.device_bytes:,} on the device",
         ]
+        lines += map(str, self.decisions)
         said: tuple[Decision, ...] = ()  # what a step has like the one before is not said again
         for k, step in enumerate(self.steps, 1):
             told = step.explanation
@@ -250,8 +256,12 @@ class _Recording:
             self._form = walked(returned, lambda _, part: self._looked_at(part, seen))
         finally:
             self._recorder.end()
+        self._wanted = {handle.id for handle in given.handles} | {handle.id for _, handle in self._filled}
+        for result in self._results:
+            if result.array is not None and result.array._memory is not None:
+                self._wanted.add(result.array._memory.handle.id)
         self._fused: list[FusedStep] = []
-        self._steps = self._launches(given)
+        self._steps = self._launches()
         self._on_device = given.home is not None
         self._written = [(at, handle) for at, handle in self._filled if handle.id in self._recorder.written]
         written = {at for at, _ in self._written}
@@ -263,15 +273,11 @@ class _Recording:
         self._rebound: dict[tuple[int, ...], tuple[ResidentDispatchStep, ...]] = {}
         self._lent: list[weakref.ref[Memory]] = []
 
-    def _launches(self, given: Given) -> tuple[ResidentDispatchStep, ...]:
+    def _launches(self) -> tuple[ResidentDispatchStep, ...]:
         """The steps, with those together that are one launch."""
         if not FUSION.value() or len(self._recorder.steps) < 2:
             return self._recorder.launches()
-        wanted = {handle.id for handle in given.handles} | {handle.id for _, handle in self._filled}
-        for result in self._results:
-            if result.array is not None and result.array._memory is not None:
-                wanted.add(result.array._memory.handle.id)
-        self._fused = self._recorder.fused(wanted)
+        self._fused = self._recorder.fused(self._wanted)
         for each in self._fused:
             for decision in each.decisions:
                 count_decision(decision)
@@ -285,12 +291,19 @@ class _Recording:
 
     def first(self, given: Given) -> Any:
         try:
-            return self.repeat(given)
+            found = self.repeat(given)
         except UnsupportedFeature as e:
             if e.context.get("name") != "long loops":
                 raise
             self._steps = self._recorder.launches(tells=True)  # refused before anything ran
             return self.repeat(given)
+        self._recorder.keep_only(self._used())
+        return found
+
+    def _used(self) -> set[int]:
+        """Ids of the memory that a repetition reads or writes."""
+        in_steps = {r.id for step in self._steps for r in step.resources if isinstance(r, ResidentHandle)}
+        return self._wanted | in_steps
 
     def repeat(self, given: Given) -> Any:
         targets = [given.target(at) for at, _ in self._written]  # which refuses before anything runs
@@ -318,9 +331,11 @@ class _Recording:
         return SequenceExplanation(
             self.home.name,
             tuple(recorder.steps),
+            len(self._steps),
+            tuple(decision for each in self._fused for decision in each.decisions),
             sum(handle.nbytes for _, handle in self._filled),
             sum(r.byte_len for r in self._reads),
-            recorder.nbytes,
+            recorder.nbytes_of(self._used()),
         )
 
     def _upload(self, given: Given) -> None:

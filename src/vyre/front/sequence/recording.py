@@ -23,7 +23,8 @@ from ...driver.contract.values import (
     Resource,
 )
 from ...driver.execute.fusing import FusedStep, fuse
-from ...errors import ArgumentTypeError, ArgumentValueError, UnsupportedFeature
+from ...driver.guard.compile import compile
+from ...errors import ArgumentTypeError, ArgumentValueError, UnsupportedFeature, VyreError
 from ..arrays import Array
 from ..bind import ArgumentLayout, Extent, Options, OutputPlan
 from ..device import kernels
@@ -59,7 +60,6 @@ class Recorder:
         self.steps: list[Step] = []
         self.written: set[int] = set()
         """Ids of the memory that some step writes to."""
-        self.nbytes = 0
         self.small: dict[int, SmallType] = {}
         """What the rows of some results are, by the numbers of their arrays."""
         self._known = {handle.id for handle in given}
@@ -75,8 +75,19 @@ class Recorder:
         handle = self.home.take(nbytes)
         self._owned.append(handle)
         self._known.add(handle.id)
-        self.nbytes += nbytes
         return handle
+
+    def nbytes_of(self, used: set[int]) -> int:
+        """How much memory of the recording has one of these ids."""
+        return sum(handle.nbytes for handle in self._owned if handle.id in used)
+
+    def keep_only(self, used: set[int]) -> None:
+        """Free what has none of these ids: intermediate arrays that no launch stores."""
+        kept = [handle for handle in self._owned if handle.id in used]
+        unused = [handle for handle in self._owned if handle.id not in used]
+        self._owned = kept
+        for handle in unused:
+            self.home.drop(handle, None, None)
 
     def result(self, nbytes: int) -> Memory:
         """Memory for a result, until the function has dropped it: then for the next one of this size."""
@@ -112,7 +123,15 @@ class Recorder:
         """Launches that do what the steps do, fewer if they can be. `wanted` is memory that is read after them."""
         names = [step.kernel for step in self.steps]
         constants = {handle.id: data for data, handle in self._constants.items()}
-        return fuse([step.launch for step in self.steps], names, self.home.backend, wanted, constants)
+        return fuse([step.launch for step in self.steps], names, self.home.backend, wanted, constants, self._refused)
+
+    def _refused(self, program: Program) -> str | None:
+        """Compile a program that does the work of several steps. Why it is no single launch here, if it is not."""
+        try:
+            native = compile(self.home.backend, program).native
+        except VyreError as e:
+            return " ".join(e.message.split())
+        return None if runs_on_device(native) else "together they are several dispatches here"
 
     def launches(self, *, tells: bool = False) -> tuple[ResidentDispatchStep, ...]:
         """All steps. `tells`: constants are bytes of the host, for a device that asks how long loops are."""
@@ -201,8 +220,7 @@ class _RecordedCall(DeviceCall):
         return self.hand_back(made)
 
     def _require_one_launch(self) -> None:
-        native = self.pipeline().native  # which compiles it, and says here what is wrong with it
-        if type(native).dispatch_resident is CompiledPipeline.dispatch_resident:
+        if not runs_on_device(self.pipeline().native):  # which compiles it, and says here what is wrong with it
             raise UnsupportedFeature(
                 f"{self.kernel.__name__} runs as several dispatches here",
                 fix="call it outside of the sequence",
@@ -258,6 +276,11 @@ class _RecordedCall(DeviceCall):
             f"{self.kernel.__name__} runs over no elements and has a result with some",
             fix="call it outside of the sequence",
         )
+
+
+def runs_on_device(native: CompiledPipeline) -> bool:
+    """Whether it is one launch over memory of the device."""
+    return type(native).dispatch_resident is not CompiledPipeline.dispatch_resident
 
 
 def argument(recorder: Recorder, array: Array) -> tuple[DeviceBuffer, ResidentHandle | None]:
