@@ -103,6 +103,7 @@ _MODULES = {
     "observability": "observe.metrics",
     "error": "..errors",
     "fixpoint_iterations": "plan.launch",
+    "fusion": "policy.fusion",
     "grid_sync": "pipeline.sequence",
     "launch": "plan.launch",
     "numeric": "plan.bounds",

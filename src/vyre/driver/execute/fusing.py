@@ -12,7 +12,7 @@ from ..contract.backend import VyreBackend
 from ..contract.values import ResidentDispatchStep, ResidentHandle
 from ..plan.binding import BindingPlan, BindingRole
 from ..plan.launch import LaunchPlan, as_launched
-from ..plan.stitch import Apart, Launch, Stitched, stitch
+from ..plan.stitch import Apart, Launch, Stitched, apart, stitch
 from ..policy.decision import Decision
 from ..policy.fusion import (
     MOST_PARTS,
@@ -25,7 +25,6 @@ from ..policy.fusion import (
     OutputConsumedElsewhere,
     decide_fusion,
 )
-from ..resident.memory import nbytes_of
 
 _CHAINED = (Accept, OutputConsumedElsewhere)
 MOST_ATTEMPTS = 256
@@ -107,7 +106,7 @@ class _Chain:
     def _joined(self, begin: int, last: int) -> Stitched:
         """Steps `begin` to `last` as one launch. Raises `Apart`."""
         if last - begin >= MOST_PARTS:
-            raise Apart(f"{MOST_PARTS} steps are one launch already")
+            raise apart(f"{MOST_PARTS} steps are one launch already")
         before, after = self._shape(begin, last), self._shape(last, last + 1)
         verdict = self._verdict(before, after, last)
         if isinstance(verdict, NoPipelineDependency) and last + 1 < len(self.steps):
@@ -115,14 +114,14 @@ class _Chain:
             if isinstance(self._verdict(after, both, last + 1), _CHAINED):
                 verdict = self._verdict(before, both, last + 1)
         if not isinstance(verdict, _CHAINED):
-            raise Apart(str(verdict))
+            raise apart(str(verdict))
         if self.attempts >= MOST_ATTEMPTS:
-            raise Apart(f"{MOST_ATTEMPTS} pairs of steps were tried in this sequence")
+            raise apart(f"{MOST_ATTEMPTS} pairs of steps were tried in this sequence")
         self.attempts += 1
         parts = [self._launch(k) for k in range(begin, last + 1)]
         found = stitch(parts, lambda id: self._is_wanted_after(last, id), self.constants)
         if (refused := why_not(found.launch.program, self.backend)) is not None:
-            raise Apart(" ".join(refused.partition(" Fix: ")[0].split()))
+            raise apart(" ".join(refused.partition(" Fix: ")[0].split()))
         return found
 
     def _verdict(self, before: DispatchShape, after: DispatchShape, last: int) -> FusionDecision:
@@ -165,13 +164,14 @@ def _launch(step: ResidentDispatchStep) -> Launch:
     """The step with its grid. Raises `Apart` where the backend has yet to say what is wrong with it."""
     program = step.program
     bound = [b for b in BindingPlan.build(program).bindings if b.role is not BindingRole.SHARED]
-    if len(step.resources) != len(bound):
-        raise Apart("one of them allocates its outputs")
-    inputs = [nbytes_of(r) or 0 for b, r in zip(bound, step.resources, strict=True) if b.input_index is not None]
-    outputs = [nbytes_of(r) for b, r in zip(bound, step.resources, strict=True) if b.output_index is not None]
+    sizes = [r.nbytes for r in step.resources if isinstance(r, ResidentHandle)]
+    if len(sizes) != len(bound):
+        raise apart("one of them takes bytes of the host, or allocates its outputs")
+    inputs = [n for b, n in zip(bound, sizes, strict=True) if b.input_index is not None]
+    outputs = [n for b, n in zip(bound, sizes, strict=True) if b.output_index is not None]
     try:
         bindings = BindingPlan.from_input_lengths(program, inputs, out_lengths=outputs, resident=True)
         launch = LaunchPlan.prepare(program, bindings, step.config)
     except VyreError as e:
-        raise Apart(e.message) from None
+        raise apart(e.message) from None
     return Launch(as_launched(program, step.config), step.resources, launch.grid)

@@ -71,7 +71,11 @@ class Stitched(NamedTuple):
 
 
 class Apart(Exception):
-    """Why launches stay apart."""
+    """Why launches stay apart. Nothing failed, and no caller sees it."""
+
+
+def apart(why: str) -> Exception:
+    return Apart(why)
 
 
 class _Array:
@@ -91,7 +95,7 @@ class _Array:
     def meet(self, decl: BufferDecl) -> None:
         """Another launch binds it."""
         if (decl.element, decl.count) != (self.element, self.count):
-            raise Apart(f"they see one piece of memory as {self.element.name} and as {decl.element.name}")
+            raise apart(f"they see one piece of memory as {self.element.name} and as {decl.element.name}")
         self.is_uniform = self.is_uniform and decl.access is Access.UNIFORM
 
 
@@ -107,7 +111,7 @@ def stitch(
         _require_plain(launch.program)
     first = launches[0]
     if any((one.grid, one.program.workgroup_size) != (first.grid, first.program.workgroup_size) for one in launches):
-        raise Apart("they have other grids or workgroups")
+        raise apart("they have other grids or workgroups")
     group = _Group(constants or {})
     for launch in launches:
         group.add(launch)
@@ -117,7 +121,7 @@ def stitch(
 def _require_plain(program: Program) -> None:
     why = program._cached("driver.stitch", lambda: _why_not_plain(program))
     if why:
-        raise Apart(why)
+        raise apart(why)
 
 
 def _why_not_plain(program: Program) -> str:
@@ -153,7 +157,7 @@ class _Group:
         names: dict[str, str] = {}
         for decl, resource in zip(program.bound_buffers, launch.memory, strict=True):
             if not isinstance(resource, ResidentHandle):
-                raise Apart("one of them takes an array without elements, or numbers of the host")
+                raise apart("one of them takes bytes of the host")
             names[decl.name] = self._array(decl, resource).name
         for decl in program.buffers:
             if decl.is_workgroup:
@@ -186,10 +190,10 @@ class _Group:
         arrays = {a.name: a for a in self._arrays.values()}
         whole = self._program(first, arrays, self._bodies)
         if whole.stats.nodes > MOST_STATEMENTS:
-            raise Apart(f"together they have more than {MOST_STATEMENTS} statements")
+            raise apart(f"together they have more than {MOST_STATEMENTS} statements")
         proof = determinism(self._told(whole, arrays), first.grid, first.program.workgroup_size)
         if proof.verdict != "proved":
-            raise Apart(proof.reasons[0])
+            raise apart(proof.reasons[0])
         dropped: set[str] = set()
         kept_locals: dict[str, str] = {}
         places = _Places(self._bodies, lambda e: self._number(e, arrays))
@@ -203,13 +207,13 @@ class _Group:
         dropped -= {name for name in dropped if name not in lengths}
         kept = {name: a for name, a in arrays.items() if name not in dropped}
         if len({a.key[0] for a in kept.values()}) < len(kept):
-            raise Apart("the later one writes memory anew that the earlier one still uses")
+            raise apart("the later one writes memory anew that the earlier one still uses")
         bodies = [_handed_on(body, arrays, kept_locals, dropped, lengths) for body in self._bodies]
         start = tuple(Let(local, _zero(arrays[name].element)) for name, local in kept_locals.items())
         stitched = self._program(first, kept, bodies, start)
         for decl in stitched.bound_buffers:
             if kept[decl.name].starts_as_zeros and decl.access is not Access.WRITE_ONLY:
-                raise Apart("the later one reads what the earlier one writes, at an index that may be another")
+                raise apart("the later one reads what the earlier one writes, at an index that may be another")
         memory = tuple(kept[b.name].handle for b in stitched.bound_buffers)
         return Stitched(Launch(stitched, memory, first.grid), len(kept_locals), len(kept_locals.keys() - dropped))
 
@@ -287,7 +291,7 @@ def _closed(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
             case _:
                 found.append(node)
     if any(isinstance(item, Return) for item in distinct(found)):
-        raise Apart("one of them returns from within a branch or a loop")
+        raise apart("one of them returns from within a branch or a loop")
     return tuple(found)
 
 

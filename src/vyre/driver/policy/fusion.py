@@ -14,8 +14,6 @@ from .decision import Decision
 JOINED, APART = "joined", "apart"
 MOST_PARTS = 32
 """Launches that become one at most."""
-MOST_STATEMENTS = 2_000
-"""Statements of one launch: above this, compiling costs more than a launch ever saves."""
 
 
 class DispatchShape(NamedTuple):
