@@ -85,7 +85,6 @@ class _Array:
         self.key, self.name, self.handle = key, name, handle
         self.element, self.count, self.hints = decl.element, decl.count, decl.hints
         self.starts_as_zeros = decl.backend_allocated
-        self.accesses: set[Access] = set()
         self.is_uniform = True
 
     @property
@@ -155,9 +154,12 @@ class _Group:
     def add(self, launch: Launch) -> None:
         program = launch.program
         names: dict[str, str] = {}
+        ids = [r.id for r in launch.memory if isinstance(r, ResidentHandle)]
         for decl, resource in zip(program.bound_buffers, launch.memory, strict=True):
             if not isinstance(resource, ResidentHandle):
                 raise apart("one of them takes bytes of the host")
+            if decl.writable and ids.count(resource.id) > 1:
+                raise apart("one of them has two names for what it writes")
             names[decl.name] = self._array(decl, resource).name
         for decl in program.buffers:
             if decl.is_workgroup:

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 import vyre
-from vyre import In, InOut, Out, atomic_add, barrier, f32, gid, lid, shared, u32
+from vyre import In, InOut, Out, atomic_add, barrier, f32, gid, lid, select, shared, u32
 from vyre.driver.counters import TALLY
+from vyre.errors import UnsupportedFeature
+from vyre.front.arrays import ARRAY_DTYPES
 
 from ....support.device_backends import IDS, open_or_skip
 from ....support.random_chains import Chain, shifted, turned
@@ -51,6 +53,39 @@ def test_chains_give_the_same_bytes_fused_apart_and_as_plain_calls(backend, seed
 @pytest.mark.parametrize("seed", range(1000, 1500))
 def test_many_chains_give_the_same_bytes_fused_apart_and_as_plain_calls(backend, seed):
     agrees(seed, backend)
+
+
+@pytest.mark.check
+@pytest.mark.parametrize(
+    "t", ["u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64", "f16", "bf16", "f32", "f64", "bool"]
+)
+def test_elements_of_every_type_are_handed_on_as_memory_has_them(backend, t):
+    element = bool if t == "bool" else getattr(vyre, t)
+
+    @vyre.kernel
+    def copied(x: In[element], out: Out[element]):
+        out[gid.x] = x[gid.x]
+
+    @vyre.kernel
+    def mixed(x: In[element], y: In[element], out: Out[element]):
+        if gid.x < len(x):
+            out[gid.x] = select(gid.x % 3 == 0, y[gid.x], x[gid.x])
+
+    @vyre.sequence
+    def run(x, y):
+        z = mixed(copied(x), copied(y))
+        return z, copied(mixed(z, x))
+
+    dtype = ARRAY_DTYPES[t]
+    words = np.random.default_rng(5).integers(0, 256, (2, 4 * 129 * dtype.itemsize), dtype=np.uint8)
+    x, y = (w > 127 if t == "bool" else w.view(dtype) for w in words)
+    try:
+        found = bytes_of(run.on(backend)(x, y))
+    except UnsupportedFeature as e:
+        pytest.skip(e.message)
+    with vyre.config(fusion=False):
+        assert found == bytes_of(run.on(backend)(x, y))
+    assert run.on(backend).explain(x, y).launches == 1
 
 
 # ---- what is one launch ---------------------------------------------------------------------------------------------
