@@ -11,7 +11,7 @@ from .abi import NEXT
 from .build import ObjectCode, Switches, build
 from .device import ffi, load
 from .devices import Host
-from .run.launch import LaunchWords
+from .run.launch import LaunchWords, lengths_of
 
 _REMEMBERED_AS = "cpu-exactness"
 
@@ -24,7 +24,7 @@ def run_probe(built: ObjectCode) -> bytes:
     launch = LaunchWords(len(memory), facts.scratch_bytes)
     for slot, data in enumerate(memory):
         launch.buffers[slot] = data
-    launch.aim(ffi.new("int64_t[]", [len(TRIPLES)] * 3 + [len(out) // 4]), (GROUPS, 1, 1), GROUPS)
+    launch.aim(lengths_of([len(TRIPLES)] * 3 + [len(out) // 4]), (GROUPS, 1, 1), GROUPS)
     launch.shared[NEXT] = 0
     code.run(launch.shared, launch.first)
     return bytes(out)

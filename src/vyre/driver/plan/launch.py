@@ -165,7 +165,7 @@ def plan_dispatch(
 
 
 def lengths(
-    inputs: Sequence[Buffer], out: Sequence[Buffer] | None, grid: Grid | None = None, *, check_out: bool = True
+    inputs: Sequence[Buffer], out: Sequence[Buffer] | None, grid: Grid | None = None, check_out: bool = True
 ) -> Key | None:
     """The key of a kept plan: the grid that comes with the call, the lengths of the inputs, then None and those of the
     caller's outputs. `check_out`: outputs that share memory with each other are refused.
