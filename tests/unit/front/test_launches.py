@@ -124,11 +124,13 @@ def test_sizes_that_do_not_fit_are_refused_after_ones_that_do():
         with pytest.raises(VyreError, match=r"has 32 bytes and the buffer given for it 28"):
             compiled.dispatch([words, words], out=[bytearray(32), bytearray(28)])
         with pytest.raises(VyreError, match="overflowed u32"):
-            compiled.dispatch(
-                [words, words], out=[bytearray(32), bytearray(32)], key=((1 << 30, 1, 1), 32, 32, None, 32, 32)
+            compiled.dispatch_over(
+                [words, words], [bytearray(32), bytearray(32)], ((1 << 30, 1, 1), 32, 32, None, 32, 32), None
             )
         with pytest.raises(VyreError, match="zero"):
-            compiled.dispatch([words, words], out=[bytearray(32), bytearray(32)], key=((0, 1, 1), 32, 32, None, 32, 32))
+            compiled.dispatch_over(
+                [words, words], [bytearray(32), bytearray(32)], ((0, 1, 1), 32, 32, None, 32, 32), None
+            )
 
 
 @pytest.mark.parametrize("kernel", [scale, first, shifted])
@@ -163,7 +165,7 @@ def test_lengths_after_a_pattern_give_what_a_new_pipeline_gives(elements, out_by
         try:
             if pipeline is mine and grid is not None:
                 key = (grid, *map(len, inputs), None, *map(len, out))
-                found.append([bytes(b) for b in pipeline.dispatch(inputs, out=out, key=key)])
+                found.append([bytes(b) for b in pipeline.dispatch_over(inputs, out, key, None)])
             else:
                 found.append([bytes(b) for b in pipeline.dispatch(inputs, config, out=out)])
         except VyreError as e:
@@ -175,7 +177,7 @@ def patterned():
     """A pipeline that has planned dispatches after its own grid, and after grids that come with the call."""
     made, words = vyre.compile(shifted.program, backend="cpu"), bytes(16)
     made.dispatch([words, words], out=[bytearray(16), bytearray(16)])
-    made.dispatch([words, words], out=[bytearray(16), bytearray(16)], key=((1, 1, 1), 16, 16, None, 16, 16))
+    made.dispatch_over([words, words], [bytearray(16), bytearray(16)], ((1, 1, 1), 16, 16, None, 16, 16), None)
     return made
 
 
