@@ -1,6 +1,7 @@
 """Launches that differ from earlier ones in numbers, sizes or the grid alone: planned in little, right in all."""
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vyre
-from vyre import In, InOut, Out, f32, gid, u32
+from vyre import In, InOut, Out, const, f32, f64, gid, u32
 from vyre.driver.counters import counters
 from vyre.driver.plan.extent import Extent, confined, line_of
 from vyre.driver.plan.reach import reach_of
@@ -349,3 +350,37 @@ def test_wrong_elements_are_named_as_those_of_a_device_array():
     x = vyre.to_device(np.ones(64, np.float64), "cpu")
     with pytest.raises(VyreError, match="pass a device array of float32"):
         scale.on("cpu")(2.0, x)
+
+
+# ---- kernels that are generic over types -----------------------------------------------------------------------------
+
+T = TypeVar("T", f32, f64)
+
+
+@vyre.kernel(workgroup=64)
+def scaled(by: T, x: In[T], out: Out[T], *, T: const = f32):  # noqa: N803
+    i = gid.x
+    if i < len(out):
+        out[i] = by * x[i]
+
+
+def test_a_generic_kernel_finds_the_one_of_its_types_again_and_of_no_others():
+    on, compiled = scaled.on("cpu"), []
+    for _ in range(3):
+        for t, dtype in ((f32, np.float32), (f64, np.float64), (None, np.float32)):
+            x = np.arange(5, dtype=dtype)
+            found = on(1.5, x) if t is None else on(1.5, x, T=t)
+            assert found.dtype == dtype
+            np.testing.assert_array_equal(found, dtype(1.5) * x)
+            if t is not None:
+                np.testing.assert_array_equal(scaled.on("reference")(1.5, x, T=t), found)
+        compiled.append(counters()["routes_opened"])
+        with pytest.raises(VyreError, match=r"parameter T of scaled is 3, not a type.*Fix: pass T="):
+            on(1.5, x, T=3)
+        with pytest.raises(VyreError, match=r"x holds float32 and the kernel declares f64"):
+            on(1.5, x, T=f64)
+    assert compiled[1:] == compiled[:1] * 2
+    kernels = [on._chosen({"T": t}) for t in (f32, f64, f32)]
+    assert kernels[0] is kernels[2] is not kernels[1]
+    assert kernels[0].backend == "cpu"
+    assert scaled._chosen({"T": f32}).backend is None
