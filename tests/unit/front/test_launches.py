@@ -1,5 +1,6 @@
 """Launches that differ from earlier ones in numbers, sizes or the grid alone: planned in little, right in all."""
 
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -172,6 +173,29 @@ def test_lengths_after_a_pattern_give_what_a_new_pipeline_gives(elements, out_by
         except VyreError as e:
             found.append((type(e), e.message))
     assert found[0] == found[1]
+
+
+def test_memory_that_a_warm_dispatch_does_not_take_is_dispatched_over_after_a_pattern_too():
+    mine, reference = patterned(), vyre.compile(shifted.program, backend="reference")
+    for _ in range(2):
+        for n, grid in itertools.product((4, 9, 70), ((1, 1, 1), (2, 1, 1), (3, 1, 1))):
+            x = np.arange(n, dtype=np.uint32)
+            expected = [bytearray(4 * n), bytearray(4 * n)]
+            reference.dispatch([x, x + 5], vyre.DispatchConfig(grid_override=grid), out=expected)
+            key = grid, 4 * n, 4 * n, None, 4 * n, 4 * n
+            for place in ("apart", "off by one", "over its input"):
+                given, into = x.copy(), np.empty(n, np.uint32)
+                out = {
+                    "off by one": np.zeros(4 * n + 1, np.uint8)[1:],
+                    "over its input": given,
+                }.get(place, np.ones(n, np.uint32))
+                mine.dispatch_over([given, x + 5], [out, into], key, None)
+                assert [bytes(out), bytes(into)] == [bytes(b) for b in expected]
+                with pytest.raises(VyreError, match="share memory"):
+                    mine.dispatch_over([given, x + 5], [into, into], key, None)
+                out.flags.writeable = False
+                with pytest.raises(VyreError, match="read-only"):
+                    mine.dispatch_over([given, x + 5], [out, into], (grid, 4 * n, 4 * n, None, -1, 4 * n), None)
 
 
 def patterned():
