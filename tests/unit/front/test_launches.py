@@ -129,6 +129,8 @@ def test_sizes_that_do_not_fit_are_refused_after_ones_that_do():
             compiled.dispatch_over(
                 [words, words], [bytearray(32), bytearray(32)], ((1 << 30, 1, 1), 32, 32, None, 32, 32), None
             )
+        with pytest.raises(VyreError, match="three numbers"):
+            compiled.dispatch_over([words, words], [bytearray(32), bytearray(32)], ((), 32, 32, None, 32, 32), None)
         with pytest.raises(VyreError, match="zero"):
             compiled.dispatch_over(
                 [words, words], [bytearray(32), bytearray(32)], ((0, 1, 1), 32, 32, None, 32, 32), None

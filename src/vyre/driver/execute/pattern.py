@@ -89,7 +89,7 @@ class Pattern:
             self._last = sized = self._sized(key)
         if sized is None:
             return None
-        grid = key[0] or sized.grid
+        grid = sized.grid if key[0] is None else key[0]
         if type(grid) is not tuple or len(grid) != 3:
             return None
         (x, y, z), (w, h, d), most = grid, self._workgroup, self._most
