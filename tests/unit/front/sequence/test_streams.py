@@ -332,8 +332,6 @@ def test_what_is_no_stream_is_refused():
         kernel.map()
     with pytest.raises(ArgumentTypeError, match=r"argument 0 of mix.map\(\) is a int.*Fix: pass what all calls have"):
         kernel.map(2, [words(3)])
-    with pytest.raises(ArgumentValueError, match=r"in_flight=0 starts nothing.*Fix: pass a number"):
-        kernel.map([1], [words(3)], in_flight=0)
     with pytest.raises(ArgumentTypeError, match=r"progress=5 is no function.*Fix: pass progress=True"):
         kernel.map([1], [words(3)], progress=5)
     with pytest.raises(ArgumentTypeError, match="batches is int, not a list"):
