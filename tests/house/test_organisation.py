@@ -54,7 +54,7 @@ SKELETON = {
     "__init__.py", "backend.py", "build.py", "compile.py", "device.py", "devices.py", "emit", "exactness.py",
     "requirements.py", "run",
 }  # fmt: skip
-BESIDES = {"cpu": {"abi.py"}, "reference": {"engines"}}
+BESIDES = {"cpu": {"abi.py", "facts.py"}, "reference": {"engines"}}
 """What only one backend has; `docs/design/backends.md` says why."""
 BACKENDS = sorted(p.parent.name for p in SOURCE.glob("backends/*/__init__.py"))
 

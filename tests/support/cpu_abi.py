@@ -79,7 +79,7 @@ def launch_of(memory, grid, chunk, scratch_bytes, *, streams=False):
     for slot, data in enumerate(memory):
         launch.buffers[slot] = ffi.from_buffer(data)
     launch.hold = memory
-    launch.aim(ffi.new("int64_t[]", [len(data) for data in memory]), grid, chunk, streams)
+    launch.aim(launches.lengths_of([len(data) for data in memory]), grid, chunk, streams)
     return launch
 
 

@@ -79,7 +79,7 @@ class ArgumentLayout:
     """Where the argument of each parameter is among the values of a call: the positional ones, those by name, and then
     `defaults`: the numbers that the call left out, and None in the place of the shapes, if the program takes them."""
 
-    __slots__ = ("at", "buffers", "consts", "defaults")
+    __slots__ = ("at", "buffers", "consts", "defaults", "fixed")
 
     def __init__(self, kernel: Kernel, positional: int, named: tuple[str, ...]) -> None:
         names = name_arguments(kernel, positional, named)
@@ -90,6 +90,7 @@ class ArgumentLayout:
         self.at = {name: k for k, name in enumerate((*names, *(p.name for p in left_out), *hidden))}
         given = [(self.at[p.name], p) for p in kernel.params if p.name in self.at]
         self.buffers = tuple((at, p) for at, p in given if p.role not in ("const", "scalar"))
+        self.fixed = tuple((at, p) for at, p in self.buffers if p.rank or p.count)
         self.consts = tuple((at, p.name) for at, p in given if p.role == "const")
 
 
@@ -218,7 +219,8 @@ class OutputPlan:
             self.small,
         )
         made.dtype, made.is_bool, made.shape = self.dtype, self.is_bool, shape
-        made.nbytes = math.prod(shape) * (4 if self.is_bool else self.dtype.itemsize)
+        elements = shape[0] if len(shape) == 1 else math.prod(shape)
+        made.nbytes = elements * (4 if self.is_bool else self.dtype.itemsize)
         made.is_plain = made.nbytes > 0 and not self.is_bool and self.small is None
         return made
 
@@ -251,8 +253,8 @@ class CallPlan:
     """
 
     __slots__ = (
-        "_config", "_grid", "_shapes", "code", "counts", "direct", "follows_domain", "idle", "inputs", "is_given",
-        "key", "logs", "numbers", "outputs", "over", "prints", "program", "request", "targets",
+        "_arrays", "_config", "_grid", "_shapes", "code", "counts", "direct", "follows_domain", "idle", "inputs",
+        "is_given", "key", "logs", "numbers", "outputs", "over", "prints", "program", "request", "targets",
     )  # fmt: skip
 
     def __init__(
@@ -282,6 +284,7 @@ class CallPlan:
             if b.name in params
         )
         self.numbers = options.deciding_numbers(kernel, form, program)
+        self._arrays = tuple(p for p in kernel.params if p.role not in ("const", "scalar", "uniform"))
         self.is_given = not any(p.rank or p.count or p.name not in arrays for p in kernel.params if p.role == "out")
         self._fit(kernel, arrays, options, values)
 
@@ -304,6 +307,7 @@ class CallPlan:
         made: CallPlan = object.__new__(CallPlan)
         made.program, made.request, made.code = self.program, self.request, self.code
         made.inputs, made.prints, made.logs, made.numbers = self.inputs, self.prints, self.logs, self.numbers
+        made._arrays = self._arrays
         made.outputs, made.targets, made.counts, made._shapes = self.outputs, self.targets, self.counts, self._shapes
         made.direct, made.is_given, made.follows_domain = self.direct, self.is_given, self.follows_domain
         return made
@@ -312,24 +316,27 @@ class CallPlan:
         """What depends on shapes and on the grid."""
         shapes = {} if self.is_given and not options.sizes else output_shapes(kernel, arrays, options)
         self.follows_domain = not shapes.keys() <= arrays.keys()  # it may
-        self.outputs = tuple(
-            o.shaped(shapes[o.name] if o.name in shapes else arrays[o.name].shape) for o in self.outputs
-        )
-        self.targets = tuple([(o.at, o) for o in self.outputs if o.at is not None])
-        direct = tuple([o.at for o in self.outputs if o.is_plain and o.at is not None])
-        self.direct = direct if direct and len(direct) == len(self.outputs) and not self.logs else None
+        outputs, targets, direct = [], [], []  # in plain loops: all this is in the way of a launch over a new size
+        for o in self.outputs:
+            made = o.shaped(shapes[o.name] if o.name in shapes else arrays[o.name].shape)
+            outputs.append(made)
+            if made.at is not None:
+                targets.append((made.at, made))
+                if made.is_plain:
+                    direct.append(made.at)
+        self.outputs, self.targets = tuple(outputs), tuple(targets)
+        self.direct = tuple(direct) if direct and len(direct) == len(outputs) and not self.logs else None
         self.counts, lengths = {}, {}
         results: list[str] = []
         sizes: list[int] = []
-        for p in kernel.params:
-            if p.role in ("const", "scalar", "uniform"):
-                continue
-            shape = shapes[p.name] if p.name in shapes else arrays[p.name].shape
-            lengths[p.name] = math.prod(shape)
+        for p in self._arrays:
+            name = p.name
+            shape = shapes[name] if name in shapes else arrays[name].shape
+            lengths[name] = n = shape[0] if len(shape) == 1 else math.prod(shape)
             if p.role != "in":
-                results.append(p.name)
-            if p.role == "out" and not p.count:
-                self.counts[p.name] = lengths[p.name]
+                results.append(name)
+                if p.role == "out" and not p.count:
+                    self.counts[name] = n
             if p.rank > 1:
                 sizes += shape
         numbers = {name: int.from_bytes(write(values[at]), byteorder) for at, name, write in self.numbers}

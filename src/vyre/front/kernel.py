@@ -73,15 +73,24 @@ class Kernel:
         source = self._source
         if isinstance(source, _ProgramSource) or not self._is_generic:
             return self
-        types = tuple(self._type_of(name, named.pop(name, self._params[name].default)) for name in source.generics)
+        given = [named.pop(name, self._params[name].default) for name in source.generics]
+        asked = self.backend, *map(id, given)  # to look at types takes 4 us; what is known holds them, and so their ids
+        known = self._of_given.get(asked)
+        if known is not None:
+            return known[1]
+        types = tuple(map(self._type_of, source.generics, given))
         found = self._of_types.get(types)
         if found is None:
             found = Kernel.__new__(Kernel)
             found._start(source.of_types(dict(zip(source.generics, types, strict=True))))
             names = ("__qualname__", "__doc__", "__module__", "__wrapped__")
             found.__dict__.update({name: self.__dict__[name] for name in names})
+            if set(found._consts) <= set(source.generics):
+                found._only_program = found._specialized({})
             keep(self._of_types, types, found, MAX_PROGRAMS)
-        return found if self.backend is None else found.on(self.backend)
+        found = found if self.backend is None else found.on(self.backend)
+        keep(self._of_given, asked, (given, found), MAX_PROGRAMS)
+        return found
 
     def _type_of(self, name: str, given: object) -> object:
         from ..foundation.language.kernel import NO_DEFAULT
@@ -102,6 +111,7 @@ class Kernel:
         self._params = {p.name: p for p in source.params}
         self._programs: dict[tuple[Any, ...], Program] = {}
         self._of_types: dict[tuple[object, ...], Kernel] = {}
+        self._of_given: dict[tuple[object, ...], tuple[list[object], Kernel]] = {}
         self._named: dict[str, Kernel] = {}
         self._forms: dict[tuple[object, ...], ArgumentLayout] = {}
         self._plans: dict[tuple[object, ...], CallPlan] = {}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..foundation.ir.dtypes import u32
-from .kernel_ir import Buffer, Ins
-from .passes.full_stores import share_of
+
+if TYPE_CHECKING:
+    from .kernel_ir import Ins
 
 Share: TypeAlias = "list[Any]"
 """[operation, type, constant or slot, operands...]"""
@@ -21,12 +23,18 @@ def plain(value: Ins) -> Share:
 
 def number(share: Share, lengths: Sequence[int]) -> int:
     """The value, for buffers of these lengths by slot."""
-    if share[0] == "const":
-        return int(share[2])
-    return share_of(_revived(share), lengths)
+    return int(share[2]) if share[0] == "const" else _evaluator()(share, lengths)
 
 
-def _revived(share: Share) -> Ins:
-    op, dtype, at, *args = share
-    attr = Buffer("", at, u32) if op == "len" else at
-    return Ins(op, dtype, tuple(map(_revived, args)), attr)
+@cache
+def _evaluator() -> Callable[[Share, Sequence[int]], int]:
+    """With the kernel form, which a process that loads its code from disk mostly does without."""
+    from .kernel_ir import Buffer, Ins
+    from .passes.full_stores import share_of
+
+    def revived(share: Share) -> Ins:
+        op, dtype, at, *args = share
+        attr = Buffer("", at, u32) if op == "len" else at
+        return Ins(op, dtype, tuple(map(revived, args)), attr)
+
+    return lambda share, lengths: share_of(revived(share), lengths)

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import DeviceOutOfMemory, VyreError
 from ..foundation.integers import round_up
-from .device import Device, Memory, Ticket
+
+if TYPE_CHECKING:
+    from .device import Device, Memory, Ticket
 
 LEAST_BYTES = 256
 """No piece is smaller; a buffer without elements is bound to one of these."""

@@ -204,3 +204,32 @@ def test_a_process_forked_while_a_thread_compiles_compiles_too(leaves, waits, sa
     root = Path(__file__).parents[3]
     done = subprocess.run(words, cwd=root, capture_output=True, text=True, timeout=120)
     assert (done.stdout, done.returncode) == (said, 0), done.stderr
+
+
+FIRST_CALL = """
+import sys
+import numpy as np
+import vyre
+from vyre import In, Out, gid, u32
+
+@vyre.kernel(workgroup=64)
+def doubled(x: In[u32], out: Out[u32]) -> None:
+    if gid.x < len(out):
+        out[gid.x] = 2 * x[gid.x]
+
+assert doubled.on("cpu")(np.arange(9, dtype=np.uint32)).tolist() == list(range(0, 18, 2))
+print(sorted({"vyre.lower.kernel_ir", "vyre.backends.cpu.emit.kernel", "hashlib", "logging"} & set(sys.modules)))
+"""
+
+
+def test_a_process_that_finds_its_code_on_disk_loads_no_lowering(tmp_path):
+    (tmp_path / "first.py").write_text(FIRST_CALL)
+    env = {**os.environ, "VYRE_CACHE": "on", "VYRE_CACHE_DIR": str(tmp_path / "cache")}
+    found = [
+        subprocess.run(
+            [sys.executable, str(tmp_path / "first.py")], env=env, capture_output=True, text=True, check=True
+        )
+        for _ in range(2)
+    ]
+    assert "vyre.lower.kernel_ir" in found[0].stdout  # it compiles
+    assert found[1].stdout == "[]\n"

@@ -15,7 +15,7 @@ from vyre.backends.cpu.devices import host
 from vyre.backends.cpu.emit import access
 from vyre.backends.cpu.emit.kernel import Target, emit
 from vyre.backends.cpu.run import warm
-from vyre.backends.cpu.run.launch import LaunchWords
+from vyre.backends.cpu.run.launch import LaunchWords, lengths_of
 from vyre.driver.contract.values import DispatchConfig
 from vyre.foundation.ir.dtypes import u32 as u32_type
 from vyre.foundation.ir.nodes import InvocationId, Load, Store, lit
@@ -185,7 +185,7 @@ def launched(text, target, x, *, streams, workgroup=64):
     """One launch of a kernel with an input and a result."""
     code, launch = load(compile_object(text)), LaunchWords(2, 4096)
     launch.buffers[0], launch.buffers[1] = ffi.from_buffer(x), ffi.from_buffer(target)
-    launch.aim(ffi.new("int64_t[]", [len(x), len(target)]), (-(-len(x) // workgroup), 1, 1), 4, streams)
+    launch.aim(lengths_of([len(x), len(target)]), (-(-len(x) // workgroup), 1, 1), 4, streams)
     launch.hold = text, target, x
     launch.shared[NEXT] = 0
     code.run(launch.shared, launch.first)

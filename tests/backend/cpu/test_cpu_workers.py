@@ -17,12 +17,14 @@ from vyre.backends.cpu.abi import NEXT
 from vyre.backends.cpu.build import ObjectFacts
 from vyre.backends.cpu.compile import compile_object
 from vyre.backends.cpu.device import ffi, load
+from vyre.backends.cpu.run.cost import work
 from vyre.backends.cpu.run.launch import (
     INLINE_WORK,
     PRIVATE_BYTES,
     SEEN_WORK,
     LaunchWords,
     Schedule,
+    lengths_of,
     privatize,
     schedule,
 )
@@ -44,7 +46,7 @@ def launch_of(buffers, groups, chunk=1):
     for slot, data in enumerate(buffers):
         launch.buffers[slot] = ffi.from_buffer(data)
     launch.hold = buffers
-    launch.aim(ffi.new("int64_t[]", [memoryview(b).nbytes // 4 for b in buffers]), (groups, 1, 1), chunk)
+    launch.aim(lengths_of([memoryview(b).nbytes // 4 for b in buffers]), (groups, 1, 1), chunk)
     return launch
 
 
@@ -189,7 +191,7 @@ def wait_until(condition):
     ],
 )
 def test_work_is_spread_where_it_is_worth_it(cost, groups, expected):
-    assert schedule(facts(cost), (), (1, 1, 1), (groups, 1, 1), 4) == expected
+    assert schedule(facts(cost), work(cost, (), 1), (groups, 1, 1), 4) == expected
 
 
 @pytest.mark.parametrize("lanes, grid, chunk", [
@@ -197,13 +199,11 @@ def test_work_is_spread_where_it_is_worth_it(cost, groups, expected):
     ("along y", (63, 64, 1), 192), ("in workgroups", (63, 64, 1), 252),
 ])  # fmt: skip
 def test_a_chunk_is_of_whole_rows_where_it_has_more_than_one(lanes, grid, chunk):
-    assert schedule(facts((60, ()), lanes=lanes), (), (16, 16, 1), grid, 1).chunk == chunk
+    assert schedule(facts((60, ()), lanes=lanes), 60 * 256, grid, 1).chunk == chunk
 
 
 def test_a_loop_counts_as_often_as_its_bounds_let_it_run():
     cost = [1, [[100, [0, 1], None, [2, [[10, [], None, [3, []]]]]]]]
-    from vyre.backends.cpu.run.cost import work
-
     assert work(cost, (50, 60), 2) == 2 * (1 + 50 * 3 + 50 * 10 * 4)
     assert work(cost, (500, 600), 1) == 1 + 100 * 3 + 100 * 10 * 4
     assert work(cost, (0, 600), 1) == 1

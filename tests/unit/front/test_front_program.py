@@ -8,6 +8,8 @@ from vyre.foundation.ir.dtypes import u32
 from vyre.foundation.ir.nodes import InvocationId, Load, Store, lit
 from vyre.foundation.ir.program import Access, BufferDecl, Program, output, read, read_write, uniform, write_only
 
+from ...support.device_backends import IDS, registration_or_skip
+
 U32 = np.uint32
 
 
@@ -60,6 +62,25 @@ def test_the_part_of_a_buffer_that_comes_back_is_the_result():
     part = BufferDecl("out", 0, Access.READ_WRITE, u32, 8, is_output=True, live_out=True, output_byte_range=(8, 20))
     kernel = vyre.Kernel.of_program(Program([part], (8, 1, 1), [Store("out", i, i)]))
     assert kernel.on("reference")(grid=1).tolist() == [2, 3, 4]
+
+
+@pytest.mark.parametrize("backend", ["cpu", *IDS])
+def test_the_part_of_a_buffer_that_comes_back_is_the_result_over_device_arrays_too(backend):
+    registration_or_skip(backend)
+    i = InvocationId(0)
+    part = BufferDecl("out", 0, Access.READ_WRITE, u32, 8, is_output=True, live_out=True, output_byte_range=(8, 20))
+    program = Program([part, read("x", 1, u32)], (8, 1, 1), [Store("out", i, Load("x", i, dtype=u32) + i)])
+    kernel, x = vyre.Kernel.of_program(program).on(backend), np.arange(8, dtype=U32)
+    there = vyre.to_device(x, backend)
+    for _ in range(2):
+        made, given, host = kernel(there), vyre.to_device(np.zeros(3, U32), backend), np.zeros(3, U32)
+        assert made.numpy().tolist() == [4, 6, 8]
+        assert kernel(there, out=given) is given
+        assert given.numpy().tolist() == kernel(x, out=given).numpy().tolist() == [4, 6, 8]
+        assert kernel(there, out=host) is host
+        assert host.tolist() == [4, 6, 8]
+    with pytest.raises(vyre.UnsupportedFeature, match=r"gives back a part of a buffer.*Fix: call it outside"):
+        vyre.sequence(lambda x: kernel(x)).on(backend)(there)
 
 
 def test_a_part_that_is_no_array_is_refused():

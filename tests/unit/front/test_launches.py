@@ -1,6 +1,8 @@
 """Launches that differ from earlier ones in numbers, sizes or the grid alone: planned in little, right in all."""
 
+import itertools
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vyre
-from vyre import In, InOut, Out, f32, gid, u32
+from vyre import In, InOut, Out, const, f32, f64, gid, u32
 from vyre.driver.counters import counters
 from vyre.driver.plan.extent import Extent, confined, line_of
 from vyre.driver.plan.reach import reach_of
@@ -124,11 +126,15 @@ def test_sizes_that_do_not_fit_are_refused_after_ones_that_do():
         with pytest.raises(VyreError, match=r"has 32 bytes and the buffer given for it 28"):
             compiled.dispatch([words, words], out=[bytearray(32), bytearray(28)])
         with pytest.raises(VyreError, match="overflowed u32"):
-            compiled.dispatch(
-                [words, words], out=[bytearray(32), bytearray(32)], key=((1 << 30, 1, 1), 32, 32, None, 32, 32)
+            compiled.dispatch_over(
+                [words, words], [bytearray(32), bytearray(32)], ((1 << 30, 1, 1), 32, 32, None, 32, 32), None
             )
+        with pytest.raises(VyreError, match="three numbers"):
+            compiled.dispatch_over([words, words], [bytearray(32), bytearray(32)], ((), 32, 32, None, 32, 32), None)
         with pytest.raises(VyreError, match="zero"):
-            compiled.dispatch([words, words], out=[bytearray(32), bytearray(32)], key=((0, 1, 1), 32, 32, None, 32, 32))
+            compiled.dispatch_over(
+                [words, words], [bytearray(32), bytearray(32)], ((0, 1, 1), 32, 32, None, 32, 32), None
+            )
 
 
 @pytest.mark.parametrize("kernel", [scale, first, shifted])
@@ -163,7 +169,7 @@ def test_lengths_after_a_pattern_give_what_a_new_pipeline_gives(elements, out_by
         try:
             if pipeline is mine and grid is not None:
                 key = (grid, *map(len, inputs), None, *map(len, out))
-                found.append([bytes(b) for b in pipeline.dispatch(inputs, out=out, key=key)])
+                found.append([bytes(b) for b in pipeline.dispatch_over(inputs, out, key, None)])
             else:
                 found.append([bytes(b) for b in pipeline.dispatch(inputs, config, out=out)])
         except VyreError as e:
@@ -171,11 +177,34 @@ def test_lengths_after_a_pattern_give_what_a_new_pipeline_gives(elements, out_by
     assert found[0] == found[1]
 
 
+def test_memory_that_a_warm_dispatch_does_not_take_is_dispatched_over_after_a_pattern_too():
+    mine, reference = patterned(), vyre.compile(shifted.program, backend="reference")
+    for _ in range(2):
+        for n, grid in itertools.product((4, 9, 70), ((1, 1, 1), (2, 1, 1), (3, 1, 1))):
+            x = np.arange(n, dtype=np.uint32)
+            expected = [bytearray(4 * n), bytearray(4 * n)]
+            reference.dispatch([x, x + 5], vyre.DispatchConfig(grid_override=grid), out=expected)
+            key = grid, 4 * n, 4 * n, None, 4 * n, 4 * n
+            for place in ("apart", "off by one", "over its input"):
+                given, into = x.copy(), np.empty(n, np.uint32)
+                out = {
+                    "off by one": np.zeros(4 * n + 1, np.uint8)[1:],
+                    "over its input": given,
+                }.get(place, np.ones(n, np.uint32))
+                mine.dispatch_over([given, x + 5], [out, into], key, None)
+                assert [bytes(out), bytes(into)] == [bytes(b) for b in expected]
+                with pytest.raises(VyreError, match="share memory"):
+                    mine.dispatch_over([given, x + 5], [into, into], key, None)
+                out.flags.writeable = False
+                with pytest.raises(VyreError, match="read-only"):
+                    mine.dispatch_over([given, x + 5], [out, into], (grid, 4 * n, 4 * n, None, -1, 4 * n), None)
+
+
 def patterned():
     """A pipeline that has planned dispatches after its own grid, and after grids that come with the call."""
     made, words = vyre.compile(shifted.program, backend="cpu"), bytes(16)
     made.dispatch([words, words], out=[bytearray(16), bytearray(16)])
-    made.dispatch([words, words], out=[bytearray(16), bytearray(16)], key=((1, 1, 1), 16, 16, None, 16, 16))
+    made.dispatch_over([words, words], [bytearray(16), bytearray(16)], ((1, 1, 1), 16, 16, None, 16, 16), None)
     return made
 
 
@@ -347,3 +376,37 @@ def test_wrong_elements_are_named_as_those_of_a_device_array():
     x = vyre.to_device(np.ones(64, np.float64), "cpu")
     with pytest.raises(VyreError, match="pass a device array of float32"):
         scale.on("cpu")(2.0, x)
+
+
+# ---- kernels that are generic over types -----------------------------------------------------------------------------
+
+T = TypeVar("T", f32, f64)
+
+
+@vyre.kernel(workgroup=64)
+def scaled(by: T, x: In[T], out: Out[T], *, T: const = f32):  # noqa: N803
+    i = gid.x
+    if i < len(out):
+        out[i] = by * x[i]
+
+
+def test_a_generic_kernel_finds_the_one_of_its_types_again_and_of_no_others():
+    on, compiled = scaled.on("cpu"), []
+    for _ in range(3):
+        for t, dtype in ((f32, np.float32), (f64, np.float64), (None, np.float32)):
+            x = np.arange(5, dtype=dtype)
+            found = on(1.5, x) if t is None else on(1.5, x, T=t)
+            assert found.dtype == dtype
+            np.testing.assert_array_equal(found, dtype(1.5) * x)
+            if t is not None:
+                np.testing.assert_array_equal(scaled.on("reference")(1.5, x, T=t), found)
+        compiled.append(counters()["routes_opened"])
+        with pytest.raises(VyreError, match=r"parameter T of scaled is 3, not a type.*Fix: pass T="):
+            on(1.5, x, T=3)
+        with pytest.raises(VyreError, match=r"x holds float32 and the kernel declares f64"):
+            on(1.5, x, T=f64)
+    assert compiled[1:] == compiled[:1] * 2
+    kernels = [on._chosen({"T": t}) for t in (f32, f64, f32)]
+    assert kernels[0] is kernels[2] is not kernels[1]
+    assert kernels[0].backend == "cpu"
+    assert scaled._chosen({"T": f32}).backend is None

@@ -6,7 +6,6 @@ them.
 
 from __future__ import annotations
 
-import hashlib
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -23,6 +22,7 @@ from ...driver.contract.values import (
     ResidentSequenceTiming,
 )
 from ...driver.plan.launch import as_launched
+from ...foundation.formats.blake3 import blake3  # hashlib loads OpenSSL, in 2 ms
 from ...foundation.ir.program import Program
 from ...runtime.compiled import OPS, CompiledBackend
 from .build import ObjectCode, Switches, build
@@ -166,7 +166,7 @@ def capability(found: Host, switches: Switches, why_soft: str | None) -> Backend
         exactness={"f32": "canonical", "flushed_by": "processor" if why_soft is None else f"software: {why_soft}"},
         extras={
             "processor": found.name,
-            "features": hashlib.blake2b(found.features.encode(), digest_size=16).hexdigest(),
+            "features": blake3(found.features.encode()).hex()[:32],
             "triple": found.triple,
             "compiler": found.compiler,
             "emitter": "scalar" if switches.scalar else f"vectors of {found.vector_bits} bits",

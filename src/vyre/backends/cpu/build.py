@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from ...driver.policy.decision import Decision
 from ...errors import KernelCompileFailed
 from ...foundation.ir.program import Program
-from ...lower.kernel_ir import Ins, Kernel, walk
-from ...lower.length_exprs import Share, number, plain
+from ...lower.length_exprs import Share, number
 from .compile import compile_object
 from .devices import Host, host
-from .run.cost import Cost, cost_of
+from .run.cost import Cost
 
 if TYPE_CHECKING:
+    from ...lower.kernel_ir import Kernel
     from .emit.kernel import Emitted
 
 FORMAT = 6
@@ -84,13 +84,15 @@ class ObjectCode:
 
 def build(program: Program, host: Host, switches: Switches, *, poll: bool = False) -> ObjectCode:
     """Compile a program that was admitted; its workgroup size is that of the launch."""
+    from .facts import facts_of  # with the lowering, which code that is there already does without
+
     kernel, emitted = kernel_text(program, host, switches, poll=poll)
     return ObjectCode(compile_object(emitted.text), facts_of(kernel, emitted))
 
 
 def kernel_text(program: Program, host: Host, switches: Switches, *, poll: bool = False) -> tuple[Kernel, Emitted]:
     """The kernel form, and what was emitted for it."""
-    from ...lower import LowerOptions, lower  # not for code that is there already
+    from ...lower import LowerOptions, lower
     from .emit.kernel import Target, emit
 
     soft = soft_flush(program, host, switches)
@@ -107,13 +109,3 @@ def emitted_text(program: Program) -> str:
 def soft_flush(program: Program, host: Host, switches: Switches) -> bool:
     """Whether f32 steps flush by themselves: where the machine would flush f64 too, or flushes otherwise than we do."""
     return switches.soft_flush or not host.x86 or program.requirements.float64
-
-
-def facts_of(kernel: Kernel, emitted: Emitted) -> ObjectFacts:
-    slots = {b.name: b.slot for b in kernel.buffers}
-    private = {}
-    for item in walk(kernel.body):
-        if isinstance(item, Ins) and item.op == "atomic" and item.attr[1].private and not item.attr[1].shared:
-            private[item.attr[1].slot] = item.attr[0].name
-    stored = {slots[name]: plain(share) for name, share in kernel.stored.items()}
-    return ObjectFacts(emitted.scratch_bytes, kernel.traps, stored, private, cost_of(kernel), emitted.lanes)

@@ -392,8 +392,8 @@ def seconds(value: float | timedelta | None, least: float = 0.0) -> float | None
         return math.inf if value > 0 else -math.inf
 
 
-def whole(name: str, value: Any, most: int) -> int | None:
-    """A whole number from 0 to `most`, of any type that counts, or None."""
+def whole(name: str, value: Any, most: int, *, least: int = 0) -> int | None:
+    """A whole number from `least` to `most`, of any type that counts, or None."""
     if value is None:
         return None
     try:
@@ -402,10 +402,10 @@ def whole(name: str, value: Any, most: int) -> int | None:
         number = index(value)
     except TypeError:
         raise ArgumentTypeError(
-            f"{name}={shown(value)} is not a whole number", fix=f"pass a number from 0 to {most}"
+            f"{name}={shown(value)} is not a whole number", fix=f"pass a number from {least} to {most}"
         ) from None
-    if not 0 <= number <= most:
-        raise ArgumentValueError(f"{name}={shown(number)} is out of range", fix=f"pass a number from 0 to {most}")
+    if not least <= number <= most:
+        raise ArgumentValueError(f"{name}={shown(number)} is out of range", fix=f"pass a number from {least} to {most}")
     return number
 
 

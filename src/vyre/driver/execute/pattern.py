@@ -5,19 +5,19 @@ Little: a route plans its first dispatch in full, and those of other lengths and
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ...foundation.check.gridsync import contains_grid_sync
 from ...foundation.integers import ceil_div
 from ...foundation.ir.prints import LOGS
 from ..contract.values import U32_MAX, Dims, DispatchConfig
 from ..plan.binding import Binding, BindingRole
-from ..plan.grid import visits_everything
+from ..plan.grid import MOST_IDS, visits_everything
 from ..policy.launch import choose_launch
 
 if TYPE_CHECKING:
     from ...foundation.ir.program import Program
-    from ..contract.pipeline import Bound, Key, Run
+    from ..contract.pipeline import Bound, Key, Over, Run
     from ..plan.launch import PlannedDispatch
     from ..policy.decision import Decision
 
@@ -33,13 +33,14 @@ class Pattern:
     `decisions` are those of each such plan.
     """
 
-    __slots__ = ("_asked", "_key_length", "_most", "_over", "_rows", "_visited", "_workgroup", "decisions")
+    __slots__ = ("_asked", "_key_length", "_last", "_most", "_over", "_rows", "_visited", "_workgroup", "decisions")
 
     def __init__(
-        self, program: Program, asked: Dims | None, plan: PlannedDispatch, bound: Bound, most_workgroups: int
+        self, program: Program, asked: Dims | None, plan: PlannedDispatch, over: Over, most_workgroups: int
     ) -> None:
         buffers = [b for b in plan.bindings.bindings if b.role is not BindingRole.SHARED]
-        self._asked, self._most, self._over = asked, most_workgroups, bound.over
+        self._asked, self._most, self._over = asked, most_workgroups, over
+        self._last: _Sized | None = None
         self._workgroup = plan.launch.workgroup
         first_output = len(plan.bindings.input_indices) + 2  # after the grid, and a None
         self._key_length = first_output + len(plan.outputs)
@@ -75,14 +76,33 @@ class Pattern:
             return None
         if not all(_is_plain(b) for b in plan.bindings.bindings) or max(plan.launch.grid) > most_workgroups:
             return None
-        return cls(program, None if given else config.grid_override, plan, bound, most_workgroups)
+        return cls(program, None if given else config.grid_override, plan, bound.over, most_workgroups)
 
     def over(self, key: Key) -> Planned | None:
         """The plan for these lengths and the grid that came with the call, if one did.
 
         None where only the full plan says whether there is one.
         """
-        if len(key) != self._key_length or self._over is None:
+        lengths = key[1:]
+        sized = self._last
+        if sized is None or sized.lengths != lengths:
+            self._last = sized = self._sized(key)
+        if sized is None:
+            return None
+        grid = sized.grid if key[0] is None else key[0]
+        if type(grid) is not tuple or len(grid) != 3:
+            return None
+        (x, y, z), (w, h, d), most = grid, self._workgroup, self._most
+        if not (type(x) is type(y) is type(z) is int and 0 < x <= most and 0 < y <= most and 0 < z <= most):
+            return None
+        if x * w > MOST_IDS or y * h > MOST_IDS or z * d > MOST_IDS:
+            return None
+        run = self._over(sized.counts, grid)
+        return None if run is None else (sized.taken, sized.made, sized.sizes, run, None)
+
+    def _sized(self, key: Key) -> _Sized | None:
+        """What follows from the lengths alone; None where only the full plan says what is wrong with them."""
+        if len(key) != self._key_length:
             return None
         counts: list[int] = []
         sizes: list[int] = []
@@ -98,17 +118,20 @@ class Pattern:
                     return None
                 sizes.append(n)
             counts.append(n // width)
-        size, grid = self._workgroup, key[0]
-        if grid is None:
-            grid = self._asked or (ceil_div(max([counts[k] for k in self._visited], default=1), size[0]), 1, 1)
-        if type(grid) is not tuple or len(grid) != 3:
-            return None
-        for axis in (0, 1, 2):
-            n = grid[axis]
-            if type(n) is not int or not 0 < n <= self._most or n * size[axis] > U32_MAX + 1:
-                return None
-        run = self._over(tuple(counts), grid)
-        return None if run is None else (taken, sum(sizes), sizes, run, None)
+        line = ceil_div(max([counts[k] for k in self._visited], default=1), self._workgroup[0])
+        return _Sized(key[1:], tuple(counts), taken, sum(sizes), sizes, self._asked or (line, 1, 1))
+
+
+class _Sized(NamedTuple):
+    """What follows from the lengths of a dispatch's buffers."""
+
+    lengths: tuple[object, ...]
+    counts: tuple[int, ...]
+    taken: int
+    made: int
+    sizes: list[int]
+    grid: Dims
+    """Where none comes with the call."""
 
 
 def _is_plain(b: Binding) -> bool:

@@ -117,7 +117,7 @@ class Route:
                     raise self.stale()
                 try:
                     if key is None:
-                        key = lengths(inputs, out, check_out=check_out)
+                        key = lengths(inputs, out, None, check_out)
                     planned = known(key)
                 except (TypeError, ValueError, BufferError):
                     planned = None  # planning says what is wrong

@@ -74,10 +74,9 @@ class Stream(Iterator[T]):
     def __init__(
         self, jobs: Iterable[Job[T]], *, total: int | None = None, in_flight: int | None = None, progress: Any = None
     ) -> None:
-        if in_flight is not None and not whole("in_flight", in_flight, _MOST_IN_FLIGHT):
-            raise ArgumentValueError("in_flight=0 starts nothing", fix="pass a number from 1 on, or nothing")
-        self._jobs, self._asked, self._tell = iter(jobs), in_flight is not None, _teller(progress)
-        self._in_flight = in_flight or IN_FLIGHT
+        asked = whole("in_flight", in_flight, _MOST_IN_FLIGHT, least=1)
+        self._jobs, self._asked, self._tell = iter(jobs), asked is not None, _teller(progress)
+        self._in_flight = asked or IN_FLIGHT
         self.total, self.done = total, 0
         self.decision: Decision | None = None
         self._queue: deque[_Started] = deque()

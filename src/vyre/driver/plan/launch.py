@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 
 _LAUNCH = Checked("a launch must fit in u32", fix="use a smaller grid_override")
 _ONE: Grid = (1, 1, 1)
-_LISTS = (list, tuple)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +164,7 @@ def plan_dispatch(
 
 
 def lengths(
-    inputs: Sequence[Buffer], out: Sequence[Buffer] | None, grid: Grid | None = None, *, check_out: bool = True
+    inputs: Sequence[Buffer], out: Sequence[Buffer] | None, grid: Grid | None = None, check_out: bool = True
 ) -> Key | None:
     """The key of a kept plan: the grid that comes with the call, the lengths of the inputs, then None and those of the
     caller's outputs. `check_out`: outputs that share memory with each other are refused.
@@ -173,13 +172,15 @@ def lengths(
     None, which is never a key, where one of the two is not a list; looking at an iterator would use it up. Memory
     that cannot be written has -1, which is never part of a key either.
     """
-    if type(inputs) not in _LISTS:
+    kind = type(inputs)
+    if kind is not list and kind is not tuple:
         return None
     found: list[Grid | int | None] = [grid]  # in plain loops: a comprehension costs a warm call 0.1 us more
     for b in inputs:
         found.append(len(b) if type(b) is bytes else memoryview(b).nbytes)
     if out is not None:
-        if type(out) not in _LISTS:
+        kind = type(out)
+        if kind is not list and kind is not tuple:
             return None
         if check_out and len(out) > 1:
             check_outputs_apart(out)

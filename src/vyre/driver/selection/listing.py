@@ -7,6 +7,7 @@ the user. Ctrl-C is not caught.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import islice
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from .installed import Package
     from .probe import Probe
 
+LOOK_EVERY_S = 1.0
 MOST_DEVICES = 1 << 12
 MOST_INDEX = 1 << 31
 KINDS = ("device", "host", "oracle", "distributed")
@@ -34,6 +36,7 @@ class BackendListing:
         self._load, self.package = load, package
         self._record: BackendRegistration | None = None
         self._problem: str | None = None
+        self._lately: dict[bool, tuple[Probe, float]] = {}
 
     @classmethod
     def of(cls, registration: BackendRegistration) -> BackendListing:
@@ -236,7 +239,15 @@ class BackendListing:
                 found = Probe(str(e))
             if key is not None and self._problem is None:
                 remember_probe(self.id, key, found)
+        if key is not None and self._problem is None:
+            self._lately[brief] = found, time.monotonic() + LOOK_EVERY_S
         return found
+
+    def lately(self, *, brief: bool) -> Probe | None:
+        """The probe of the second before, of a backend whose record says how to tell that one still holds: its code
+        is not asked, so that it cannot keep the caller waiting."""
+        found, until = self._lately.get(brief, (None, 0.0))
+        return found if time.monotonic() < until else None
 
     def _emulation(self, key: str | None) -> Probe | None:
         """The devices, if all of them run on the processor."""
@@ -259,6 +270,7 @@ class BackendListing:
 
     def forget(self) -> None:
         """Drop the remembered probe, which turned out to be wrong."""
+        self._lately.clear()
         if self._record is not None and self._record.probe_key is not None:
             from . import remembered
 

@@ -448,6 +448,9 @@ def _candidates(
 
 def probed(listing: BackendListing, *, brief: bool = False) -> Probe:
     """Whether it would open, and its devices; a backend that does not answer in time would not. See `probe` there."""
+    known = listing.lately(brief=brief)  # a thread that asks costs 0.2 ms, and a choice looks at several backends
+    if known is not None:
+        return known
     try:
         return _in_time(listing, partial(listing.probe, brief=brief))
     except BackendUnavailable as e:

@@ -8,7 +8,6 @@ database that cannot be used: nothing here ever fails. `VYRE_CACHE=off` is about
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from ..pipeline.database import Database
 
 SCHEMA = 3
-_log = logging.getLogger("vyre.cache")
 MAX_BYTES = 64 * 1024
 MOST_RECORDS = 256
 """Beyond it, those go that were written first."""
@@ -51,7 +49,7 @@ def remember(name: str, key: str, record: dict[str, Any], *, for_s: float | None
         if len(text) <= MAX_BYTES:
             DiskPipelineCache.shared().attempt(lambda database: _keep(database, name, text), None)
     except Exception:  # of a plugin's record that JSON cannot hold, say
-        _log.debug("a record of %s was not kept", name, exc_info=True)
+        _tell("a record of %s was not kept", name)
 
 
 def forget(name: str) -> None:
@@ -59,7 +57,14 @@ def forget(name: str) -> None:
     try:
         DiskPipelineCache.shared().attempt(lambda database: _drop(database, name), None, look=True)
     except Exception:
-        _log.debug("a record of %s was not dropped", name, exc_info=True)
+        _tell("a record of %s was not dropped", name)
+
+
+def _tell(what: str, name: str) -> None:
+    """Log it, with the error that is being handled."""
+    import logging  # which costs milliseconds, and is needed only here
+
+    logging.getLogger("vyre.cache").debug(what, name, exc_info=True)
 
 
 # -- for people: these raise a CacheProblem with what to do

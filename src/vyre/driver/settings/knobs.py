@@ -234,7 +234,7 @@ class Knob(Generic[T]):
             return text
         if _clock() >= _next_look:
             refresh()
-        return _found.get(self.name)
+        return _found.get(self.name) if _found else None
 
     def parse(self, given: object, label: str, spelt: str, *, is_text: bool = True) -> T:
         """The value that was meant; `label` says in an error what was given and where, `spelt` is the knob's name."""

@@ -17,7 +17,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
-from hashlib import sha256
 from inspect import getblock
 from textwrap import dedent
 from tokenize import TokenError
@@ -308,6 +307,8 @@ def _why_not(filename: str) -> str:
 
 def defined_by(text: str, names: dict[str, object]) -> FunctionType:
     """The function that a text ends with. The text is run among copies of these names, and may define helpers first."""
+    from hashlib import sha256  # which loads OpenSSL, in 2 ms
+
     text = dedent(text)
     filename = f"<source {sha256(text.encode(errors='replace')).hexdigest()[:12]}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from weakref import WeakValueDictionary
 
@@ -13,9 +12,10 @@ import numpy as np
 from ...driver.contract.values import U32_MAX, ResidentReadRange
 from ...errors import ArgumentTypeError, ArgumentValueError, DeviceOutOfMemory, UnsupportedFeature, VyreError, shown
 from ..arrays import ARRAY_DTYPES, HOST_DEVICES, WORD, Array, any_dtype, element_dtype, to_input, view
-from ..sequence.now import is_recording, refuse_to_read
+from ..sequence.now import refuse_to_read
 from . import dlpack
 from .home import Home, Lent, Memory, home_of, home_of_device, settle
+from .refused import refusing
 
 if TYPE_CHECKING:
     from ...driver.contract.exchange import DeviceExchange
@@ -47,6 +47,7 @@ class Kind:
         return cls._known.setdefault(key, cls(home, incarnation, is_bfloat=is_bfloat))
 
 
+@refusing
 class DeviceBuffer:
     """An array in the memory of a device, in C order. Kernels take it where they take a NumPy array.
 
@@ -299,33 +300,6 @@ class DeviceBuffer:
             "version": 3,
             "stream": exchange.stream,
         }
-
-
-def _refused(symbol: str) -> Callable[..., NoReturn]:
-    def operator(self: DeviceBuffer, *_: object) -> NoReturn:
-        raise ArgumentTypeError(
-            f"{symbol} of a device array, with which only kernels compute",
-            fix="write a kernel for it" + ("" if is_recording() else ", or copy the array to the host: d.numpy()"),
-        )
-
-    return operator
-
-
-_OPERATORS = {
-    "getitem": "d[...]", "setitem": "d[...] = x", "neg": "-d", "pos": "+d", "abs": "abs(d)", "invert": "~d",
-    "lt": "d < x", "le": "d <= x", "gt": "d > x", "ge": "d >= x", "eq": "d == x", "ne": "d != x", "bool": "bool(d)",
-    "int": "int(d)", "float": "float(d)", "complex": "complex(d)", "divmod": "divmod(d, x)", "rdivmod": "divmod(x, d)",
-} | {
-    name: text
-    for each, symbol in (
-        ("add", "+"), ("sub", "-"), ("mul", "*"), ("truediv", "/"), ("floordiv", "//"), ("mod", "%"), ("pow", "**"),
-        ("lshift", "<<"), ("rshift", ">>"), ("and", "&"), ("or", "|"), ("xor", "^"), ("matmul", "@"),
-    )
-    for name, text in ((each, f"d {symbol} x"), (f"r{each}", f"x {symbol} d"))
-}  # fmt: skip
-"""Operators that arrays of the host have, by the names of their methods."""
-for _name, _symbol in _OPERATORS.items():
-    setattr(DeviceBuffer, f"__{_name}__", _refused(_symbol))
 
 
 def _require_pair(name: str, given: object) -> None:

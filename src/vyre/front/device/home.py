@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ...driver.contract.exchange import DeviceExchange
     from ...driver.guard.backend import GuardedBackend
 
+OPEN = Phase.OPEN  # looked up once: a member of an enum costs 0.05 us
 KEPT_BYTES = 64 << 20
 """Memory of results that a home keeps for later ones, in all; one of them is a quarter of it at most."""
 MOST_ADOPTED = 256
@@ -59,14 +60,14 @@ class Home:
     def exchange(self) -> DeviceExchange | None:
         """How other libraries see the memory here."""
         incarnation, found = self._exchange
-        if incarnation != self.backend.device_state.incarnation or self.backend.device_state.phase is not Phase.OPEN:
+        if incarnation != self.backend.device_state.incarnation or self.backend.device_state.phase is not OPEN:
             found = self.backend.exchange()
             self._exchange = self.backend.device_state.incarnation, found
         return found
 
     @property
     def is_open(self) -> bool:
-        return self.backend.device_state.phase is Phase.OPEN
+        return self.backend.device_state.phase is OPEN
 
     # -- memory
 
@@ -91,7 +92,7 @@ class Home:
     def is_live(self, handle: ResidentHandle) -> bool:
         """Whether the memory is still on the device."""
         state = self.backend.device_state
-        return state.phase is Phase.OPEN and handle.incarnation == state.incarnation
+        return state.phase is OPEN and handle.incarnation == state.incarnation
 
     def drop(self, handle: ResidentHandle, lent: set[int] | None, keep: Any) -> None:
         """The last reference is gone. Freed at once, unless the backend is at work, perhaps in this very thread."""

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...driver.device_state import Phase
 from ...driver.plan.launch import lengths
 from ...driver.policy.decision import Decision
 from ...errors import Trap
@@ -17,7 +16,7 @@ from ..call import NO_OPTIONS, Call
 from ..debug import with_place
 from .array import DeviceBuffer, Kind
 from .call import DeviceCall, Started, checked
-from .home import Home, Memory, place_of
+from .home import OPEN, Home, Memory, place_of
 
 if TYPE_CHECKING:
     from ...driver.execute.pipeline import DriverPipeline
@@ -52,7 +51,7 @@ def move(call: Call, form: ArgumentLayout, program: Program, options: Options) -
         return _leave(call, form, program, options)
     home = kind.home  # and that of all others, which a plan was made for
     state = home.backend.device_state
-    if state.incarnation != kind.incarnation or state.phase is not Phase.OPEN:
+    if state.incarnation != kind.incarnation or state.phase is not OPEN:
         return _leave(call, form, program, options)
     call.__class__ = HostCall
     call.given, call.home, call.values = given, home, values
@@ -72,14 +71,17 @@ def move(call: Call, form: ArgumentLayout, program: Program, options: Options) -
 
 def _is_possible(call: Call, form: ArgumentLayout, signature: list[object]) -> bool:
     """Whether there may be a plan for these arrays."""
-    kinds = [k for k in signature if type(k) is Kind]
-    params = [p for at, p in form.buffers if call.values[at] is not None]
-    if any(p.small is not None or (k.is_bfloat and p.element is not bf16) for p, k in zip(params, kinds, strict=True)):
-        return False
-    home, name = kinds[0].home, call.kernel.backend
-    if any(k.home is not home or k.incarnation != kinds[0].incarnation for k in kinds):
-        return False
-    return name is None or place_of(name)[1] == home.name
+    first: Kind | None = None
+    for (_, p), kind in zip(form.buffers, signature[3:], strict=True):
+        if type(kind) is not Kind:
+            continue  # None, of a result that is to be made
+        first = first or kind
+        if p.small is not None or (kind.is_bfloat and p.element is not bf16):
+            return False
+        if kind.home is not first.home or kind.incarnation != first.incarnation:
+            return False
+    name = call.kernel.backend
+    return name is None or (first is not None and place_of(name)[1] == first.home.name)
 
 
 def _leave(call: Call, form: ArgumentLayout, program: Program, options: Options) -> None:
@@ -99,7 +101,7 @@ class HostCall(Call):
     pipeline = DeviceCall.pipeline  # which asks for nothing that is not here too
 
     def _make_plan(self, form: ArgumentLayout, program: Program, options: Options, like: CallPlan | None) -> CallPlan:
-        for at, p in form.buffers:
+        for at, p in form.buffers if like is None else form.fixed:
             if self.given[at] is not None:
                 checked(p, self.given[at])  # which says what is wrong as of a device array
         return super()._make_plan(form, program, options, like)
@@ -111,14 +113,16 @@ class HostCall(Call):
         return Decision("backend", self.home.backend.id, f"arguments live on {self.home.name}")
 
     def run(self) -> Any:
-        plan = self.plan
+        plan, values, given = self.plan, self.values, self.given
         compiled = self.pipeline()  # type: ignore[misc]
         direct = plan.direct
-        if direct is None or plan.idle or not compiled.in_place:
+        if direct is None or plan.idle or plan.key is None or not compiled.in_place:
             return self._run_any(compiled)
-        values, given = self.values, self.given
         out = [values[direct[0]]] if len(direct) == 1 else [values[at] for at in direct]
-        self._dispatch(compiled, out)
+        try:
+            compiled.dispatch_over(self.inputs, out, plan.key, plan.request)
+        except Trap as e:
+            raise with_place(e, plan.program) from None
         return given[direct[0]] if len(direct) == 1 else tuple([given[at] for at in direct])
 
     def _run_any(self, compiled: DriverPipeline) -> Any:
@@ -148,7 +152,7 @@ class HostCall(Call):
         if plan.key is None:
             plan.key = lengths(self.inputs, out, plan.over)
         try:
-            compiled.dispatch(self.inputs, plan.request, out=out, key=plan.key)
+            compiled.dispatch_over(self.inputs, out, plan.key, plan.request)
         except Trap as e:
             raise with_place(e, plan.program) from None
 

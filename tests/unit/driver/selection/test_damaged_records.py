@@ -55,7 +55,7 @@ def says_why_not(path, value):
 def test_the_processor(folder, monkeypatch):
     host = SimpleNamespace(x86=True, compiler="c", triple="t", name="n", features="f")
     monkeypatch.setattr(cpu, "build", lambda *args: None)
-    monkeypatch.setattr(cpu, "differing", lambda output: ())
+    monkeypatch.setattr(float_probe, "differing", lambda output: ())
     every_damage(folder, monkeypatch, cpu, lambda: cpu.why_not_hardware(host, lambda built: b""), None, says_why_not)
 
 

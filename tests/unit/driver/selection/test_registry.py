@@ -9,6 +9,7 @@ import pytest
 
 from vyre.driver.contract import PRECEDENCE_UNKNOWN, BackendCapability, BackendRegistration, DeviceInfo, VyreBackend
 from vyre.driver.selection import registry
+from vyre.driver.selection.listing import LOOK_EVERY_S
 from vyre.driver.selection.probe import Probe
 from vyre.driver.selection.registry import (
     BackendListing,
@@ -606,6 +607,21 @@ def test_a_device_of_its_own_is_asked_whether_it_opens():
     with isolated(real, record("cpu", 100, kind="host")):
         assert select().chosen == "soft"
     assert "unavailable" in asked
+
+
+def test_a_choice_right_after_another_asks_no_code_of_a_backend_that_remembers(monkeypatch):
+    keys, clock = [], [time.monotonic()]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    soft = record("soft", 1, devices=lambda: SOFT, probe_key=lambda: keys.append(1) or "k")
+    with isolated(soft, record("cpu", 100, kind="host")):
+        for later, asks in ((0, True), (0, False), (LOOK_EVERY_S, True), (0, False)):
+            clock[0] += later
+            keys.clear()
+            assert select().chosen == "cpu"
+            assert bool(keys) == asks
+        next(b for b in registered_backends() if b.id == "soft").forget()
+        assert select().chosen == "cpu"
+        assert keys
 
 
 def test_a_refusal_is_remembered_with_its_reason():

@@ -220,6 +220,21 @@ def test_operators_of_device_arrays_say_what_computes_with_them(what):
         vyre.sequence(OPERATORS[what]).on("cpu")(words(4))
 
 
+@pytest.mark.parametrize("name, instead", [("reshape", r"reshape\(...\)"), ("sum", r"sum\(...\)"), ("T", "T")])
+def test_what_arrays_of_the_host_have_and_device_arrays_do_not_is_refused_with_what_to_do(name, instead):
+    d = vyre.to_device(words(4), "cpu")
+    with pytest.raises(
+        AttributeError, match=rf"has no {name}\. Fix: write a kernel for it, or .*d\.numpy\(\)\.{instead}$"
+    ):
+        getattr(d, name)
+    with pytest.raises(AttributeError, match=r"Fix: write a kernel for it$"):
+        vyre.sequence(lambda x: getattr(x, name)).on("cpu")(words(4))
+    assert not hasattr(d, name)
+    with pytest.raises(AttributeError, match=r"^'DeviceBuffer' object has no attribute 'nothing'$"):
+        _ = d.nothing
+    assert not hasattr(d, "__array_interface__")
+
+
 @vyre.sequence
 def twice(x):
     return reverse(reverse(x))

@@ -332,8 +332,6 @@ def test_what_is_no_stream_is_refused():
         kernel.map()
     with pytest.raises(ArgumentTypeError, match=r"argument 0 of mix.map\(\) is a int.*Fix: pass what all calls have"):
         kernel.map(2, [words(3)])
-    with pytest.raises(ArgumentValueError, match=r"in_flight=0 starts nothing.*Fix: pass a number"):
-        kernel.map([1], [words(3)], in_flight=0)
     with pytest.raises(ArgumentTypeError, match=r"progress=5 is no function.*Fix: pass progress=True"):
         kernel.map([1], [words(3)], progress=5)
     with pytest.raises(ArgumentTypeError, match="batches is int, not a list"):
@@ -354,3 +352,10 @@ def test_random_streams_give_the_bytes_of_plain_calls(name, sizes, in_flight, se
     xs, kernel = [words(n, seed + k) for k, n in enumerate(sizes)], mix.on(name)
     found = kernel.map(range(seed, seed + len(xs)), xs, in_flight=in_flight)
     assert [f.tobytes() for f in found] == [kernel(seed + k, x).tobytes() for k, x in enumerate(xs)]
+
+
+@pytest.mark.parametrize("in_flight, error", [(0, ValueError), (-1, ValueError), (2.5, TypeError), (True, TypeError)])
+def test_how_many_are_on_their_way_is_a_whole_number_from_one_on(in_flight, error):
+    with pytest.raises(error, match=r"in_flight=.*Fix: pass a number from 1 to \d+$"):
+        mix.on("cpu").map([1, 2], [words(9)] * 2, in_flight=in_flight)
+    assert len(list(mix.on("cpu").map([1, 2], [words(9)] * 2, in_flight=np.int64(2)))) == 2

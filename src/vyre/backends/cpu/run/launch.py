@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf, prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from ....driver.contract.values import Dims
 from ....driver.pipeline.deadline import expired
@@ -35,7 +35,6 @@ from ..abi import (
 )
 from ..build import ObjectFacts
 from ..device import LoadedCode, ffi
-from .cost import work
 from .host_pool import aligned
 from .workers import Workers
 
@@ -74,9 +73,10 @@ class Schedule(NamedTuple):
     sliced: bool = False
 
 
-def schedule(facts: ObjectFacts, lengths: Sequence[int], workgroup: Dims, grid: Dims, threads: int) -> Schedule:
+def schedule(facts: ObjectFacts, each: float, grid: Dims, threads: int) -> Schedule:
+    """`each` is what one workgroup executes at most."""
     total = prod(grid)
-    most = work(facts.cost, lengths, total * prod(workgroup))
+    most = each * total
     if most <= INLINE_WORK:
         return Schedule(1, total, True)
     workers = min(threads, total, max(int(min(most / INLINE_WORK, threads)), 1))
@@ -85,6 +85,15 @@ def schedule(facts: ObjectFacts, lengths: Sequence[int], workgroup: Dims, grid: 
     row = grid[facts.lanes.choice == ALONG_Y]
     chunk = max(chunk - chunk % row if chunk > row else chunk, 1)  # rows are run from end to end
     return Schedule(workers, chunk, most <= SEEN_WORK, most > SEEN_WORK and chunk * (most / total) <= SEEN_WORK)
+
+
+Lengths: TypeAlias = "tuple[Any, int]"
+"""Element counts by slot, as the code reads them, and where they lie."""
+
+
+def lengths_of(counts: Sequence[int]) -> Lengths:
+    made = ffi.new("int64_t[]", counts or (0,))
+    return made, _address(made)
 
 
 class LaunchWords:
@@ -113,13 +122,13 @@ class LaunchWords:
         self._lengths: Any = None
         self.first: Any = self.worker(0).words
 
-    def aim(self, lengths: Any, grid: Dims, chunk: int, streams: bool = False) -> None:
+    def aim(self, lengths: Lengths, grid: Dims, chunk: int, streams: bool = False) -> None:
         """Set what does not depend on the memory of a call."""
-        self._lengths = lengths
-        words = self.shared
-        words[LENGTHS] = _address(lengths)
-        words[GRID], words[GRID + 1], words[GRID + 2] = grid
-        words[TOTAL], words[CHUNK], words[STREAM] = prod(grid), chunk, streams
+        self._lengths, where = lengths
+        words, (x, y, z) = self.shared, grid
+        words[LENGTHS] = where
+        words[GRID], words[GRID + 1], words[GRID + 2] = x, y, z
+        words[TOTAL], words[CHUNK], words[STREAM] = x * y * z, chunk, streams
 
     def worker(self, k: int) -> Worker:
         while len(self.workers) <= k:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from math import inf, prod
+from operator import mul
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ....driver.contract.pipeline import DispatchPlan, Run
@@ -14,10 +16,13 @@ from ....driver.contract.values import Dims, DispatchConfig, OutputBuffers, name
 from ....driver.plan.binding import BindingRole
 from ....driver.plan.outputs import check_outputs_apart
 from ....driver.policy.convergence import choose_convergence
+from ....foundation.integers import ceil_div
+from ....foundation.memo import keep
 from ..abi import NEXT
 from ..device import ffi
+from .cost import work
 from .host_pool import POOLED_BYTES, copy, fill_zero
-from .launch import STREAM_BYTES, LaunchWords, Schedule, schedule
+from .launch import STREAM_BYTES, LaunchWords, Schedule, lengths_of, schedule
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -27,10 +32,12 @@ if TYPE_CHECKING:
     from .pipeline import CpuPipeline
 
 _from_buffer = ffi.from_buffer
-_BYTES, _LENGTHS = ffi.typeof("char[]"), ffi.typeof("int64_t[]")
+_BYTES = ffi.typeof("char[]")
 _EVERY = 4
 """Iterations between the first looks whether one changes anything. To copy memory and compare it costs about what a
 short iteration does."""
+_MAX_OTHERS = 64
+"""Dispatches over memory that takes more than pointers, of those that `over` gave."""
 _MAX_CHECKED = 64
 """Places of a call's memory that a launch remembers as good."""
 _KEPT_SCRATCH_BYTES = 1 << 16
@@ -45,15 +52,15 @@ class PreparedDispatch:
     """A dispatch over buffers of certain lengths, with all that is known before a call."""
 
     __slots__ = (
-        "bound", "config", "convergence", "counts", "lengths", "outputs", "pipeline", "plan", "proved", "run",
-        "schedule", "streams", "warm",
+        "_others", "bound", "config", "convergence", "counts", "lengths", "outputs", "pipeline", "plan", "proved",
+        "run", "schedule", "streams", "warm",
     )  # fmt: skip
 
     def __init__(self, pipeline: CpuPipeline, plan: DispatchPlan, config: DispatchConfig) -> None:
         self.pipeline, self.plan, self.config = pipeline, plan, config
         self.bound = [b for b in plan.bindings.bindings if b.role is not BindingRole.SHARED]
         self.counts = tuple(b.element_count for b in self.bound)
-        self.lengths: Any = ffi.new(_LENGTHS, self.counts or (0,))
+        self.lengths = lengths_of(self.counts)
         self.outputs = [(slot, b) for slot, b in enumerate(self.bound) if b.output_index is not None]
         grid, workgroup = plan.launch.grid, plan.launch.workgroup
         facts = pipeline.built.facts
@@ -61,25 +68,27 @@ class PreparedDispatch:
         self.streams = sum(b.nbytes for slot, b in self.outputs if slot in facts.stored) >= STREAM_BYTES
         self.schedule = self.spread(grid)
         self.convergence = converges(plan.iterations)
+        self._others: dict[tuple[tuple[int, ...], Dims], PreparedDispatch] = {(self.counts, grid): self}
         self.warm = WarmDispatches(self) if config.timeout is None and self.is_plain else None
-        self.run: Run = self._any if self.warm is None else self.warm.over(self.counts, grid, self._any)
+        self.run: Run = self._any if self.warm is None else self.warm.over(self.counts, grid)
 
     def over(self, counts: tuple[int, ...], grid: Dims) -> Run | None:
         """The same dispatch over buffers with these numbers of elements, all of them some, and over this grid.
 
         None where it takes more than pointers and a launch.
         """
-        if self.warm is None:
-            return None
-        anew: list[PreparedDispatch] = []
+        return None if self.warm is None else self.warm.over(counts, grid)
 
-        def otherwise(inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> OutputBuffers:
-            found = anew[0] if anew else self.pipeline.planned(inputs, self.config.with_(grid_override=grid), out)
+    def otherwise(
+        self, counts: tuple[int, ...], grid: Dims, inputs: Sequence[Buffer], out: Sequence[Buffer] | None
+    ) -> OutputBuffers:
+        """The dispatch that `over` gives, over memory that a warm one does not take."""
+        found = self._others.get((counts, grid))
+        if found is None:
+            found = self.pipeline.planned(inputs, self.config.with_(grid_override=grid), out)
             if found.counts == counts:  # else a thread has just changed what is dispatched over
-                anew[:] = [found]
-            return found._any(inputs, out)
-
-        return self.warm.over(counts, grid, otherwise)
+                keep(self._others, (counts, grid), found, _MAX_OTHERS)
+        return found._any(inputs, out)
 
     def _any(self, inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> OutputBuffers:
         """A dispatch over any memory, whatever it takes."""
@@ -92,8 +101,9 @@ class PreparedDispatch:
     def spread(self, grid: Dims) -> Schedule:
         if not all(grid):
             return Schedule(1, 1, True)
-        at = self.pipeline
-        return schedule(at.built.facts, self.counts, self.plan.launch.workgroup, grid, at.backend.threads)
+        facts = self.pipeline.built.facts
+        each = work(facts.cost, self.counts, prod(self.plan.launch.workgroup))
+        return schedule(facts, each, grid, self.pipeline.backend.threads)
 
     @property
     def is_plain(self) -> bool:
@@ -119,9 +129,19 @@ class PreparedDispatch:
 
 def proved(facts: ObjectFacts, counts: Sequence[int], grid: Dims, workgroup: Dims) -> frozenset[int]:
     """The buffers every element of which is stored by a launch."""
-    along, others = grid[0] * workgroup[0], grid[1] * grid[2] * workgroup[1] * workgroup[2]
-    line = along if others == 1 else 0
-    return frozenset([s for s in facts.stored if counts[s] <= line * facts.filled(s, counts)])
+    line = line_of(grid, workgroup)
+    return frozenset([slot for slot, least in fills(facts, counts).items() if line >= least])
+
+
+def fills(facts: ObjectFacts, counts: Sequence[int]) -> dict[int, float]:
+    """How many invocations in a line store every element of the buffers that the code fills."""
+    filled = {slot: facts.filled(slot, counts) for slot in facts.stored}
+    return {slot: ceil_div(counts[slot], each) if each else inf for slot, each in filled.items()}
+
+
+def line_of(grid: Dims, workgroup: Dims) -> int:
+    """The invocations of a launch, if they lie in a line."""
+    return grid[0] * workgroup[0] if grid[1] * grid[2] * workgroup[1] * workgroup[2] == 1 else 0
 
 
 def converges(iterations: int) -> Decision:
@@ -172,127 +192,127 @@ class _Places(NamedTuple):
         return True
 
 
-_Sized: TypeAlias = "tuple[tuple[int, ...], list[int], list[int], list[int], bool, Any]"
-"""What follows from the lengths of buffers alone: their elements, their bytes by slot, the bytes of the inputs, those
-of the inputs and then of the outputs, whether results stream, and the lengths as the code reads them."""
-
-
 class WarmDispatches:
     """Dispatches with results of their own, or where the caller wants them. What they share whatever the lengths of
-    buffers and the grid are is known here, so that another length or grid costs little."""
+    buffers and the grid are is known here, so that another length costs little, and another grid less."""
 
     def __init__(self, prepared: PreparedDispatch) -> None:
-        self.pipeline, self.workgroup = prepared.pipeline, prepared.plan.launch.workgroup
+        self._prepared, self.workgroup = prepared, prepared.plan.launch.workgroup
         self.code = prepared.pipeline.require_open()
         self.places = places = _Places.of(prepared)
         self.all_places = *places.inputs, *(place for place, _ in places.outputs)
-        in_order = self.all_places == tuple(range(len(self.all_places)))
-        self.straight = slice(0, len(self.all_places)) if in_order else None
         self.widths = [b.element_size for b in prepared.bound]
         self.names = [b.name for b in prepared.bound]
         self.stored = [slot for slot, _ in prepared.outputs if slot in prepared.pipeline.built.facts.stored]
         self.idle: list[LaunchWords] = []
         self.idle_into: list[LaunchWords] = []
-        self.sized = self._sized(prepared.counts)
+        self._last = prepared.counts, self._sized(prepared.counts)
 
-    def _sized(self, counts: tuple[int, ...]) -> _Sized:
-        nbytes = [n * width for n, width in zip(counts, self.widths, strict=True)]
-        given = [nbytes[slot] for slot in self.places.slots]
-        into = given + [nbytes[place] for place, _ in self.places.outputs]
-        streams = sum([nbytes[slot] for slot in self.stored]) >= STREAM_BYTES
-        self.sized = sized = counts, nbytes, given, into, streams, ffi.new(_LENGTHS, counts or (0,))
-        return sized
+    def over(self, counts: tuple[int, ...], grid: Dims) -> Run:
+        """The dispatch over buffers with so many elements and this grid."""
+        known, at = self._last
+        if known != counts:
+            at = self._sized(counts)
+            self._last = counts, at
+        return at(grid)
 
-    def over(self, counts: tuple[int, ...], grid: Dims, otherwise: Run) -> Run:
-        """The dispatch over buffers with so many elements and this grid; `otherwise` is for memory that it does not
-        take."""
-        pipeline, code, places, names = self.pipeline, self.code, self.places, self.names
-        backend, facts, idle, idle_into = pipeline.backend, pipeline.built.facts, self.idle, self.idle_into
-        execute, given, pages, pool = code.run, places.inputs, backend.pages, backend.pool
-        sized = self.sized
-        _, nbytes, given_sizes, sizes, streams, lengths = sized if sized[0] == counts else self._sized(counts)
-        full = proved(facts, counts, grid, self.workgroup)
-        outputs = [(place, nbytes[place], source, place in full) for place, source in places.outputs]
-        begun = [(place, size, source) for place, size, source, is_full in outputs if source is not None or not is_full]
-        all_places, straight, fit = self.all_places, self.straight, places.fit
-        plan = schedule(facts, counts, self.workgroup, grid, backend.threads)
-        alone = plan.workers == 1 and plan.joins
-        aim = lengths, grid, plan.chunk, streams
+    def _sized(self, counts: tuple[int, ...]) -> Callable[[Dims], Run]:
+        """The same for any grid."""
+        prepared, code, places, names = self._prepared, self.code, self.places, self.names
+        pipeline, idle, idle_into, all_places = prepared.pipeline, self.idle, self.idle_into, self.all_places
+        backend, facts, workgroup = pipeline.backend, pipeline.built.facts, self.workgroup
+        execute, pages, pool, fit, otherwise = code.run, backend.pages, backend.pool, places.fit, prepared.otherwise
+        in_order = slice(0, len(all_places)) if all_places == tuple(range(len(all_places))) else None
+        nbytes = list(map(mul, counts, self.widths))
+        given_sizes = [nbytes[slot] for slot in places.slots]
+        sizes = given_sizes + [nbytes[place] for place, _ in places.outputs]
+        lengths, streams = lengths_of(counts), sum([nbytes[slot] for slot in self.stored]) >= STREAM_BYTES
+        each, least = work(facts.cost, counts, prod(workgroup)), fills(facts, counts)
+        needs = [(place, nbytes[place], source, least.get(place, inf)) for place, source in places.outputs]
 
-        def run(inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> OutputBuffers:
-            try:
-                pointers = list(map(_from_buffer, inputs))
-                if out is None:
-                    wanted, ready = given_sizes, idle
-                else:
-                    for b in out:
-                        pointers.append(_from_buffer(_BYTES, b, True))  # which must be writable
-                    wanted, ready = sizes, idle_into
-            except (TypeError, ValueError, BufferError):
-                return otherwise(inputs, out)
-            # from here on no thread can change their lengths, which may have changed since they were planned with
-            if list(map(len, pointers)) != wanted or not backend.open or pipeline._code is not code:
-                return otherwise(inputs, out)
-            try:
-                launch = ready.pop()
-            except IndexError:  # not tested before: another thread may take the last one
-                launch = self._launch(given if out is None else all_places)
-            if launch.aimed is not aim:
-                launch.aim(*aim)
-                launch.aimed = aim
-            buffers = launch.buffers
-            if out is not None and straight is not None:
-                buffers[straight] = pointers
-            else:
-                for place, pointer in zip(all_places, pointers):  # noqa: B905 - without results of the caller, inputs only
-                    buffers[place] = pointer
-            addresses = launch.seen[:]
-            if addresses not in launch.checked or launch.checked_for is not nbytes:
-                if not fit(launch.addresses, nbytes, into=out is not None):
-                    return otherwise(inputs, out)
-                if launch.checked_for is not nbytes or len(launch.checked) >= _MAX_CHECKED:
-                    launch.checked.clear()
-                launch.checked.add(addresses)
-                launch.checked_for = nbytes
-            results: OutputBuffers
-            if out is None:
-                results = []
-                for place, size, source, is_full in outputs:
-                    fresh: Buffer
-                    if size < POOLED_BYTES:
-                        fresh = bytearray(size)
-                        pointer = _from_buffer(fresh)
+        def at(grid: Dims) -> Run:
+            plan, line = schedule(facts, each, grid, backend.threads), line_of(grid, workgroup)
+            outputs = [(place, size, source, line >= needed) for place, size, source, needed in needs]
+            begun = [(place, size, source) for place, size, source, full in outputs if source is not None or not full]
+            alone = plan.workers == 1 and plan.joins
+            aim = lengths, grid, plan.chunk, streams
+
+            def run(inputs: Sequence[Buffer], out: Sequence[Buffer] | None) -> OutputBuffers:
+                try:
+                    pointers = list(map(_from_buffer, inputs))
+                    if out is None:
+                        wanted, ready = given_sizes, idle
                     else:
-                        zeroed = source is None and not is_full
-                        fresh, pointer = pages.take(size, f"buffer {names[place]!r}", zeroed=zeroed)
-                    buffers[place] = pointer
-                    if source is not None:
-                        copy(pointer, buffers[source], size)
-                    results.append(fresh)
-            else:
-                results = out if type(out) is list else list(out)
-                for place, size, source in begun:
-                    if source is None:
-                        fill_zero(buffers[place], size)
-                    elif buffers[source] != buffers[place]:
-                        copy(buffers[place], buffers[source], size)
-            if alone:
-                words = launch.shared
-                words[NEXT] = 0
-                execute(words, launch.first)
-            else:
-                launch.hold = pointers, results
-                launch.run(code, pool, plan, None)
-                launch.hold = None
-            ready.append(launch)
-            return results
+                        for b in out:
+                            pointers.append(_from_buffer(_BYTES, b, True))  # which must be writable
+                        wanted, ready = sizes, idle_into
+                except (TypeError, ValueError, BufferError):
+                    return otherwise(counts, grid, inputs, out)
+                # from here on no thread can change their lengths, which may have changed since they were planned with
+                if list(map(len, pointers)) != wanted or not backend.open or pipeline._code is not code:
+                    return otherwise(counts, grid, inputs, out)
+                try:
+                    launch = ready.pop()
+                except IndexError:  # not tested before: another thread may take the last one
+                    launch = self._launch(places.inputs if out is None else all_places)
+                if launch.aimed is not aim:
+                    launch.aim(*aim)
+                    launch.aimed = aim
+                buffers = launch.buffers
+                if out is not None and in_order is not None:
+                    buffers[in_order] = pointers
+                else:
+                    for place, pointer in zip(all_places, pointers):  # noqa: B905 - without results of the caller, inputs only
+                        buffers[place] = pointer
+                addresses = launch.seen[:]
+                if addresses not in launch.checked or launch.checked_for is not nbytes:
+                    if not fit(launch.addresses, nbytes, into=out is not None):
+                        return otherwise(counts, grid, inputs, out)
+                    if launch.checked_for is not nbytes or len(launch.checked) >= _MAX_CHECKED:
+                        launch.checked.clear()
+                    launch.checked.add(addresses)
+                    launch.checked_for = nbytes
+                results: OutputBuffers
+                if out is None:
+                    results = []
+                    for place, size, source, is_full in outputs:
+                        fresh: Buffer
+                        if size < POOLED_BYTES:
+                            fresh = bytearray(size)
+                            pointer = _from_buffer(fresh)
+                        else:
+                            zeroed = source is None and not is_full
+                            fresh, pointer = pages.take(size, f"buffer {names[place]!r}", zeroed=zeroed)
+                        buffers[place] = pointer
+                        if source is not None:
+                            copy(pointer, buffers[source], size)
+                        results.append(fresh)
+                else:
+                    results = out if type(out) is list else list(out)
+                    for place, size, source in begun:
+                        if source is None:
+                            fill_zero(buffers[place], size)
+                        elif buffers[source] != buffers[place]:
+                            copy(buffers[place], buffers[source], size)
+                if alone:
+                    words = launch.shared
+                    words[NEXT] = 0
+                    execute(words, launch.first)
+                else:
+                    launch.hold = pointers, results
+                    launch.run(code, pool, plan, None)
+                    launch.hold = None
+                ready.append(launch)
+                return results
 
-        return run
+            return run
+
+        return at
 
     def _launch(self, places: Sequence[int]) -> LaunchWords:
         """Words for one launch at a time, whose `seen` are the pointers in these places."""
         every = len(self.names) + len(self.places.inputs)
-        launch = LaunchWords(every, self.pipeline.built.facts.scratch_bytes)
+        launch = LaunchWords(every, self._prepared.pipeline.built.facts.scratch_bytes)
         launch.seen = ffi.buffer(launch.buffers, 8 * (max(places, default=-1) + 1))
         return launch
 
