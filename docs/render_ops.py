@@ -192,8 +192,8 @@ def render() -> str:
         lines.append(f"| {_code(unary.text)} | {_types(UNARY_TYPES[unary.rule])} | {result} | {meaning} |")
     lines += [
         "",
-        "`fma(a, b, c)` of f32 is `a * b + c` with one rounding. `select(c, a, b)` evaluates all three.",
-        f"`bitcast` is between {_names(BITCAST_TYPES)}; f32 bits are canonical on both sides.",
+        "`fma(a, b, c)` of f32 and f64 is `a * b + c` with one rounding. `select(c, a, b)` evaluates all three.",
+        f"`bitcast` is between types of one width among {_names(BITCAST_TYPES)}; f32 bits are canonical on both sides.",
         "",
         "## Atomics",
         "",

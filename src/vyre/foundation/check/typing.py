@@ -30,7 +30,7 @@ from ..ir.nodes import (
     UnOp,
     Var,
 )
-from ..ir.ops import ATOMIC_TYPES, BINARY_TYPES, BITCAST_TYPES, UNARY_TYPES, BinaryOp, ReduceOp, UnaryOp
+from ..ir.ops import ATOMIC_TYPES, BINARY_TYPES, BITCAST_TYPES, FMA_TYPES, UNARY_TYPES, BinaryOp, ReduceOp, UnaryOp
 from ..ir.visit import fold
 
 Type = DataType | None
@@ -76,18 +76,23 @@ def infer(
             _cast(expr, operands[0], found)
             return (target if target.live else None), found
         case Bitcast(target=target):
-            if target.name not in BITCAST_TYPES or not _may_be(operands[0], *BITCAST_TYPES):
+            source = operands[0] or target
+            if not {source.name, target.name} <= BITCAST_TYPES or source.bits != target.bits:
                 message = f"bitcast from {operands[0] or 'an unknown type'} to {target}"
-                found.append(Problem(DiagCode.V012, "", message, "bitcast between u32, i32 and f32 only"))
+                fix = "bitcast between u32, i32 and f32, or between u64, i64 and f64"
+                found.append(Problem(DiagCode.V012, "", message, fix))
                 return None, found
             return target, found
         case Atomic():
             return _atomic(expr, operands, elements, found), found
         case Fma():
             for name, t in zip("abc", operands, strict=True):
-                if not _may_be(t, "f32"):
+                if not _may_be(t, *FMA_TYPES):
                     found.append(Problem(DiagCode.V028, name, f"operand {name} of fma is {t}"))
-            return f32, found
+            known = [t for t in operands if t is not None]
+            if not found and len(set(known)) > 1:
+                found.append(Problem(DiagCode.V028, "", f"fma of {', '.join(map(str, known))}"))
+            return known[0] if known and not found else None, found
         case SubgroupReduce(op=reduce):
             return _reduce(reduce, operands[0], found), found
         case SubgroupShuffle():

@@ -264,7 +264,9 @@ UNARY_TYPES: dict[str, frozenset[str]] = {
 }
 """`UnaryOp.rule` -> names of the operand's type."""
 
-BITCAST_TYPES = frozenset(("u32", "i32", "f32"))
+BITCAST_TYPES = frozenset(("u32", "i32", "f32", "u64", "i64", "f64"))
+"""Bits are shared by types of one width."""
+FMA_TYPES = frozenset(("f32", "f64"))
 ATOMIC_TYPES = frozenset(("u32", "i32"))
 
 NODE_IDS: dict[str, str] = {

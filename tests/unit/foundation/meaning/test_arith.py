@@ -431,7 +431,7 @@ def test_every_pair_of_types_casts_or_is_refused(source):
         ("unary", (U.SIN, f32), UnsupportedFeature, r"sin has no meaning as a single step.*Fix: run mathlib"),
         ("unary", (OpaqueOp(2**31), u32), UnsupportedFeature, r"Fix: use an operator of the table"),
         ("cast", (f16, u32), IRTypeError, r"no cast from f16 to u32\. Fix: cast through u32, i32 or f32"),
-        ("bitcast", (u64, f64), IRTypeError, r"no bitcast from u64 to f64\. Fix: bitcast between"),
+        ("bitcast", (u64, f32), IRTypeError, r"no bitcast from u64 to f32\. Fix: bitcast between"),
         ("atomic", (AtomicOp.ADD, f32), IRTypeError, r"atomic_add is not defined on f32\. Fix: .*i32, u32$"),
         ("atomic", (AtomicOp.FETCH_NAND, u32), UnsupportedFeature, r"atomic_nand has no meaning.*atomic_cas"),
         ("atomic", (OpaqueOp(2**31), u32), UnsupportedFeature, r"opaque_0x80000000 has no meaning"),

@@ -60,8 +60,9 @@ def results():
                 yield f"{kind.__name__} {op.name} {dtype.name}", partial(find, op, dtype), two
         for target in TYPES:
             yield f"{dtype.name} to {target.name}", partial(arith.cast, dtype, target), one
-    triples = list(itertools.product(edges(f32)[::2], edges(f32)[1::3], edges(f32)[::3]))
-    yield "fma f32", lambda: arith.fma, triples
+    for dtype in (f32, f64):
+        triples = list(itertools.product(edges(dtype)[::2], edges(dtype)[1::3], edges(dtype)[::3]))
+        yield f"fma {dtype.name}", partial(arith.fused, dtype), triples
 
 
 def plain(found):
