@@ -148,7 +148,7 @@ def _binary(op: BinaryOp, a: Type, b: Type, found: list[Problem]) -> Type:
             return same(DiagCode.V088) if each(DiagCode.V087, "cast the operand to u32, i32 or f32") else None
         case "wrapping":
             return same(DiagCode.V088) if each(DiagCode.V087, "use the plain operator") else None
-        case "float" | "function":
+        case "float" | "function" | "float_function":
             return same(DiagCode.V088) if each(DiagCode.V087, "cast the operand to f32") else None
         case "scale":
             if not _may_be(a, *allowed):
@@ -210,7 +210,7 @@ def _unary(op: UnaryOp, t: Type, found: list[Problem]) -> Type:
             return bool_
         case "bits":
             return t if need(DiagCode.V101) else None
-        case "float":
+        case "float" | "float_function":
             return t if need(DiagCode.V102) else None
         case "float_test":
             need(DiagCode.V102)
@@ -221,7 +221,7 @@ def _unary(op: UnaryOp, t: Type, found: list[Problem]) -> Type:
         case "exponent":
             need(DiagCode.V102)
             return i32
-        case _:  # a function
+        case _:  # a function of f32
             need(DiagCode.V102)
             return f32
 

@@ -7,6 +7,7 @@ comparisons in the IR are `a.eq(b)`, `a.ne(b)`, `a < b`.
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import NoReturn
 
@@ -65,6 +66,18 @@ class Expr(Value):
                 return None, None
             case _:
                 return u32, None  # ids, lengths, ballots
+
+    def type_in(self, names: Mapping[str, DataType], elements: Mapping[str, DataType]) -> DataType | None:
+        """The type in a valid program, whose locals and buffers have these types."""
+        e: Expr | None = self
+        found: DataType | None = None
+        while e is not None:
+            if isinstance(e, Var):
+                return names.get(e.name)
+            if isinstance(e, Load | Atomic):
+                return elements.get(e.buffer)
+            found, e = e._type_from()
+        return found
 
     def _bin(self, op: BinaryOp, other: Operand, swap: bool = False) -> BinOp:
         right = lift(other, like=self)

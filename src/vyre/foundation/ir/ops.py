@@ -32,7 +32,7 @@ class _Row(Enum):
     __str__ = __repr__
 
 
-FUNCTION_RULES = frozenset(("function", "scale", "exponent"))
+FUNCTION_RULES = frozenset(("function", "float_function", "scale", "exponent"))
 """Type rules of the operators that the math library defines."""
 
 
@@ -119,10 +119,10 @@ class UnaryOp(_Row):
     IS_NAN = 0x11, "is_nan", "float_test"
     IS_INF = 0x12, "is_inf", "float_test"
     IS_FINITE = 0x13, "is_finite", "float_test"
-    EXP = 0x14, "exp", "function"
-    LOG = 0x15, "log", "function"
-    LOG2 = 0x16, "log2", "function"
-    EXP2 = 0x17, "exp2", "function"
+    EXP = 0x14, "exp", "float_function"
+    LOG = 0x15, "log", "float_function"
+    LOG2 = 0x16, "log2", "float_function"
+    EXP2 = 0x17, "exp2", "float_function"
     TAN = 0x18, "tan", "function"
     ACOS = 0x19, "acos", "function"
     ASIN = 0x1A, "asin", "function"
@@ -136,9 +136,9 @@ class UnaryOp(_Row):
     UNPACK8_LOW = 0x22, "unpack8_low", "unpack"
     UNPACK8_HIGH = 0x23, "unpack8_high", "unpack"
     RECIPROCAL = 0x24, "reciprocal", "float"
-    LOG1P = extension_id("vyre.py.log1p"), "log1p", "function"
-    EXPM1 = extension_id("vyre.py.expm1"), "expm1", "function"
-    LOG10 = extension_id("vyre.py.log10"), "log10", "function"
+    LOG1P = extension_id("vyre.py.log1p"), "log1p", "float_function"
+    EXPM1 = extension_id("vyre.py.expm1"), "expm1", "float_function"
+    LOG10 = extension_id("vyre.py.log10"), "log10", "float_function"
     EXP10 = extension_id("vyre.py.exp10"), "exp10", "function"
     CBRT = extension_id("vyre.py.cbrt"), "cbrt", "function"
     ASINH = extension_id("vyre.py.asinh"), "asinh", "function"
@@ -246,6 +246,7 @@ BINARY_TYPES: dict[str, frozenset[str]] = {
     "mul_high": _U32,
     "float": FLOAT_NAMES,
     "function": frozenset(("f32",)),
+    "float_function": frozenset(("f32", "f64")),
     "scale": frozenset(("f32",)),
     "wave": frozenset(),
 }
@@ -259,6 +260,7 @@ UNARY_TYPES: dict[str, frozenset[str]] = {
     "float": FLOAT_NAMES,
     "float_test": FLOAT_NAMES,
     "function": frozenset(("f32",)),
+    "float_function": frozenset(("f32", "f64")),
     "exponent": frozenset(("f32",)),
     "unpack": frozenset(("u32", "i32")),
 }

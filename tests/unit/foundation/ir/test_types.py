@@ -48,6 +48,7 @@ SAME = {  # rule: types of both operands
     "mul_high": "u32",
     "float": FLOATS,
     "function": "f32",
+    "float_function": "f32 f64",
 }
 ONE_OPERAND = {
     "negate": f"{WORDS} {FLOATS}",
@@ -56,6 +57,7 @@ ONE_OPERAND = {
     "float": FLOATS,
     "float_test": FLOATS,
     "function": "f32",
+    "float_function": "f32 f64",
     "exponent": "f32",
     "unpack": "u32 i32",
 }

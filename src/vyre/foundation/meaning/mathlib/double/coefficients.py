@@ -1,0 +1,57 @@
+"""Numbers of the functions of f64. `bench/math_coefficients_f64.py` makes the polynomials, lowest order first."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Exact binary64 numbers: a constant, and what rounding took from it. LN2_SHORT and LOG10_2 have 41 bits, so that their
+# products with an exponent are exact.
+LN2: Final = 0.6931471805599453
+LN2_LOW: Final = 2.3190468138462996e-17
+LN2_SHORT: Final = 0.693147180559663
+LN2_REST: Final = 2.8235290563031577e-13
+LOG2_E: Final = 1.4426950408889634
+LOG2_E_LOW: Final = 2.0355273740931033e-17
+LOG10_E: Final = 0.4342944819032518
+LOG10_E_LOW: Final = 1.098319650216765e-17
+LOG10_2: Final = 0.30102999566383914
+LOG10_2_LOW: Final = 1.42050232272661e-13
+
+SQRT_HALF_BITS: Final = 0x3FE6A09E667F3BCD
+ROUND: Final = 1.5 * 2**52
+ROUND_BITS: Final = 0x4338000000000000
+"""A sum with ROUND is rounded to a whole number, which its last bits are."""
+
+EXP: Final = (
+    0.5000000000000001,
+    0.16666666666666669,
+    0.04166666666662404,
+    0.008333333333330055,
+    0.0013888888917258759,
+    0.00019841269863088255,
+    2.4801521225986432e-05,
+    2.7557268406190795e-06,
+    2.7620121717381933e-07,
+    2.51004110820149e-08,
+)
+EXP2: Final = (
+    0.24022650695910075,
+    0.05550410866482158,
+    0.00961812910761865,
+    0.0013333558146423204,
+    0.0001540353042481424,
+    1.5252733820815906e-05,
+    1.321545160506755e-06,
+    1.0178067252442298e-07,
+    7.070984300546448e-09,
+    4.4541068401718915e-10,
+)
+LOG: Final = (
+    0.666666666666667,
+    0.39999999999899455,
+    0.2857142862599856,
+    0.22222211131028516,
+    0.18182889399677865,
+    0.15331712479377343,
+    0.14616562422146026,
+)

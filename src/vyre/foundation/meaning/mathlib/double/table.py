@@ -1,0 +1,20 @@
+"""Which function of f64 defines which operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from ....ir.nodes import Expr
+from ....ir.ops import BinaryOp, UnaryOp
+from . import exponential
+
+FUNCTIONS: Final[dict[UnaryOp | BinaryOp, Callable[..., Expr]]] = {
+    UnaryOp.EXP: exponential.exp,
+    UnaryOp.EXP2: exponential.exp2,
+    UnaryOp.EXPM1: exponential.expm1,
+    UnaryOp.LOG: exponential.log,
+    UnaryOp.LOG2: exponential.log2,
+    UnaryOp.LOG10: exponential.log10,
+    UnaryOp.LOG1P: exponential.log1p,
+}

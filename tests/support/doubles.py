@@ -1,0 +1,49 @@
+"""Arguments for the functions of f64, and how far results are from the true value."""
+
+import mpmath
+import numpy as np
+from mpmath import mp, mpf
+
+from vyre.foundation.ir.ops import BinaryOp
+
+mp.prec = 200
+TRUE = {
+    "exp2": lambda x: mpmath.power(2, x), "log2": lambda x: mpmath.log(x) / mpmath.ln2,
+    "log10": lambda x: mpmath.log(x) / mpmath.ln10,
+}  # fmt: skip
+LIVELY = {
+    "exp": (-745, 710), "exp2": (-1075, 1024), "expm1": (-3, 5), "log": (0.5, 2), "log2": (0.5, 2), "log10": (0.5, 2),
+    "log1p": (-1, 2),
+}  # fmt: skip
+"""Where a function does what it is known for."""
+
+
+def arguments(op, count):
+    """Any bits, common sizes, and numbers where it matters; as many arrays as the function has arguments."""
+    rng = np.random.default_rng(op.tag)
+
+    def some():
+        bits = rng.integers(0, 2**64, count // 4, dtype=np.uint64).view(np.float64)
+        sizes = np.exp2(rng.uniform(-60, 60, count // 4)) * rng.choice((-1, 1), count // 4)
+        return np.concatenate([bits, sizes, rng.uniform(*LIVELY.get(op.text, (-8, 8)), count - 2 * (count // 4))])
+
+    return (some(), some()) if isinstance(op, BinaryOp) else (some(),)
+
+
+def ulps(op, operands, found):
+    """The distance of a result from the true value, in units of its last place; infinite for what is no number but
+    should be one, or the other way around. None where mpmath does not know."""
+    if not all(map(np.isfinite, operands)):
+        return None
+    try:
+        true = TRUE.get(op.text, getattr(mpmath, op.text, None))(*map(mpf, operands))
+    except (ZeroDivisionError, ValueError):
+        return None
+    if isinstance(true, mpmath.mpc) or mpmath.isnan(true):
+        return 0.0 if np.isnan(found) else np.inf
+    if abs(true) >= mpf(2) ** 1024 * (1 - mpf(2) ** -54):
+        return 0.0 if np.isinf(found) else np.inf
+    if not np.isfinite(found):
+        return np.inf
+    unit = max(mpmath.frexp(true)[1] - 53, -1074)
+    return float(abs(mpf(float(found)) - true) / mpf(2) ** unit)
