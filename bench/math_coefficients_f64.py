@@ -51,6 +51,11 @@ FITS: dict[str, Fit] = {
     "EXP2": Fit(
         -0.5001, 0.5001, 10, lambda r: (mpmath.expm1(r * LN2) - r * LN2) / r**2, lambda r: r**2 / mpmath.power(2, r)
     ),
+    "SIN": _odd(mpmath.sin, 0.7855, 7),
+    # cos r = 1 - r^2 / 2 + r^4 P(r^2)
+    "COS": Fit(
+        2.0**-20, 0.7855, 7, lambda r: (mpmath.cos(r) - 1 + r * r / 2) / r**4, lambda r: r**4 / mpmath.cos(r), even=True
+    ),
     # log((1 + s) / (1 - s)) = 2 s + s^3 P(s^2)
     "LOG": Fit(
         2.0**-20, 0.17158, 7, lambda s: (2 * mpmath.atanh(s) - 2 * s) / s**3, lambda s: s**3 / (2 * mpmath.atanh(s)),

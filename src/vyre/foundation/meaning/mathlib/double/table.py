@@ -7,7 +7,7 @@ from typing import Final
 
 from ....ir.nodes import Expr
 from ....ir.ops import BinaryOp, UnaryOp
-from . import exponential
+from . import circular, exponential
 
 FUNCTIONS: Final[dict[UnaryOp | BinaryOp, Callable[..., Expr]]] = {
     UnaryOp.EXP: exponential.exp,
@@ -17,4 +17,7 @@ FUNCTIONS: Final[dict[UnaryOp | BinaryOp, Callable[..., Expr]]] = {
     UnaryOp.LOG2: exponential.log2,
     UnaryOp.LOG10: exponential.log10,
     UnaryOp.LOG1P: exponential.log1p,
+    UnaryOp.SIN: circular.sin,
+    UnaryOp.COS: circular.cos,
+    UnaryOp.TAN: circular.tan,
 }
