@@ -56,6 +56,16 @@ FITS: dict[str, Fit] = {
     "COS": Fit(
         2.0**-20, 0.7855, 7, lambda r: (mpmath.cos(r) - 1 + r * r / 2) / r**4, lambda r: r**4 / mpmath.cos(r), even=True
     ),
+    "ASIN": _odd(mpmath.asin, 0.5001, 13),
+    "ATAN": _odd(mpmath.atan, 0.41422, 11),
+    "SINH": _odd(mpmath.sinh, 1.0, 8),
+    # cosh r = 1 + r^2 P(r^2)
+    "COSH": Fit(2.0**-20, 1.0, 8, lambda r: (mpmath.cosh(r) - 1) / r**2, lambda r: r**2 / mpmath.cosh(r), even=True),
+    # log2((1 + s) / (1 - s)) = (2 / ln 2) (s + s^3 / 3) + s^5 P(s^2)
+    "POW": Fit(
+        2.0**-14, 0.0772, 6, lambda s: 2 * (mpmath.atanh(s) - s - s**3 / 3) / LN2 / s**5,
+        lambda s: s**5 * LN2 / (2 * mpmath.atanh(s)), even=True,
+    ),
     # log((1 + s) / (1 - s)) = 2 s + s^3 P(s^2)
     "LOG": Fit(
         2.0**-20, 0.17158, 7, lambda s: (2 * mpmath.atanh(s) - 2 * s) / s**3, lambda s: s**3 / (2 * mpmath.atanh(s)),

@@ -10,10 +10,12 @@ mp.prec = 200
 TRUE = {
     "exp2": lambda x: mpmath.power(2, x), "log2": lambda x: mpmath.log(x) / mpmath.ln2,
     "log10": lambda x: mpmath.log(x) / mpmath.ln10,
+    "cbrt": lambda x: mpmath.sign(x) * mpmath.cbrt(abs(x)), "pow": mpmath.power,
 }  # fmt: skip
 LIVELY = {
     "exp": (-745, 710), "exp2": (-1075, 1024), "expm1": (-3, 5), "log": (0.5, 2), "log2": (0.5, 2), "log10": (0.5, 2),
-    "log1p": (-1, 2),
+    "log1p": (-1, 2), "asin": (-1.01, 1.01), "acos": (-1.01, 1.01), "atan": (-4, 4), "sinh": (-4, 4), "cosh": (-4, 4),
+    "tanh": (-4, 4), "cbrt": (0, 8),
 }  # fmt: skip
 """Where a function does what it is known for."""
 
@@ -27,6 +29,12 @@ def arguments(op, count):
         sizes = np.exp2(rng.uniform(-60, 60, count // 4)) * rng.choice((-1, 1), count // 4)
         return np.concatenate([bits, sizes, rng.uniform(*LIVELY.get(op.text, (-8, 8)), count - 2 * (count // 4))])
 
+    if op is BinaryOp.POW:  # half of the products with the logarithm neither overflow nor vanish
+        x, y = some(), some()
+        near = slice(count // 2, None)
+        x[near] = np.exp2(rng.uniform(-1, 1, len(x[near])) * np.exp2(rng.uniform(-30, 9, len(x[near]))))
+        y[near] = rng.uniform(-1080, 1030, len(x[near])) / np.where(x[near] == 1, 1, np.log2(x[near]))
+        return x, y
     return (some(), some()) if isinstance(op, BinaryOp) else (some(),)
 
 

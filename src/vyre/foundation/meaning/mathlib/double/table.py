@@ -7,7 +7,7 @@ from typing import Final
 
 from ....ir.nodes import Expr
 from ....ir.ops import BinaryOp, UnaryOp
-from . import circular, exponential
+from . import arcs, circular, exponential, hyperbolic, power
 
 FUNCTIONS: Final[dict[UnaryOp | BinaryOp, Callable[..., Expr]]] = {
     UnaryOp.EXP: exponential.exp,
@@ -20,4 +20,13 @@ FUNCTIONS: Final[dict[UnaryOp | BinaryOp, Callable[..., Expr]]] = {
     UnaryOp.SIN: circular.sin,
     UnaryOp.COS: circular.cos,
     UnaryOp.TAN: circular.tan,
+    UnaryOp.ASIN: arcs.asin,
+    UnaryOp.ACOS: arcs.acos,
+    UnaryOp.ATAN: arcs.atan,
+    BinaryOp.ATAN2: arcs.atan2,
+    UnaryOp.SINH: hyperbolic.sinh,
+    UnaryOp.COSH: hyperbolic.cosh,
+    UnaryOp.TANH: hyperbolic.tanh,
+    UnaryOp.CBRT: power.cbrt,
+    BinaryOp.POW: power.pow,
 }
