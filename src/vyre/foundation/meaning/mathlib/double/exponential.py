@@ -12,7 +12,7 @@ from .steps import INF, NAN, absolute, bits_of, clamp, fma, number, polynomial, 
 def exp(b: Builder, x: Var) -> Expr:
     """e^x = 2^k e^r with k = round(x / ln 2); the first difference is exact, and the end of the range vanishes or
     overflows in the last product."""
-    k, r = parts(b, "exp", clamp(b, "exp", x, -746.0, 710.0))
+    k, r, _ = parts(b, "exp", clamp(b, "exp", x, -746.0, 710.0))
     return scaled(b, "exp", fma(r, fma(r, polynomial(r, c.EXP), 1.0), 1.0), k)
 
 
@@ -27,10 +27,10 @@ def exp2(b: Builder, x: Var) -> Expr:
 
 def expm1(b: Builder, x: Var) -> Expr:
     """2^k e^r - 1 in halves, because 2^1024 is not an f64: (2^k r + (2^k - 1)) + 2^k (e^r - 1 - r)."""
-    k, r = parts(b, "expm1", clamp(b, "expm1", x, -40.0, 710.0))
+    k, r, low = parts(b, "expm1", clamp(b, "expm1", x, -40.0, 710.0))
     half = b.let("expm1_h", power_of_two(k - word(1)))
     head = fma(half, r, half - 0.5)
-    value = b.let("expm1_y", fma(half, r * r * polynomial(r, c.EXP), head))
+    value = b.let("expm1_y", fma(half, fma(r * r, polynomial(r, c.EXP), low), head))
     return Select(absolute(x) < 2.0**-54, x, value + value)
 
 
@@ -66,12 +66,13 @@ def log1p(b: Builder, x: Var) -> Expr:
     return Select(x.eq(0.0), x, log_specials(total, value))
 
 
-def parts(b: Builder, name: str, x: Var) -> tuple[Var, Var]:
-    """k = round(x / ln 2), and x - k ln 2."""
+def parts(b: Builder, name: str, x: Var) -> tuple[Var, Var, Expr]:
+    """k = round(x / ln 2), x - k ln 2, and what rounding took from that."""
     shifted = b.let(f"{name}_z", fma(x, c.LOG2_E, c.ROUND))
     k = b.let(f"{name}_k", shifted - c.ROUND)
-    r = b.let(f"{name}_r", fma(k, -c.LN2_LOW, fma(k, -c.LN2, x)))
-    return b.let(f"{name}_k", bits_of(shifted) - word(c.ROUND_BITS)), r
+    first = b.let(f"{name}_f", fma(k, -c.LN2, x))
+    r = b.let(f"{name}_r", fma(k, -c.LN2_LOW, first))
+    return b.let(f"{name}_n", bits_of(shifted) - word(c.ROUND_BITS)), r, fma(k, -c.LN2_LOW, first - r)
 
 
 def scaled(b: Builder, name: str, value: Expr, k: Var) -> Expr:
