@@ -56,7 +56,8 @@ def sweep(name: str, backend: str, points: int, mapped: Any) -> dict[str, Any]:
     operands = arguments(OPS[name], points)
     config = DispatchConfig(output_elements={"z": points})
     (output,) = acquire(backend).dispatch(program(OPS[name], f64), [x.tobytes() for x in operands], config)
-    rows = list(zip(*(x.tolist() for x in operands), np.frombuffer(bytes(output)).tolist(), strict=True))
+    results = np.frombuffer(bytes(output), np.int32 if OPS[name].rule == "exponent" else np.float64)
+    rows = list(zip(*(x.tolist() for x in operands), results.tolist(), strict=True))
     found = list(mapped(partial(worst_of, name), [rows[k : k + PART] for k in range(0, points, PART)]))
     largest, at, _, _ = max(found)
     return {

@@ -67,7 +67,7 @@ BINARY: dict[BinaryOp, str] = {
     "the first; NaN where the second is 0. In a kernel also `%`",
     BinaryOp.REMAINDER: "the first less the nearest multiple of the second, the even one of two; exact",
     BinaryOp.LDEXP: "the first times 2 to the power of the second, an i32",
-    BinaryOp.NEXTAFTER: "the next number from the first towards the second; 2^-126 is next to 0",
+    BinaryOp.NEXTAFTER: "the next number from the first towards the second; of f32, 2^-126 is next to 0",
     BinaryOp.COPYSIGN: "the size of the first with the sign of the second, zero included; the sign of NaN is +",
 }
 UNARY: dict[UnaryOp, str] = {

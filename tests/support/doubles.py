@@ -1,5 +1,7 @@
 """Arguments for the functions of f64, and how far results are from the true value."""
 
+import math
+
 import mpmath
 import numpy as np
 from mpmath import mp, mpf
@@ -10,7 +12,9 @@ mp.prec = 200
 TRUE = {
     "exp2": lambda x: mpmath.power(2, x), "log2": lambda x: mpmath.log(x) / mpmath.ln2,
     "log10": lambda x: mpmath.log(x) / mpmath.ln10,
-    "cbrt": lambda x: mpmath.sign(x) * mpmath.cbrt(abs(x)), "pow": mpmath.power,
+    "frexp_mantissa": lambda x: mpmath.frexp(x)[0], "frexp_exponent": lambda x: mpf(mpmath.frexp(x)[1]),
+    "nextafter": lambda x, y: mpf(math.nextafter(x, y)), "pow": mpmath.power,
+    "cbrt": lambda x: mpmath.sign(x) * mpmath.cbrt(abs(x)),
 }  # fmt: skip
 LIVELY = {
     "exp": (-745, 710), "exp2": (-1075, 1024), "expm1": (-3, 5), "log": (0.5, 2), "log2": (0.5, 2), "log10": (0.5, 2),
@@ -35,7 +39,13 @@ def arguments(op, count):
         x[near] = np.exp2(rng.uniform(-1, 1, len(x[near])) * np.exp2(rng.uniform(-30, 9, len(x[near]))))
         y[near] = rng.uniform(-1080, 1030, len(x[near])) / np.where(x[near] == 1, 1, np.log2(x[near]))
         return x, y
+    if op is BinaryOp.LDEXP:
+        return some(), rng.integers(-2200, 2200, count).astype(np.int32)
     return (some(), some()) if isinstance(op, BinaryOp) else (some(),)
+
+
+def _exactly(x):
+    return x if isinstance(x, int) else mpf(x)
 
 
 def ulps(op, operands, found):
@@ -44,7 +54,7 @@ def ulps(op, operands, found):
     if not all(map(np.isfinite, operands)):
         return None
     try:
-        true = TRUE.get(op.text, getattr(mpmath, op.text, None))(*map(mpf, operands))
+        true = TRUE.get(op.text, getattr(mpmath, op.text, None))(*map(_exactly, operands))
     except (ZeroDivisionError, ValueError):
         return None
     if isinstance(true, mpmath.mpc) or mpmath.isnan(true):

@@ -67,6 +67,38 @@ EDGES = {
         (LEAST, -1.0, INF), (TINY, -1.0, 2.0**1022), (3.5, 1.0, 3.5), (2.0, LEAST, 1.0), (MAX, -LEAST, 1.0),
         (9.0, 0.5, 3.0), (LEAST, 0.5, 2.0**-537), (-LEAST, 3.0, -0.0),
     ],
+    "hypot": [
+        *((x, y, INF) for x in (INF, -INF) for y in (0.0, -1.0, NAN, MAX, INF)), *((y, -INF, INF) for y in (0.0, NAN)),
+        *((x, NAN, NAN) for x in (0.0, 1.0, MAX, NAN)), (NAN, 1.0, NAN), (NAN, 0.0, NAN), (0.0, 0.0, 0.0),
+        (-0.0, 0.0, 0.0), (-0.0, -0.0, 0.0), (0.0, -3.0, 3.0), (-3.0, 0.0, 3.0), (3.0, 4.0, 5.0), (-5.0, 12.0, 13.0),
+        (MAX, 0.0, MAX), (MAX, 1.0, MAX), (MAX, MAX, INF), (-MAX, MAX, INF), (LEAST, 0.0, LEAST), (LEAST, LEAST, LEAST),
+        (3 * LEAST, 4 * LEAST, 5 * LEAST), (3 * 2.0**1020, 4 * 2.0**1020, 5 * 2.0**1020), (1.0, LEAST, 1.0),
+        (3 * 2.0**-400, 4 * 2.0**-400, 5 * 2.0**-400),
+    ],
+    "ldexp": [
+        *((x, n, x) for x in (0.0, -0.0, INF, -INF, NAN) for n in (0, 1, -1, 2**31 - 1, -(2**31))),
+        (1.0, 1023, 2.0**1023), (1.0, 1024, INF), (-1.0, 1024, -INF), (1.0, -1074, LEAST), (-1.0, -1076, -0.0),
+        (1.0, 0, 1.0), (1.0, -1075, 0.0), (1.5, -1075, LEAST), (-1.5, -1074, -2 * LEAST), (2.5, -1074, 2 * LEAST),
+        (1 + 2.0**-52, -1023, 2.0**-1023), (MAX, 1, INF), (MAX, -2098, LEAST), (MAX, -2099, 0.0),
+        (LEAST, 2097, 2.0**1023), (LEAST, 2098, INF), (LEAST, -1, 0.0), (3 * LEAST, -1, 2 * LEAST),
+        (1.5, 2**31 - 1, INF), (-1.5, -(2**31), -0.0),
+        (-3.0, 5, -96.0),
+    ],
+    "nextafter": [
+        *((NAN, y, NAN) for y in (0.0, 1.0, INF, NAN)), *((x, NAN, NAN) for x in (0.0, -1.0, INF)),
+        (0.0, 0.0, 0.0), (0.0, -0.0, -0.0), (-0.0, 0.0, 0.0), (-0.0, -0.0, -0.0), (0.0, 1.0, LEAST), (-0.0, 1.0, LEAST),
+        (0.0, -1.0, -LEAST), (-0.0, -INF, -LEAST), (LEAST, 0.0, 0.0), (-LEAST, 1.0, -0.0), (TINY, 0.0, TINY - LEAST),
+        (TINY - LEAST, 1.0, TINY), (1.0, 2.0, ABOVE), (1.0, 0.0, BELOW), (-1.0, 0.0, -BELOW), (-1.0, -2.0, -ABOVE),
+        (1.0, 1.0, 1.0), (MAX, INF, INF), (INF, 0.0, MAX), (-INF, 0.0, -MAX), (INF, INF, INF), (-INF, INF, -MAX),
+    ],
+    "frexp_mantissa": [
+        (0.0, 0.0), (-0.0, -0.0), (INF, INF), (-INF, -INF), (1.0, 0.5), (-1.0, -0.5), (0.75, 0.75), (MAX, BELOW),
+        (LEAST, 0.5), (-3 * LEAST, -0.75), (TINY, 0.5), (-12.0, -0.75),
+    ],
+    "frexp_exponent": [
+        (0.0, 0), (-0.0, 0), (INF, 0), (-INF, 0), (1.0, 1), (-1.0, 1), (0.75, 0), (MAX, 1024), (LEAST, -1073),
+        (-3 * LEAST, -1072), (TINY, -1021), (-12.0, 4),
+    ],
     "atan2": [
         *((NAN, x, NAN) for x in (0.0, -0.0, 1.0, INF, NAN)), *((y, NAN, NAN) for y in (0.0, -1.0, INF, -INF)),
         (0.0, 0.0, 0.0), (-0.0, 0.0, -0.0), (0.0, -0.0, PI), (-0.0, -0.0, -PI), (0.0, 1.0, 0.0), (-0.0, 1.0, -0.0),
@@ -80,8 +112,9 @@ EDGES = {
         (-TINY, 1.0, -TINY), (3 * LEAST, 2.0**500, 0.0), (2.0**900, 2.0**1000, 2.0**-100),
     ],
 }  # fmt: skip
-"""Function -> (argument, ..., result)."""
+"""Function -> (argument, ..., result); a whole number is an i32."""
 
 for _edges in EDGES.values():
     if len(_edges[0]) == 2:
-        _edges += [(NAN, NAN), (-NAN, NAN)]
+        _nan = 0 if isinstance(_edges[0][1], int) else NAN
+        _edges += [(NAN, _nan), (-NAN, _nan)]

@@ -9,7 +9,7 @@ import vyre
 from vyre.backends.reference import run
 from vyre.conform.programs.random import Case
 from vyre.driver.contract.values import DispatchConfig
-from vyre.foundation.ir.dtypes import f32, f64
+from vyre.foundation.ir.dtypes import f32, f64, i32
 from vyre.foundation.ir.nodes import BinOp, Cast, InvocationId, Let, Load, Store, UnOp, Var, lit
 from vyre.foundation.ir.ops import UnaryOp
 from vyre.foundation.ir.program import Program, read, write_only
@@ -34,23 +34,36 @@ def call(name, *operands):
 
 
 def program(name):
-    inputs = [read("xy"[k], k, f64) for k in range(len(EDGES[name][0]) - 1)]
+    *operands, result = types(name)
+    inputs = [read("xy"[k], k, t) for k, t in enumerate(operands)]
     body = [Store("z", GID, call(name, *(Load(b.name, GID) for b in inputs)))]
-    return Program([*inputs, write_only("z", len(inputs), f64)], (64, 1, 1), body)
+    return Program([*inputs, write_only("z", len(inputs), result)], (64, 1, 1), body)
+
+
+def types(name):
+    """Of the arguments and of the result."""
+    return [i32 if isinstance(x, int) else f64 for x in EDGES[name][0]]
+
+
+def numbers(output, name):
+    return np.frombuffer(bytes(output), np.int32 if types(name)[-1] == i32 else np.float64)
 
 
 def columns(name):
     """The arguments of all edges, by place."""
-    return [np.array(x) for x in list(zip(*EDGES[name], strict=True))[:-1]]
+    given = list(zip(*EDGES[name], strict=True))[:-1]
+    return [np.array(x, np.int32 if t == i32 else np.float64) for x, t in zip(given, types(name), strict=False)]
 
 
 def bits(x):
+    if isinstance(x, int):
+        return struct.pack("<i", x)
     return struct.pack("<d", x) if x == x else struct.pack("<Q", 0x7FF8 << 48)
 
 
 def shown(name, found):
     """Edges by their arguments, with the bits of the result."""
-    words = np.frombuffer(bytes(found), np.uint64).tolist()
+    words = numbers(found, name).view(np.uint32 if types(name)[-1] == i32 else np.uint64).tolist()
     return {repr(x): hex(y) for (*x, _), y in zip(EDGES[name], words, strict=True)}
 
 
@@ -81,7 +94,7 @@ def test_every_backend_with_f64_gives_the_edges_and_the_bits_of_the_reference(na
     inputs = [np.concatenate(pair).tobytes() for pair in both]
     config = DispatchConfig(output_elements={"z": len(inputs[0]) // 8})
     (found,) = backend.dispatch(program(name), inputs, config)
-    assert shown(name, bytes(found)[: 8 * len(EDGES[name])]) == wanted(name)
+    assert shown(name, bytes(found)[: types(name)[-1].size * len(EDGES[name])]) == wanted(name)
     (expected,) = open_or_skip("reference").dispatch(program(name), inputs, config)
     assert bytes(found) == bytes(expected)
 
@@ -106,7 +119,7 @@ def test_no_result_is_further_from_the_true_value_than_two_units_of_its_last_pla
     config = DispatchConfig(output_elements={"z": MEASURED})
     (found,) = open_or_skip("cpu").dispatch(program(name), [x.tobytes() for x in operands], config)
     rows = zip(*(x.tolist() for x in operands), strict=True)
-    results = zip(rows, np.frombuffer(bytes(found)).tolist(), strict=True)
+    results = zip(rows, numbers(found, name).tolist(), strict=True)
     off = {row: error for row, y in results if (error := ulps(FUNCTIONS[name], row, y)) is not None}
     assert len(off) > MEASURED // 2
     worst = max(off, key=off.__getitem__)
@@ -116,11 +129,11 @@ def test_no_result_is_further_from_the_true_value_than_two_units_of_its_last_pla
 @pytest.mark.check
 @by_name
 def test_numbers_known_while_compiling_give_the_same_edges(name):
-    values = [call(name, *(lit(x, f64) for x in given)) for *given, _ in EDGES[name]]
+    values = [call(name, *(lit(x, t) for x, t in zip(given, types(name), strict=False))) for *given, _ in EDGES[name]]
     found = b""
     for first in range(0, len(values), PART):
         body = [Store("z", lit(k), value) for k, value in enumerate(values[first : first + PART])]
-        folded = Program([write_only("z", 0, f64, len(body))], (1, 1, 1), body)
+        folded = Program([write_only("z", 0, types(name)[-1], len(body))], (1, 1, 1), body)
         found += bytes(open_or_skip("cpu").dispatch(folded, [], DispatchConfig(grid_override=(1, 1, 1)))[0])
     assert shown(name, found) == wanted(name)
 

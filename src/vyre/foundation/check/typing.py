@@ -157,7 +157,7 @@ def _binary(op: BinaryOp, a: Type, b: Type, found: list[Problem]) -> Type:
                 )
             elif not _may_be(b, "i32"):
                 found.append(Problem(DiagCode.V087, "right", f"right operand of {word} is {b}", "cast it to i32"))
-            return f32
+            return a
         case "mod":
             return same(DiagCode.V090) if each(DiagCode.V089) else None
         case "bits":

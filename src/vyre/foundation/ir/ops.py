@@ -83,11 +83,11 @@ class BinaryOp(_Row):
     COPYSIGN = extension_id("vyre.py.copysign"), "copysign", "float"
     POW = extension_id("vyre.py.pow"), "pow", "float_function"
     ATAN2 = extension_id("vyre.py.atan2"), "atan2", "float_function"
-    HYPOT = extension_id("vyre.py.hypot"), "hypot", "function"
+    HYPOT = extension_id("vyre.py.hypot"), "hypot", "float_function"
     FMOD = extension_id("vyre.py.fmod"), "fmod", "function"
     REMAINDER = extension_id("vyre.py.remainder"), "remainder", "function"
     LDEXP = extension_id("vyre.py.ldexp"), "ldexp", "scale"
-    NEXTAFTER = extension_id("vyre.py.nextafter"), "nextafter", "function"
+    NEXTAFTER = extension_id("vyre.py.nextafter"), "nextafter", "float_function"
 
 
 class UnaryOp(_Row):
@@ -149,7 +149,7 @@ class UnaryOp(_Row):
     TANPI = extension_id("vyre.py.tanpi"), "tanpi", "function"
     ERF = extension_id("vyre.py.erf"), "erf", "function"
     ERFC = extension_id("vyre.py.erfc"), "erfc", "function"
-    FREXP_MANTISSA = extension_id("vyre.py.frexp_mantissa"), "frexp_mantissa", "function"
+    FREXP_MANTISSA = extension_id("vyre.py.frexp_mantissa"), "frexp_mantissa", "float_function"
     FREXP_EXPONENT = extension_id("vyre.py.frexp_exponent"), "frexp_exponent", "exponent"
 
 
@@ -247,7 +247,7 @@ BINARY_TYPES: dict[str, frozenset[str]] = {
     "float": FLOAT_NAMES,
     "function": frozenset(("f32",)),
     "float_function": frozenset(("f32", "f64")),
-    "scale": frozenset(("f32",)),
+    "scale": frozenset(("f32", "f64")),
     "wave": frozenset(),
 }
 """`BinaryOp.rule` -> names of the left operand's type. Ordering of bool is refused besides; a shift amount is u32,
@@ -261,7 +261,7 @@ UNARY_TYPES: dict[str, frozenset[str]] = {
     "float_test": FLOAT_NAMES,
     "function": frozenset(("f32",)),
     "float_function": frozenset(("f32", "f64")),
-    "exponent": frozenset(("f32",)),
+    "exponent": frozenset(("f32", "f64")),
     "unpack": frozenset(("u32", "i32")),
 }
 """`UnaryOp.rule` -> names of the operand's type."""

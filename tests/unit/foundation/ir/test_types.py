@@ -58,7 +58,7 @@ ONE_OPERAND = {
     "float_test": FLOATS,
     "function": "f32",
     "float_function": "f32 f64",
-    "exponent": "f32",
+    "exponent": "f32 f64",
     "unpack": "u32 i32",
 }
 
@@ -73,7 +73,7 @@ def legal_pair(op, a, b):
     if op.rule in SAME:
         return a if a == b and a.name in SAME[op.rule].split() else None
     if op.rule == "scale":
-        return f32 if (a, b) == (f32, i32) else None
+        return a if a.name in ("f32", "f64") and b == i32 else None
     if op.rule == "shift":
         return a if a.name in WORDS.split() and b == u32 else None
     if op.rule == "compare":

@@ -50,8 +50,8 @@ def tan(b: Builder, x: Var) -> Expr:
     sine_low = let("w", tail - (sine - r))
     half = let("h", square * 0.5)
     near = let("c", number(1.0) - half)
-    rest = number(1.0) - near - half
-    rest = let("e", rest + fma(square_low, -0.5, square * square * polynomial(square, c.COS)))
+    lost = number(1.0) - near - half
+    rest = let("e", lost + fma(square_low, -0.5, square * square * polynomial(square, c.COS)))
     cosine = let("c", near + rest)
     cosine_low = let("d", rest - (cosine - near))
     odd = let("o", _bit(quadrant, 1))

@@ -7,7 +7,7 @@ from typing import Final
 
 from ....ir.nodes import Expr
 from ....ir.ops import BinaryOp, UnaryOp
-from . import arcs, circular, exponential, hyperbolic, power
+from . import arcs, circular, exact, exponential, hyperbolic, power
 
 FUNCTIONS: Final[dict[UnaryOp | BinaryOp, Callable[..., Expr]]] = {
     UnaryOp.EXP: exponential.exp,
@@ -29,4 +29,9 @@ FUNCTIONS: Final[dict[UnaryOp | BinaryOp, Callable[..., Expr]]] = {
     UnaryOp.TANH: hyperbolic.tanh,
     UnaryOp.CBRT: power.cbrt,
     BinaryOp.POW: power.pow,
+    BinaryOp.HYPOT: exact.hypot,
+    BinaryOp.LDEXP: exact.ldexp,
+    BinaryOp.NEXTAFTER: exact.nextafter,
+    UnaryOp.FREXP_MANTISSA: exact.frexp_mantissa,
+    UnaryOp.FREXP_EXPONENT: exact.frexp_exponent,
 }
