@@ -19,6 +19,7 @@ from vyre.foundation.ir.program import Program, read, write_only
 
 from ...support import cuda_host
 from ...support.device_backends import IDS, lacking, open_or_skip
+from ...support.tiers import first_quick
 
 GID = InvocationId(0)
 QUIET = 0x7FF8000000000000
@@ -127,7 +128,8 @@ def after(bits):
 
 
 CASES = cases()
-GROUPS = [tuple(list(CASES)[k : k + WIDTH]) for k in range(0, len(CASES), WIDTH)]
+GROUPS = [list(CASES)[k : k + WIDTH] for k in range(0, len(CASES), WIDTH)]
+by_group = pytest.mark.parametrize("names", first_quick(GROUPS, 1), ids=" ".join)
 
 
 def program(names):
@@ -147,13 +149,13 @@ def check(names, dispatch):
             assert got == wanted, f"{name} of {[*map(hex, row)]} is {got:#x}, not {wanted:#x}"
 
 
-@pytest.mark.parametrize("names", GROUPS, ids=" ".join)
+@by_group
 @pytest.mark.parametrize("engine", ["scalar", "numpy"])
 def test_both_engines_of_the_reference_compute_f64_exactly(names, engine):
     check(names, lambda p, x, n, grid: run(p, x, grid=(grid, 1, 1), output_elements=n, engine=engine).outputs)
 
 
-@pytest.mark.parametrize("names", GROUPS, ids=" ".join)
+@by_group
 @pytest.mark.parametrize("id", ["cpu", *IDS])
 def test_every_backend_that_has_f64_computes_it_exactly(names, id):
     backend = open_or_skip(id)
@@ -162,7 +164,8 @@ def test_every_backend_that_has_f64_computes_it_exactly(names, id):
     check(names, lambda p, x, n, grid: backend.dispatch(p, x, DispatchConfig(output_elements=n)))
 
 
-@pytest.mark.parametrize("names", GROUPS, ids=" ".join)
+@pytest.mark.check
+@by_group
 def test_the_text_for_cuda_computes_f64_exactly(names, tmp_path):
     check(names, lambda p, x, n, grid: cuda_host.run_case(Case(p, tuple(x), (grid, 1, 1), n), tmp_path))
 
