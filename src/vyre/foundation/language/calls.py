@@ -399,7 +399,7 @@ class CallCompiler(ArrayCompiler):
                 return self.choice([chosen.expr], scalars, args[1:], node)
             case "fma":
                 scalars = self.scalars(*args)
-                t = next((v.dtype for v in scalars if isinstance(v, Typed)), f32)
+                t = next((v.dtype for v in scalars if isinstance(v, Typed) and v.dtype.is_float), f32)
                 a, b, c = (self.typed(v, n, t) for v, n in zip(scalars, args, strict=True))
                 types = (a.dtype, b.dtype, c.dtype)
                 return self.checked(Fma(a.expr, b.expr, c.expr), types, node, a=args[0], b=args[1], c=args[2])
