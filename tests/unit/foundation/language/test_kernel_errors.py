@@ -97,7 +97,7 @@ BODIES = [
     ("if n is N:\n    pass", 1, "n is N", "`is`", "=="),
     ("if n in (1, 2):\n    pass", 1, "n in (1, 2)", "`in`", "x == 1 or x == 2"),
     ("out[0] = n ** 2", 1, "n ** 2", "`**` of u32", "x * x"),
-    ("out[0] = u32(vyre.f64(1.0) ** 2)", 1, "vyre.f64(1.0)", "left operand of pow is f64", "f32"),
+    ("out[0] = u32(vyre.f16(1.0) ** 2)", 1, "vyre.f16(1.0)", "left operand of pow is f16", "f32"),
     ("w[0] = pow(f[0], 2)", 1, "pow(f[0], 2)", "pow() is not part of kernels", "x ** y"),
     ("out[0] = n @ n", 1, "n @ n", "`@`", "loops"),
     ("out[0] = n / 2", 1, "n / 2", "`/` does not divide u32", "//"),
