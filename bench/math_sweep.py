@@ -33,7 +33,7 @@ from record import HERE, RESULTS, record
 from vyre.conform.values.ulps import arguments, nearest, true_values, ulps
 from vyre.driver.contract.values import DispatchConfig
 from vyre.driver.selection.registry import acquire
-from vyre.foundation.ir.dtypes import f32, i32
+from vyre.foundation.ir.dtypes import DataType, f32, f64, i32
 from vyre.foundation.ir.nodes import BinOp, Bitcast, Cast, Fma, If, InvocationId, Load, Node, Select, Store, UnOp
 from vyre.foundation.ir.ops import BinaryOp, UnaryOp
 from vyre.foundation.ir.program import Program, read, write_only
@@ -50,13 +50,13 @@ Op = UnaryOp | BinaryOp
 PAIRS = 1 << 28
 
 
-def program(op: Op) -> Program:
+def program(op: Op, t: DataType = f32) -> Program:
     gid = InvocationId(0)
     x, y = Load("x", gid), Load("y", gid)
-    inputs, value = [read("x", 0, f32)], UnOp(op, x) if isinstance(op, UnaryOp) else BinOp(op, x, y)
+    inputs, value = [read("x", 0, t)], UnOp(op, x) if isinstance(op, UnaryOp) else BinOp(op, x, y)
     if isinstance(op, BinaryOp):
-        inputs.append(read("y", 1, i32 if op.rule == "scale" else f32))
-    output = write_only("z", len(inputs), i32 if op.rule == "exponent" else f32)
+        inputs.append(read("y", 1, i32 if op.rule == "scale" else t))
+    output = write_only("z", len(inputs), i32 if op.rule == "exponent" else t)
     return Program([*inputs, output], (256, 1, 1), [Store("z", gid, value)])
 
 
@@ -141,10 +141,10 @@ def sweep(job: Job, mapped: Callable[..., Iterable[Found]]) -> dict[str, Any]:
     return result | ({"different_from_reference": sum(f.different for f in found)} if job.compare else {})
 
 
-def operations(op: Op) -> tuple[int, int]:
+def operations(op: Op, t: DataType = f32) -> tuple[int, int]:
     """Operators of the main path, and of the branch that few arguments take."""
     counts = [0, 0]
-    stack: list[tuple[Node, int]] = [(n, 0) for n in mathlib.expand(program(op)).entry]
+    stack: list[tuple[Node, int]] = [(n, 0) for n in mathlib.expand(program(op, t)).entry]
     while stack:
         node, rare = stack.pop()
         kinds = (BinOp, UnOp, Fma, Select, Cast, Bitcast)
@@ -166,21 +166,26 @@ def save(backend: str, exhaustive: bool, found: dict[str, Any]) -> None:
 
 
 def document() -> str:
-    """docs/numerics.md: its text, and a table of what was measured: per function, where it was for most arguments."""
+    """docs/numerics.md: its text, with two tables of what was measured."""
     text = (Path(__file__).parent / "numerics.txt").read_text()
+    return text.replace("DOUBLES\n", table(f64, "doubles_*.json")).replace("TABLE\n", table(f32, "math_*.json"))
+
+
+def table(t: DataType, files: str) -> str:
+    """Of every function, where it was measured for most arguments."""
     rows = ["| function | operations | rare branch | largest error, ulp | at | correctly rounded | arguments | on |"]
     rows.append("|---|---|---|---|---|---|---|---|")
     measured: dict[str, list[tuple[int, str, dict[str, Any]]]] = {name: [] for name in OPS}
-    for path in sorted(RESULTS.glob("math_*.json")):
+    for path in sorted(RESULTS.glob(files)):
         result = json.loads(path.read_text())
         for name, row in result["functions"].items():
             measured[name].append((row["points"], result["backend"], row))
     for name in sorted(OPS):
-        main, rare = operations(OPS[name])
         most = max((count for count, _, _ in measured[name]), default=0)
         best = [(backend, row) for count, backend, row in measured[name] if count == most]
         if not best:
             continue
+        main, rare = operations(OPS[name], t)
         row = best[0][1]
         on = ", ".join(backend for backend, other in best if other["bits"] == row["bits"])
         share = f"{100 * row['correctly_rounded']:.2f} %"
@@ -188,7 +193,7 @@ def document() -> str:
         place = row["at"] if isinstance(row["at"], list) else [row["at"]]
         at = ", ".join(f"{x:.9g}" for x in place) if row["max_ulp"] else ""
         rows.append(f"| `{name}` | {main} | {rare or ''} | {row['max_ulp']:.3f} | {at} | {share} | {size} | {on} |")
-    return text.replace("TABLE\n", "\n".join(rows) + "\n")
+    return "\n".join(rows) + "\n"
 
 
 def main() -> int:

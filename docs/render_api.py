@@ -71,7 +71,7 @@ WORDS: dict[str, str] = {
     "grid_sync": "the same for the whole grid",
     "static_range": "as `range`, unrolled; the counter is a compile-time number",
     "trap": "stop the whole dispatch with an error",
-    "bitcast": "the same bits as another type of 32 bits",
+    "bitcast": "the same bits as another type of 32 or 64 bits",
     "select": "one of two values; both are evaluated. Outside kernels, `select(program)` chooses a backend",
     "fma": "`a * b + c`, rounded once",
     "subgroup_shuffle": "the value of another lane of the subgroup; 0 where there is none",

@@ -67,7 +67,7 @@ BINARY: dict[BinaryOp, str] = {
     "the first; NaN where the second is 0. In a kernel also `%`",
     BinaryOp.REMAINDER: "the first less the nearest multiple of the second, the even one of two; exact",
     BinaryOp.LDEXP: "the first times 2 to the power of the second, an i32",
-    BinaryOp.NEXTAFTER: "the next number from the first towards the second; 2^-126 is next to 0",
+    BinaryOp.NEXTAFTER: "the next number from the first towards the second; of f32, 2^-126 is next to 0",
     BinaryOp.COPYSIGN: "the size of the first with the sign of the second, zero included; the sign of NaN is +",
 }
 UNARY: dict[UnaryOp, str] = {
@@ -192,8 +192,8 @@ def render() -> str:
         lines.append(f"| {_code(unary.text)} | {_types(UNARY_TYPES[unary.rule])} | {result} | {meaning} |")
     lines += [
         "",
-        "`fma(a, b, c)` of f32 is `a * b + c` with one rounding. `select(c, a, b)` evaluates all three.",
-        f"`bitcast` is between {_names(BITCAST_TYPES)}; f32 bits are canonical on both sides.",
+        "`fma(a, b, c)` of f32 and f64 is `a * b + c` with one rounding. `select(c, a, b)` evaluates all three.",
+        f"`bitcast` is between types of one width among {_names(BITCAST_TYPES)}; f32 bits are canonical on both sides.",
         "",
         "## Atomics",
         "",

@@ -203,6 +203,7 @@ template <class T> static T max(T a, T b) { return a > b ? a : b; }
     static float name(float x) { return __builtin_##name##f(x); } \
     static double name(double x) { return __builtin_##name(x); }
 FLOATS(floor) FLOATS(ceil) FLOATS(trunc) FLOATS(fabs) FLOATS(sqrt)
+static double fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
 static float copysign(float x, float y) { return __builtin_copysignf(x, y); }
 static double copysign(double x, double y) { return __builtin_copysign(x, y); }
 #define ATOMIC(name, e) template <class T> static T name(T *p, T v) { const T old = *p; *p = e; return old; }

@@ -47,7 +47,7 @@ class DiagCode(StrEnum):
     V023 = "V023", "cast to bytes", "cast to u8 and store the elements"
     V025 = "V025", "the backend has no atomics on workgroup memory", "use a storage buffer, or another backend"
     V027 = "V027", "atomic index is not u32", "cast the index to u32"
-    V028 = "V028", "fma operand is not f32", "cast every operand of fma to f32"
+    V028 = "V028", "fma operands are not all f32 or all f64", "cast every operand of fma to f32"
     V029 = "V029", "the arms of a select differ in type", "cast one arm to the type of the other"
     V030 = "V030", "opaque expression is malformed or unregistered", "register its kind, or remove the expression"
     V031 = "V031", "opaque statement is malformed or unregistered", "register its kind, or remove the statement"

@@ -98,7 +98,7 @@ def joined(a: Number, b: Number, how: const) -> Number:
 
 @device
 def plus_product(t: Number, a: Number, b: Number, kind: const) -> Number:
-    """Rounded once as f32; no other type has `fma`."""
+    """Rounded once as f32, and twice as any other type."""
     if kind == F32:
         c = fma(a, b, t)
     else:

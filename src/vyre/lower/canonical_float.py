@@ -88,8 +88,8 @@ class FloatSteps:
         raise _no_step(op)
 
     def fma(self, a: Ins, b: Ins, c: Ins) -> Ins:
-        found = self.emit("fma", "f32", a, b, c)
-        if not self.soft:
+        found = self.emit("fma", a.dtype, a, b, c)
+        if not self.soft or a.dtype != "f32":
             return found
         scale = self.const("f32", _SCALE)
         again = self.emit("fma", "f32", self.emit("mul", "f32", a, scale), b, self.emit("mul", "f32", c, scale))

@@ -400,10 +400,12 @@ class _Builder:
         a = x.ins
         if a.dtype == target:
             return a
-        if a.dtype == "f32":
-            return self.emit("bitcast", target, self.emit("quiet", "f32", a))
+        if a.dtype in FLOATS:
+            return self.emit("bitcast", target, self.emit("quiet", a.dtype, a))
         if target == "f32":
             return self.emit("flush", "f32", self.emit("bitcast", "f32", a))
+        if target == "f64":
+            return self.emit("bitcast", "f64", a)
         return self.emit("convert", target, a)
 
 

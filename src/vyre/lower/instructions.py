@@ -105,7 +105,7 @@ def _narrow(dtype: str, source: str, attr: Any) -> Function:
 
 
 def _fma(dtype: str, source: str, attr: Any) -> Function:
-    return arith.fma if dtype == "f32" else arith.fma_to_odd
+    return arith.fused(BY_NAME[dtype])
 
 
 # ---- the table ------------------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ _row("add", "T T -> T", _NUMBERS, BinaryOp.ADD, BinaryOp.WRAPPING_ADD, interval=
      commutes=True)
 _row("sub", "T T -> T", _NUMBERS, BinaryOp.SUB, BinaryOp.WRAPPING_SUB, interval=intervals.sub, f32=F32.STEP)
 _row("mul", "T T -> T", _NUMBERS, BinaryOp.MUL, interval=intervals.mul, f32=F32.STEP, commutes=True)
-_row("fma", "T T T -> T", "f32", meaning=_fma, f32=F32.STEP)  # one rounding
+_row("fma", "T T T -> T", _FLOATS, meaning=_fma, f32=F32.STEP)  # one rounding
 # of integers: the divisor is legal; truncating, so that a remainder has the sign of the dividend
 _row("div", "T T -> T", _NUMBERS, BinaryOp.DIV, interval=intervals.div, f32=F32.STEP)
 _row("rem", "T T -> T", _INTS, BinaryOp.MOD, interval=intervals.rem)
@@ -193,7 +193,7 @@ _row("ge", "T T -> bool", _NUMBERS, BinaryOp.GE, interval=intervals.ge, f32=F32.
 _row("select", "bool T T -> T", meaning=_always(lambda c, a, b: a if c else b))
 # integers wrap, floats to integers truncate and saturate with NaN to 0, bool to 0 or 1; to bool is never used (`ne` is)
 _row("convert", "A -> T", _NUMBERS, meaning=_convert, interval=intervals.same)
-_row("bitcast", "A -> T", "u32 i32 f32", meaning=_bitcast, f32=F32.RAW)  # of canonical bits of 32
+_row("bitcast", "A -> T", _NUMBERS, meaning=_bitcast, f32=F32.RAW)  # of canonical bits, as many
 _row("flush", "T -> T", "f32", meaning=_always(flush))  # a subnormal becomes zero of its sign
 # any NaN becomes the canonical one
 _row("quiet", "T -> T", _FLOATS, meaning=_always(lambda x: x if x == x else math.nan))
@@ -311,5 +311,5 @@ def _function(op: str, dtype: str, source: str, attr: Any, soft: bool) -> Functi
         return lambda *x: exact(*map(flush, x))
     if row.f32 is F32.TEST:
         return exact
-    wide = row.meaning("f64", "f64", attr)
+    wide = arith.fma_to_odd if op == "fma" else row.meaning("f64", "f64", attr)
     return lambda *x: single(wide(*x))

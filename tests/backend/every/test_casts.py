@@ -21,14 +21,8 @@ FLOATS = {"f16": (11, -14, 15), "bf16": (8, -126, 127), "f32": (24, -126, 127), 
 KEEPS_SUBNORMALS = ("f16", "f64")
 TYPES = (*INTEGERS, *FLOATS, "bool")
 BITS = {**INTEGERS, "f16": 16, "bf16": 16, "f32": 32, "f64": 64, "bool": 32}
-WIDE, HALF = ("u64", "i64"), ("f16", "bf16")
-REFUSED = {
-    *((a, b) for a in WIDE for b in ("f32", *HALF)),
-    *((b, a) for a in WIDE for b in ("f32", *HALF)),
-    *(("f64", b) for b in HALF),
-    *((a, "bf16") for a in ("u32", "i32")),
-}
-"""Where a kernel has to say through which type: 64 bits would be lost, or a number rounded twice."""
+REFUSED = {*(("f64", b) for b in ("f16", "bf16")), *((a, "bf16") for a in ("u32", "i32", "u64", "i64"))}
+"""Where a kernel has to say through which type: a number would be rounded twice."""
 
 
 # ---- the model ------------------------------------------------------------------------------------------------------
@@ -105,7 +99,8 @@ def edges(source: str) -> list[int]:
         return [0, 1, 2, 0x80000000, 0xFFFFFFFF]
     ends = [n for t in INTEGERS for end in limits(t) for n in (end - 1, end, end + 1)]
     whole = sorted({*ends, *(n * s for s in (1, -1) for n in (0, 1, 2, 127, 128, 300, 2049, 4097, 65519, 65520))})
-    whole += [s * (m << k) + d for s in (1, -1) for m, k in ((0x1FFFFFF, 4), (0x1FF, 20), (3, 29)) for d in (-1, 0, 1)]
+    halfway = ((0x1FFFFFF, 4), (0x1FF, 20), (3, 29), (0x1FFFFFF, 30), (0x1000001, 38), (0x1000003, 39), (0x1FFFFFF, 39))
+    whole += [s * (m << k) + d for s in (1, -1) for m, k in halfway for d in (-1, 0, 1)]
     if source in INTEGERS:
         low, high = limits(source)
         return sorted({n % (1 << BITS[source]) for n in whole if low <= n <= high})

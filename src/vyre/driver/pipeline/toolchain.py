@@ -131,9 +131,11 @@ def _definitions() -> dict[str, str]:
 
 
 def _definition(function: str) -> str:
-    from ...foundation.meaning.mathlib import definition
+    from ...foundation.ir.dtypes import f32, f64
+    from ...foundation.meaning.mathlib import definition, functions
 
-    return definition(_FUNCTIONS[function]).fingerprint[:_DIGITS]
+    op = _FUNCTIONS[function]
+    return _digest([definition(op, t).fingerprint.encode() for t in (f32, f64) if op in functions(t)])
 
 
 def _digests(root: Path, files: list[tuple[str, int, int]]) -> dict[str, str]:

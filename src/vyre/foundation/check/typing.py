@@ -30,7 +30,7 @@ from ..ir.nodes import (
     UnOp,
     Var,
 )
-from ..ir.ops import ATOMIC_TYPES, BINARY_TYPES, BITCAST_TYPES, UNARY_TYPES, BinaryOp, ReduceOp, UnaryOp
+from ..ir.ops import ATOMIC_TYPES, BINARY_TYPES, BITCAST_TYPES, FMA_TYPES, UNARY_TYPES, BinaryOp, ReduceOp, UnaryOp
 from ..ir.visit import fold
 
 Type = DataType | None
@@ -76,18 +76,23 @@ def infer(
             _cast(expr, operands[0], found)
             return (target if target.live else None), found
         case Bitcast(target=target):
-            if target.name not in BITCAST_TYPES or not _may_be(operands[0], *BITCAST_TYPES):
+            source = operands[0] or target
+            if not {source.name, target.name} <= BITCAST_TYPES or source.bits != target.bits:
                 message = f"bitcast from {operands[0] or 'an unknown type'} to {target}"
-                found.append(Problem(DiagCode.V012, "", message, "bitcast between u32, i32 and f32 only"))
+                fix = "bitcast between u32, i32 and f32, or between u64, i64 and f64"
+                found.append(Problem(DiagCode.V012, "", message, fix))
                 return None, found
             return target, found
         case Atomic():
             return _atomic(expr, operands, elements, found), found
         case Fma():
             for name, t in zip("abc", operands, strict=True):
-                if not _may_be(t, "f32"):
+                if not _may_be(t, *FMA_TYPES):
                     found.append(Problem(DiagCode.V028, name, f"operand {name} of fma is {t}"))
-            return f32, found
+            known = [t for t in operands if t is not None]
+            if not found and len(set(known)) > 1:
+                found.append(Problem(DiagCode.V028, "", f"fma of {', '.join(map(str, known))}"))
+            return known[0] if known and not found else None, found
         case SubgroupReduce(op=reduce):
             return _reduce(reduce, operands[0], found), found
         case SubgroupShuffle():
@@ -143,7 +148,7 @@ def _binary(op: BinaryOp, a: Type, b: Type, found: list[Problem]) -> Type:
             return same(DiagCode.V088) if each(DiagCode.V087, "cast the operand to u32, i32 or f32") else None
         case "wrapping":
             return same(DiagCode.V088) if each(DiagCode.V087, "use the plain operator") else None
-        case "float" | "function":
+        case "float" | "function" | "float_function":
             return same(DiagCode.V088) if each(DiagCode.V087, "cast the operand to f32") else None
         case "scale":
             if not _may_be(a, *allowed):
@@ -152,7 +157,7 @@ def _binary(op: BinaryOp, a: Type, b: Type, found: list[Problem]) -> Type:
                 )
             elif not _may_be(b, "i32"):
                 found.append(Problem(DiagCode.V087, "right", f"right operand of {word} is {b}", "cast it to i32"))
-            return f32
+            return a
         case "mod":
             return same(DiagCode.V090) if each(DiagCode.V089) else None
         case "bits":
@@ -205,7 +210,7 @@ def _unary(op: UnaryOp, t: Type, found: list[Problem]) -> Type:
             return bool_
         case "bits":
             return t if need(DiagCode.V101) else None
-        case "float":
+        case "float" | "float_function":
             return t if need(DiagCode.V102) else None
         case "float_test":
             need(DiagCode.V102)
@@ -216,7 +221,7 @@ def _unary(op: UnaryOp, t: Type, found: list[Problem]) -> Type:
         case "exponent":
             need(DiagCode.V102)
             return i32
-        case _:  # a function
+        case _:  # a function of f32
             need(DiagCode.V102)
             return f32
 

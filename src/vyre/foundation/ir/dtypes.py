@@ -214,7 +214,7 @@ def can_cast(source: DataType, target: DataType) -> bool:
     if a in whole and b in whole:
         return True
     if "f32" in (a, b):
-        return {a, b} - {"f32"} <= {"u32", "i32", "bool", "f16", "bf16", "f64"}
+        return {a, b} - {"f32"} <= {"u32", "i32", "u64", "i64", "bool", "f16", "bf16", "f64"}
     return "f64" in (a, b) and {a, b} - {"f64"} <= whole
 
 

@@ -6,15 +6,15 @@ comparisons in the IR are `a.eq(b)`, `a.ne(b)`, `a < b`.
 
 from __future__ import annotations
 
-import math
 import struct
+from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import NoReturn
 
 from ...errors import IRTypeError, IRValueError
 from .dtypes import DataType, bool_, f16, f32, f64, i32, u32
 from .ops import AtomicOp, BinaryOp, CollectiveOp, OpaqueOp, Ordering, ReduceOp, UnaryOp
-from .rounding import f32_to_bits, round_bf16, round_f16
+from .rounding import f32_to_bits, round_bf16, round_f16, to_odd
 from .value import Value, field
 
 NUMPY_BOOLS = (("numpy", "bool"), ("numpy", "bool_"))
@@ -60,14 +60,24 @@ class Expr(Value):
             case UnOp(op=UnaryOp() as op, operand=x):
                 t = _UNLIKE.get(op.rule)
                 return (None, x) if t is None else (t, None)
-            case Select(on_true=x) | SubgroupReduce(value=x) | SubgroupShuffle(value=x):
+            case Select(on_true=x) | SubgroupReduce(value=x) | SubgroupShuffle(value=x) | Fma(a=x):
                 return None, x
-            case Fma():
-                return f32, None
             case Call() | Opaque() | BufferRef() | BinOp() | UnOp():
                 return None, None
             case _:
                 return u32, None  # ids, lengths, ballots
+
+    def type_in(self, names: Mapping[str, DataType], elements: Mapping[str, DataType]) -> DataType | None:
+        """The type in a valid program, whose locals and buffers have these types."""
+        e: Expr | None = self
+        found: DataType | None = None
+        while e is not None:
+            if isinstance(e, Var):
+                return names.get(e.name)
+            if isinstance(e, Load | Atomic):
+                return elements.get(e.buffer)
+            found, e = e._type_from()
+        return found
 
     def _bin(self, op: BinaryOp, other: Operand, swap: bool = False) -> BinOp:
         right = lift(other, like=self)
@@ -282,7 +292,7 @@ class Cast(Expr):
 
 
 class Bitcast(Expr):
-    """The same bits read as another 32-bit type; f32 bits are canonical on both sides."""
+    """The same bits read as another type of that width; those of an f32, and of any NaN, are canonical."""
 
     target: DataType
     value: Expr
@@ -541,7 +551,7 @@ def plain_number(value: object) -> int | float | bool | None:
 
 def _float_lit(value: int | float | bool, dtype: DataType) -> Expr:
     try:
-        number = float(value) if dtype == f64 or isinstance(value, float) else _to_odd(value)
+        number = float(value) if dtype == f64 or isinstance(value, float) else to_odd(value)
     except OverflowError:
         raise IRValueError(
             f"{show_number(value)} does not fit {dtype.name}", fix="use a smaller number, or inf"
@@ -552,15 +562,6 @@ def _float_lit(value: int | float | bool, dtype: DataType) -> Expr:
         return Cast(dtype, _float_lit(round_f16(number) if dtype == f16 else round_bf16(number), f32))
     bits = f32_to_bits(number)
     return UnOp(UnaryOp.NEGATE, Lit(f32, 0)) if bits == 0x80000000 else Lit(f32, bits)
-
-
-def _to_odd(number: int) -> float:
-    """An integer as a float whose last bit says whether anything was cut off: rounding it again equals one rounding."""
-    cut = number.bit_length() - 53
-    if cut <= 0:
-        return float(number)
-    kept = abs(number) >> cut
-    return math.ldexp(kept | (kept << cut != abs(number)), cut) * (-1 if number < 0 else 1)
 
 
 def f32_bits(number: float) -> int:

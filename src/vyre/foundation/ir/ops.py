@@ -32,7 +32,7 @@ class _Row(Enum):
     __str__ = __repr__
 
 
-FUNCTION_RULES = frozenset(("function", "scale", "exponent"))
+FUNCTION_RULES = frozenset(("function", "float_function", "scale", "exponent"))
 """Type rules of the operators that the math library defines."""
 
 
@@ -81,13 +81,13 @@ class BinaryOp(_Row):
     WRAPPING_SUB = 0x20, "wrapping_sub", "wrapping"
     MUL_HIGH = 0x21, "mul_high", "mul_high"
     COPYSIGN = extension_id("vyre.py.copysign"), "copysign", "float"
-    POW = extension_id("vyre.py.pow"), "pow", "function"
-    ATAN2 = extension_id("vyre.py.atan2"), "atan2", "function"
-    HYPOT = extension_id("vyre.py.hypot"), "hypot", "function"
+    POW = extension_id("vyre.py.pow"), "pow", "float_function"
+    ATAN2 = extension_id("vyre.py.atan2"), "atan2", "float_function"
+    HYPOT = extension_id("vyre.py.hypot"), "hypot", "float_function"
     FMOD = extension_id("vyre.py.fmod"), "fmod", "function"
     REMAINDER = extension_id("vyre.py.remainder"), "remainder", "function"
     LDEXP = extension_id("vyre.py.ldexp"), "ldexp", "scale"
-    NEXTAFTER = extension_id("vyre.py.nextafter"), "nextafter", "function"
+    NEXTAFTER = extension_id("vyre.py.nextafter"), "nextafter", "float_function"
 
 
 class UnaryOp(_Row):
@@ -107,8 +107,8 @@ class UnaryOp(_Row):
     CLZ = 0x05, "clz", "bits"
     CTZ = 0x06, "ctz", "bits"
     REVERSE_BITS = 0x07, "reverse_bits", "bits"
-    COS = 0x08, "cos", "function"
-    SIN = 0x09, "sin", "function"
+    COS = 0x08, "cos", "float_function"
+    SIN = 0x09, "sin", "float_function"
     ABS = 0x0A, "abs", "float"
     SQRT = 0x0B, "sqrt", "float"
     FLOOR = 0x0C, "floor", "float"
@@ -119,28 +119,28 @@ class UnaryOp(_Row):
     IS_NAN = 0x11, "is_nan", "float_test"
     IS_INF = 0x12, "is_inf", "float_test"
     IS_FINITE = 0x13, "is_finite", "float_test"
-    EXP = 0x14, "exp", "function"
-    LOG = 0x15, "log", "function"
-    LOG2 = 0x16, "log2", "function"
-    EXP2 = 0x17, "exp2", "function"
-    TAN = 0x18, "tan", "function"
-    ACOS = 0x19, "acos", "function"
-    ASIN = 0x1A, "asin", "function"
-    ATAN = 0x1B, "atan", "function"
-    TANH = 0x1C, "tanh", "function"
-    SINH = 0x1D, "sinh", "function"
-    COSH = 0x1E, "cosh", "function"
+    EXP = 0x14, "exp", "float_function"
+    LOG = 0x15, "log", "float_function"
+    LOG2 = 0x16, "log2", "float_function"
+    EXP2 = 0x17, "exp2", "float_function"
+    TAN = 0x18, "tan", "float_function"
+    ACOS = 0x19, "acos", "float_function"
+    ASIN = 0x1A, "asin", "float_function"
+    ATAN = 0x1B, "atan", "float_function"
+    TANH = 0x1C, "tanh", "float_function"
+    SINH = 0x1D, "sinh", "float_function"
+    COSH = 0x1E, "cosh", "float_function"
     INVERSE_SQRT = 0x1F, "inverse_sqrt", "float"
     UNPACK4_LOW = 0x20, "unpack4_low", "unpack"
     UNPACK4_HIGH = 0x21, "unpack4_high", "unpack"
     UNPACK8_LOW = 0x22, "unpack8_low", "unpack"
     UNPACK8_HIGH = 0x23, "unpack8_high", "unpack"
     RECIPROCAL = 0x24, "reciprocal", "float"
-    LOG1P = extension_id("vyre.py.log1p"), "log1p", "function"
-    EXPM1 = extension_id("vyre.py.expm1"), "expm1", "function"
-    LOG10 = extension_id("vyre.py.log10"), "log10", "function"
+    LOG1P = extension_id("vyre.py.log1p"), "log1p", "float_function"
+    EXPM1 = extension_id("vyre.py.expm1"), "expm1", "float_function"
+    LOG10 = extension_id("vyre.py.log10"), "log10", "float_function"
     EXP10 = extension_id("vyre.py.exp10"), "exp10", "function"
-    CBRT = extension_id("vyre.py.cbrt"), "cbrt", "function"
+    CBRT = extension_id("vyre.py.cbrt"), "cbrt", "float_function"
     ASINH = extension_id("vyre.py.asinh"), "asinh", "function"
     ACOSH = extension_id("vyre.py.acosh"), "acosh", "function"
     ATANH = extension_id("vyre.py.atanh"), "atanh", "function"
@@ -149,7 +149,7 @@ class UnaryOp(_Row):
     TANPI = extension_id("vyre.py.tanpi"), "tanpi", "function"
     ERF = extension_id("vyre.py.erf"), "erf", "function"
     ERFC = extension_id("vyre.py.erfc"), "erfc", "function"
-    FREXP_MANTISSA = extension_id("vyre.py.frexp_mantissa"), "frexp_mantissa", "function"
+    FREXP_MANTISSA = extension_id("vyre.py.frexp_mantissa"), "frexp_mantissa", "float_function"
     FREXP_EXPONENT = extension_id("vyre.py.frexp_exponent"), "frexp_exponent", "exponent"
 
 
@@ -246,7 +246,8 @@ BINARY_TYPES: dict[str, frozenset[str]] = {
     "mul_high": _U32,
     "float": FLOAT_NAMES,
     "function": frozenset(("f32",)),
-    "scale": frozenset(("f32",)),
+    "float_function": frozenset(("f32", "f64")),
+    "scale": frozenset(("f32", "f64")),
     "wave": frozenset(),
 }
 """`BinaryOp.rule` -> names of the left operand's type. Ordering of bool is refused besides; a shift amount is u32,
@@ -259,12 +260,15 @@ UNARY_TYPES: dict[str, frozenset[str]] = {
     "float": FLOAT_NAMES,
     "float_test": FLOAT_NAMES,
     "function": frozenset(("f32",)),
-    "exponent": frozenset(("f32",)),
+    "float_function": frozenset(("f32", "f64")),
+    "exponent": frozenset(("f32", "f64")),
     "unpack": frozenset(("u32", "i32")),
 }
 """`UnaryOp.rule` -> names of the operand's type."""
 
-BITCAST_TYPES = frozenset(("u32", "i32", "f32"))
+BITCAST_TYPES = frozenset(("u32", "i32", "f32", "u64", "i64", "f64"))
+"""Bits are shared by types of one width."""
+FMA_TYPES = frozenset(("f32", "f64"))
 ATOMIC_TYPES = frozenset(("u32", "i32"))
 
 NODE_IDS: dict[str, str] = {

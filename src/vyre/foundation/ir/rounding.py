@@ -32,6 +32,15 @@ def round_f32(x: float) -> float:
     return single
 
 
+def to_odd(number: int) -> float:
+    """An integer as a float whose last bit says whether anything was cut off: rounding it again equals one rounding."""
+    cut = number.bit_length() - 53
+    if cut <= 0:
+        return float(number)
+    kept = abs(number) >> cut
+    return math.ldexp(kept | (kept << cut != abs(number)), cut) * (-1 if number < 0 else 1)
+
+
 def round_f16(x: float) -> float:
     """Round to binary16, subnormals kept.
 

@@ -238,11 +238,6 @@ class CallCompiler(ArrayCompiler):
         if isinstance(value, Const):
             return Typed(self.literal(self._converted(value.value, t, node), t, node), t)
         steps = cast_steps(value.dtype, t)
-        if steps is None:
-            word = f"f32(u32({show(arg)}))" if t.name in ("f16", "bf16") else f"u32({show(arg)})"
-            raise self.fail(
-                node, f"no conversion from {value.dtype} to {t}", f"go through a 32-bit integer: {t}({word})"
-            )
         if rounds_twice(value.dtype, t):
             fix = f"say so: {t}(f32({show(arg)}))"
             raise self.fail(node, f"from {value.dtype} to {t} the value would be rounded twice", fix)
@@ -403,8 +398,9 @@ class CallCompiler(ArrayCompiler):
                 scalars = [arm for arm in arms if not isinstance(arm, Group)]
                 return self.choice([chosen.expr], scalars, args[1:], node)
             case "fma":
-                values = [self.typed(v, n, f32) for v, n in zip(self.scalars(*args), args, strict=True)]
-                a, b, c = values
+                scalars = self.scalars(*args)
+                t = next((v.dtype for v in scalars if isinstance(v, Typed) and v.dtype.is_float), f32)
+                a, b, c = (self.typed(v, n, t) for v, n in zip(scalars, args, strict=True))
                 types = (a.dtype, b.dtype, c.dtype)
                 return self.checked(Fma(a.expr, b.expr, c.expr), types, node, a=args[0], b=args[1], c=args[2])
             case "bitcast":
@@ -439,19 +435,19 @@ class CallCompiler(ArrayCompiler):
         return Nothing("trap()")
 
 
-def cast_steps(source: DataType, target: DataType) -> list[DataType] | None:
+def cast_steps(source: DataType, target: DataType) -> list[DataType]:
     """The conversions that lead from one type to another: through the word that holds a narrow integer, through f32
-    for the half floats. None between 64-bit integers and f32, where either way would lose bits unasked."""
+    for the half floats."""
     if source == target:
         return []
     if can_cast(source, target):
         return [target]
-    for middle, is_source in ((_middle(source), True), (_middle(target), False)):
-        if middle is not None:
-            first = [middle] if is_source else cast_steps(source, middle)
-            last = cast_steps(middle, target) if is_source else [target]
-            return None if first is None or last is None else first + last
-    return None
+    middle = _middle(source)
+    if middle is not None:
+        return [middle, *cast_steps(middle, target)]
+    middle = _middle(target)
+    assert middle is not None, "the other types convert to each other"
+    return [*cast_steps(source, middle), target]
 
 
 def rounds_twice(source: DataType, target: DataType) -> bool:
@@ -461,7 +457,7 @@ def rounds_twice(source: DataType, target: DataType) -> bool:
     bits and the other half floats are values of f32.
     """
     if target.name == "bf16":
-        return source.name in ("f64", "u32", "i32")
+        return source.name in ("f64", "u32", "i32", "u64", "i64")
     return target.name == "f16" and source.name == "f64"
 
 

@@ -27,11 +27,12 @@ from functools import cache
 from typing import Any, Final, TypeVar
 
 from ...errors import IRTypeError, UnsupportedFeature
-from ..ir.dtypes import DataType, can_cast, f32
+from ..ir.dtypes import DataType, can_cast, f32, f64, i64
 from ..ir.ops import (
     ATOMIC_TYPES,
     BINARY_TYPES,
     BITCAST_TYPES,
+    FMA_TYPES,
     UNARY_TYPES,
     AtomicOp,
     BinaryOp,
@@ -39,7 +40,7 @@ from ..ir.ops import (
     ReduceOp,
     UnaryOp,
 )
-from ..ir.rounding import f32_from_bits, f32_to_bits, round_bf16, round_f16, round_f32
+from ..ir.rounding import f32_from_bits, f32_to_bits, round_bf16, round_f16, round_f32, to_odd
 
 Unary = Callable[[Any], Any]
 Binary = Callable[[Any, Any], Any]
@@ -104,9 +105,10 @@ def require_cast(source: DataType, target: DataType) -> None:
 
 
 def require_bitcast(source: DataType, target: DataType) -> None:
-    """Raise unless `source` and `target` are 32-bit words that share bits."""
-    if not {source.name, target.name} <= BITCAST_TYPES:
-        raise IRTypeError(f"no bitcast from {source} to {target}", fix="bitcast between u32, i32 and f32")
+    """Raise unless `source` and `target` are words of one width that share bits."""
+    if not {source.name, target.name} <= BITCAST_TYPES or source.bits != target.bits:
+        fix = "bitcast between u32, i32 and f32, or between u64, i64 and f64"
+        raise IRTypeError(f"no bitcast from {source} to {target}", fix=fix)
 
 
 def require_atomic(op: AtomicOp | OpaqueOp, dtype: DataType) -> AtomicOp:
@@ -190,7 +192,7 @@ def cast(source: DataType, target: DataType) -> Unary:
 
 @cache
 def bitcast(source: DataType, target: DataType) -> Unary:
-    """The same 32 bits under another type; bits that become an f32 are canonicalised, and so are those of an f32."""
+    """The same bits under another type; bits that become an f32 are canonicalised, and so are those of floats."""
     require_bitcast(source, target)
     if source == target:
         return _same
@@ -199,6 +201,12 @@ def bitcast(source: DataType, target: DataType) -> Unary:
         return lambda x: wrap(f32_to_bits(x))
     if target == f32:
         return lambda x: f32_from_bits(x & 0xFFFFFFFF)
+    if source == f64:
+        wrap = _wrap(target)
+        return lambda x: wrap(_DOUBLE_BITS.unpack(_DOUBLE.pack(x if x == x else math.nan))[0])
+    if target == f64:
+        signed = _wrap(i64)
+        return lambda x: _DOUBLE.unpack(_DOUBLE_BITS.pack(signed(x)))[0]
     return _wrap(target)
 
 
@@ -213,6 +221,29 @@ def default(dtype: DataType) -> Any:
 
 _DOUBLE: Final = struct.Struct("d")
 _DOUBLE_BITS: Final = struct.Struct("q")
+
+
+def fused(dtype: DataType) -> Callable[[float, float, float], float]:
+    """What computes `a * b + c` of f32 or f64 values with one rounding."""
+    if dtype.name not in FMA_TYPES:
+        raise IRTypeError(f"fma is not defined on {dtype}", fix="cast to f32 or f64")
+    return fma if dtype == f32 else fma_f64
+
+
+def fma_f64(a: float, b: float, c: float) -> float:
+    """`a * b + c` of f64 values with one rounding: Python divides whole numbers with one."""
+    if not (math.isfinite(a) and math.isfinite(b) and math.isfinite(c)):
+        return a * b + c if not (math.isfinite(a) and math.isfinite(b)) else c
+    if a == 0 or b == 0:
+        return a * b + c
+    if c == 0:
+        return a * b  # which may vanish, and keeps its sign
+    (m, p), (n, q), (k, r) = (x.as_integer_ratio() for x in (a, b, c))
+    above, below = m * n * r + k * p * q, p * q * r
+    try:
+        return above / below
+    except OverflowError:
+        return math.inf if above > 0 else -math.inf
 
 
 def fma(a: float, b: float, c: float) -> float:
@@ -449,9 +480,8 @@ _ROUND: Final[dict[str, Unary]] = {"f32": round_f32, "f64": _same, "f16": round_
 
 
 def _rounds_int(target: DataType) -> Unary:
-    """Integer or bool to f32 or f64: the sources of f32 have 32 bits, so binary64 holds them exactly."""
-    rounded = _ROUND[target.name]
-    return lambda x: rounded(float(x))
+    """Integer or bool to f32 or f64."""
+    return (lambda x: round_f32(to_odd(x))) if target == f32 else float
 
 
 def _saturate(target: DataType) -> Unary:

@@ -179,7 +179,7 @@ RULES = {
         program(Loop("i", ONE, TWO, (Assign("i", ONE),))),
         program(Loop("i", ONE, TWO, (Let("j", Var("i")), Assign("j", ONE)))),
     ),
-    "V012": (value(Cast(u64, HALF)), value(Cast(u64, Cast(u32, HALF)))),
+    "V012": (value(Cast(u8, HALF)), value(Cast(i32, HALF))),
     "V013": (
         program(Let("v", Load("raw", ONE)), buffers=[read("raw", 0, bytes_)]),
         program(Let("v", Load("raw", ONE)), buffers=[read("raw", 0, u8)]),

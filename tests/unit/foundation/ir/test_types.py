@@ -48,6 +48,7 @@ SAME = {  # rule: types of both operands
     "mul_high": "u32",
     "float": FLOATS,
     "function": "f32",
+    "float_function": "f32 f64",
 }
 ONE_OPERAND = {
     "negate": f"{WORDS} {FLOATS}",
@@ -56,7 +57,8 @@ ONE_OPERAND = {
     "float": FLOATS,
     "float_test": FLOATS,
     "function": "f32",
-    "exponent": "f32",
+    "float_function": "f32 f64",
+    "exponent": "f32 f64",
     "unpack": "u32 i32",
 }
 
@@ -71,7 +73,7 @@ def legal_pair(op, a, b):
     if op.rule in SAME:
         return a if a == b and a.name in SAME[op.rule].split() else None
     if op.rule == "scale":
-        return f32 if (a, b) == (f32, i32) else None
+        return a if a.name in ("f32", "f64") and b == i32 else None
     if op.rule == "shift":
         return a if a.name in WORDS.split() and b == u32 else None
     if op.rule == "compare":
@@ -117,9 +119,9 @@ def test_a_literal_that_fits_is_not_narrowed(value, narrows):
         assert (typed(Cast(u8, e), u32)[1] == [DiagCode.V035]) == narrows
 
 
-def test_bitcasts_stay_among_32_bit_words():
+def test_bitcasts_stay_among_words_of_one_width():
     for a, b in itertools.product(LIVE, LIVE):
-        legal = {a.name, b.name} <= {"u32", "i32", "f32"}
+        legal = any({a.name, b.name} <= words for words in ({"u32", "i32", "f32"}, {"u64", "i64", "f64"}))
         assert (typed(Bitcast(b, Var("x")), a) == (b, [])) == legal
 
 

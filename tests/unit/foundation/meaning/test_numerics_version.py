@@ -60,8 +60,9 @@ def results():
                 yield f"{kind.__name__} {op.name} {dtype.name}", partial(find, op, dtype), two
         for target in TYPES:
             yield f"{dtype.name} to {target.name}", partial(arith.cast, dtype, target), one
-    triples = list(itertools.product(edges(f32)[::2], edges(f32)[1::3], edges(f32)[::3]))
-    yield "fma f32", lambda: arith.fma, triples
+    for dtype in (f32, f64):
+        triples = list(itertools.product(edges(dtype)[::2], edges(dtype)[1::3], edges(dtype)[::3]))
+        yield f"fma {dtype.name}", partial(arith.fused, dtype), triples
 
 
 def plain(found):
@@ -85,24 +86,28 @@ def digests():
 
 
 def digests_of_functions():
-    """Of every function of f32 at every edge and at arguments between, as the reference computes them."""
+    """Of every function of f32 and f64 at every edge and at arguments between, as the reference computes them."""
+    return digests_on(f32, 1000) | digests_on(f64, 200)
+
+
+def digests_on(dtype, count):
     source = random.Random(7)
-    x = [*edges(f32), *(source.uniform(-1, 1) * 2.0 ** source.randint(-20, 20) for _ in range(1000))]
-    given = struct.pack(f"<{len(x)}f", *x)
+    x = [*edges(dtype), *(source.uniform(-1, 1) * 2.0 ** source.randint(-20, 20) for _ in range(count))]
+    given = struct.pack(f"<{len(x)}{'f' if dtype == f32 else 'd'}", *x)
     found = {}
-    for op in sorted(functions(), key=lambda op: op.name):
+    for op in sorted(functions(dtype), key=lambda op: op.name):
         at = InvocationId(0)
-        value, other = Load("x", at, dtype=f32), Load("x", lit(len(x) - 1) - at, dtype=f32)
+        value, other = Load("x", at, dtype=dtype), Load("x", lit(len(x) - 1) - at, dtype=dtype)
         if isinstance(op, BinaryOp):
             call = BinOp(op, value, other if op.rule != "scale" else Cast(i32, other))
         else:
             call = UnOp(op, value)
-        element = i32 if op.rule == "exponent" else f32
+        element = i32 if op.rule == "exponent" else dtype
         body = [Store("out", at, call)]
-        computed = Program([read("x", 0, f32, len(x)), output("out", 1, element, len(x))], (1, 1, 1), body)
+        computed = Program([read("x", 0, dtype, len(x)), output("out", 1, element, len(x))], (1, 1, 1), body)
         (results,) = vyre.acquire("reference").dispatch(computed, [given])
-        found[f"function {op.name}"] = blake3(bytes(results)).hex()[:16]
-    assert len(found) >= 13
+        found[f"function {op.name}{'' if dtype == f32 else ' f64'}"] = blake3(bytes(results)).hex()[:16]
+    assert len(found) >= 7
     return found
 
 

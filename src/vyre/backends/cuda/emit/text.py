@@ -57,6 +57,7 @@ _WORDS = {
 {_FUNCTION} int as_int(unsigned x) {{ return (int)x; }}""",
     "as_float": f"{_FUNCTION} float as_float(unsigned x) {{ return __uint_as_float(x); }}",
     "as_ulong": f"{_FUNCTION} unsigned long long as_ulong(double x) {{ return __double_as_longlong(x); }}",
+    "as_long": f"{_FUNCTION} long long as_long(double x) {{ return __double_as_longlong(x); }}",
     "as_double": f"{_FUNCTION} double as_double(unsigned long long x) {{ return __longlong_as_double(x); }}",
     "popcount": f"template <class T> {_FUNCTION} T popcount(T x) {{ return sizeof x == 8 ? __popcll(x) : __popc(x); }}",
     "clz": f"template <class T> {_FUNCTION} T clz(T x) {{ return sizeof x == 8 ? __clzll(x) : __clz(x); }}",

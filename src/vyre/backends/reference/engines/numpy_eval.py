@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ....errors import DeadlineExceeded, InvalidProgram, StepLimitExceeded, UnsupportedFeature
 from ....foundation.integers import round_up
 from ....foundation.ir import nodes as ir
-from ....foundation.ir.dtypes import DataType, bool_, f32, u32
+from ....foundation.ir.dtypes import DataType, bool_, u32
 from ....foundation.ir.ops import AtomicOp, BinaryOp, UnaryOp
 from ....foundation.ir.program import Program
 from ....foundation.ir.visit import children
@@ -212,7 +212,7 @@ def _compile_one(e: ir.Expr, held: list[DataType], names: Names, unused: bool) -
         case ir.Select():
             return _select(held[0]), held[1]
         case ir.Fma():
-            return _apply3(vector.fma), f32
+            return _apply3(vector.fused(held[0])), held[0]
         case ir.SubgroupReduce(op=reduce_op):
             names.touched.add(LANE)
             return _reduce(vector.reduce(reduce_op, held[0]), vector.reduce_identity(reduce_op, held[0])), held[0]

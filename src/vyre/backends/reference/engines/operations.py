@@ -63,9 +63,9 @@ def select(out: int, condition: int, a: int, b: int) -> Op:
     return run
 
 
-def fma(out: int, a: int, b: int, c: int) -> Op:
+def fma(f: Callable[[Any, Any, Any], Any], out: int, a: int, b: int, c: int) -> Op:
     def run(r: Registers) -> None:
-        r[out] = arith.fma(r[a], r[b], r[c])
+        r[out] = f(r[a], r[b], r[c])
 
     return run
 

@@ -404,7 +404,7 @@ class _Compiler:
             case ir.Bitcast(target=target):
                 self.ops.append(operations.unary(arith.bitcast(first, target), out, a))
             case ir.Fma():
-                self.ops.append(operations.fma(out, a, b, c))
+                self.ops.append(operations.fma(arith.fused(first), out, a, b, c))
             case ir.Load(buffer=name):
                 self.ops.append(operations.load(self.buffer(name), out, a, self.traced, self.site))
             case ir.Atomic(op=AtomicOp() as op, buffer=name):

@@ -16,7 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from ....errors import IRTypeError
 from ....foundation.ir import rounding
-from ....foundation.ir.dtypes import DataType, f32
+from ....foundation.ir.dtypes import DataType, f32, f64
 from ....foundation.ir.ops import AtomicOp, BinaryOp, ReduceOp, UnaryOp
 from ....foundation.meaning import arith
 
@@ -167,13 +167,15 @@ def cast(source: DataType, target: DataType) -> Unary:
 
 @cache
 def bitcast(source: DataType, target: DataType) -> Unary:
-    """The same 32 bits under another type, canonical on either side."""
+    """The same bits under another type, canonical on either side."""
     arith.require_bitcast(source, target)
     wanted = value_dtype(target)
     if source == target:
         return lambda x: x
     if source == f32:
         return lambda x: store(f32, x).view(wanted)
+    if source == f64:
+        return lambda x: store(f64, x).view(wanted)
     if target == f32:
         return lambda x: _flush_bits(x.view(np.uint32))
     return lambda x: x.view(wanted)
@@ -225,6 +227,57 @@ def _round_bf16(x: Array) -> Array:
 
 
 _NARROW: Final[dict[str, Unary]] = {"f32": _round_f32, "f16": _round_f16, "bf16": _round_bf16}
+
+
+def fused(dtype: DataType) -> Callable[[Array, Array, Array], Array]:
+    """What computes `a * b + c` of f32 or f64 values with one rounding."""
+    return fma if arith.fused(dtype) is arith.fma else fma_f64
+
+
+_fma_slowly = np.frompyfunc(arith.fma_f64, 3, 1)
+
+
+@_quiet
+def fma_f64(a: Array, b: Array, c: Array) -> Array:
+    """`a * b + c` of f64 values with one rounding: an exact product and two exact sums, of which the small parts are
+    added to odd. Numbers whose product or sum may leave the normal ones are computed one by one."""
+    a, b, c = np.broadcast_arrays(*(np.asarray(x, np.float64) for x in (a, b, c)))
+    product = a * b
+    low = _product_error(a, b, product)
+    first, second = _two_sum(c, low)
+    high, third = _two_sum(product, first)
+    total, error = _two_sum(third, second)
+    bits = total.view(np.int64)
+    odd = (error != 0) & (bits & 1 == 0)
+    found = high + np.where(odd, bits + np.where((error > 0) == (total > 0), 1, -1), bits).view(np.float64)
+    size, addend = np.abs(product), np.abs(c)
+    plain = (size > 2.0**-900) & (size < 2.0**900) & (addend > 2.0**-900) & (addend < 2.0**900)
+    plain &= (np.abs(a) < 2.0**900) & (np.abs(b) < 2.0**900)
+    if not np.all(plain):
+        found = np.array(found)
+        rest = ~plain
+        found[rest] = _fma_slowly(a[rest], b[rest], c[rest]).astype(np.float64)
+    return found
+
+
+def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
+    """A rounded sum, and what it lacks."""
+    total = np.asarray(a + b)
+    part = total - a
+    return total, (a - (total - part)) + (b - part)
+
+
+def _product_error(a: Array, b: Array, product: Array) -> Array:
+    """What a rounded product lacks."""
+    (x, u), (y, v) = _halves(a), _halves(b)
+    return np.asarray(((x * y - product) + x * v + u * y) + u * v)
+
+
+def _halves(x: Array) -> tuple[Array, Array]:
+    """A number as a sum of two with 26 bits each."""
+    scaled = x * 134217729.0
+    high = scaled - (scaled - x)
+    return high, x - high
 
 
 @_quiet

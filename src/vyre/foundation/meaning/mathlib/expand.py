@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TypeAlias, TypeGuard
 
 from ...ir.build import Builder
-from ...ir.dtypes import DataType, f32, i32
-from ...ir.nodes import Atomic, BinOp, Call, Expr, Let, Load, Loop, Node, Opaque, UnOp, Var
+from ...ir.dtypes import DataType, f32, f64, i32, u32
+from ...ir.nodes import Atomic, BinOp, Bitcast, Call, Cast, Expr, Let, Lit, Load, Loop, Node, Opaque, UnOp, Var
 from ...ir.ops import BinaryOp, OpaqueOp, UnaryOp
 from ...ir.program import Program
-from ...ir.visit import children, distinct, rewrite
+from ...ir.visit import Scopes, Steps, children, distinct, rewrite, run_nested
 from . import elementary, exact, gauss, hyperbolic, plane, power, trig
+from .double.table import FUNCTIONS as _OF_DOUBLES
 
 Function: TypeAlias = Callable[..., Expr]
 """Appends to a Builder the steps of a function of one or two locals, and gives its value."""
@@ -58,29 +59,30 @@ _FUNCTIONS: dict[Op, Function] = {
 }
 
 
-def functions() -> dict[Op, Function]:
-    """The definition of every operator that is a function."""
-    return dict(_FUNCTIONS)
+def functions(dtype: DataType = f32) -> dict[Op, Function]:
+    """The definition of every operator that is a function of f32, or of f64."""
+    return dict(_OF_DOUBLES if dtype == f64 else _FUNCTIONS)
 
 
 @cache
 def steps(op: UnaryOp | BinaryOp) -> int:
-    """Statements and expressions of a definition."""
+    """Statements and expressions of the definition for f32."""
     return definition(op).stats.steps
 
 
-def definition(op: Op) -> Program:
+def definition(op: Op, dtype: DataType = f32) -> Program:
     """The steps of one operator alone; its operands are locals."""
     b = Builder()
-    b.let("z", _FUNCTIONS[op](b, *(Var(name, dtype=t) for name, t in zip("xy", _operand_types(op), strict=False))))
+    operands = (Var(name, dtype=t) for name, t in zip("xy", _operand_types(op, dtype), strict=False))
+    b.let("z", functions(dtype)[op](b, *operands))
     block, _ = b.mark()
     return Program([], (1, 1, 1), block)
 
 
-def _operand_types(op: Op) -> tuple[DataType, ...]:
+def _operand_types(op: Op, dtype: DataType) -> tuple[DataType, ...]:
     if isinstance(op, UnaryOp):
-        return (f32,)
-    return (f32, i32) if op.rule == "scale" else (f32, f32)
+        return (dtype,)
+    return (dtype, i32) if op.rule == "scale" else (dtype, dtype)
 
 
 def expand(program: Program, keep: frozenset[Op] = frozenset()) -> Program:
@@ -104,6 +106,7 @@ class _Hoist:
 
     def __init__(self, program: Program, keep: frozenset[Op]) -> None:
         self.b, self.keep = Builder(), keep
+        self.doubles = _functions_of_doubles(program)
         for name in sorted(_names(program)):
             self.b.fresh(name)
 
@@ -148,7 +151,7 @@ class _Hoist:
             again[id(item)] = not moves and all(again[id(child)] for child in below)
             result = item if all(a is b for a, b in zip(below, new, strict=True)) else _with_operands(item, new)
             if self.is_function(result):
-                result = self._call(result)
+                result = self._call(result, f64 if id(item) in self.doubles else f32)
             elif moves and item is not only:
                 result = self.b.let("seen", result)
             if again[id(item)]:
@@ -157,13 +160,41 @@ class _Hoist:
         changes = {name: value for (name, _), value in zip(roots, values, strict=True)}
         return node.replace(**changes)
 
-    def _call(self, item: Expr) -> Var:
+    def _call(self, item: Expr, dtype: DataType) -> Var:
         assert is_function(item) and not isinstance(item.op, OpaqueOp)
         operands = [
             Var(value.name if isinstance(value, Var) else self.b.let(name, value).name, dtype=t)
-            for name, value, t in zip("xy", children(item), _operand_types(item.op), strict=False)
+            for name, value, t in zip("xy", children(item), _operand_types(item.op, dtype), strict=False)
         ]
-        return self.b.let(f"{item.op.text}_y", _FUNCTIONS[item.op](self.b, *operands))
+        return self.b.let(f"{item.op.text}_y", functions(dtype)[item.op](self.b, *operands))
+
+
+def _functions_of_doubles(program: Program) -> frozenset[int]:
+    """Identities of the functions whose operands are f64. Names need not say their types, so scopes do."""
+    elements = {buffer.name: buffer.element for buffer in program.buffers}
+    made = (item for item in distinct(program.entry) if isinstance(item, Lit | Cast | Bitcast))
+    types = [*elements.values(), *(item.dtype if isinstance(item, Lit) else item.target for item in made)]
+    if f64 not in types:
+        return frozenset()
+    found: set[int] = set()
+    names: Scopes[DataType] = Scopes()
+
+    def scope(nodes: Sequence[Node], var: str | None = None) -> Steps:
+        here = names.enter()
+        if var is not None:
+            names.bind(var, u32)
+        for node in nodes:
+            for item in distinct(children(node)):
+                if is_function(item) and children(item)[0].type_in(names.names, elements) == f64:
+                    found.add(id(item))
+            for inner in node.body_fields:
+                yield scope(getattr(node, inner), node.var if isinstance(node, Loop) else None)
+            if isinstance(node, Let) and (t := node.value.type_in(names.names, elements)) is not None:
+                names.bind(node.name, t)
+        names.leave(here)
+
+    run_nested(scope(program.entry))
+    return frozenset(found)
 
 
 def _with_operands(item: Expr, operands: list[Expr]) -> Expr:
