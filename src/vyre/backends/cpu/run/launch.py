@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from math import inf, prod
 from typing import Any, NamedTuple
 
@@ -37,7 +36,7 @@ from ..build import ObjectFacts
 from ..device import LoadedCode, ffi
 from .cost import work
 from .host_pool import aligned
-from .workers import Workers
+from .workers import Running, Workers
 
 INLINE_WORK = 1 << 22
 """Instructions up to which a dispatch runs on its caller's thread alone. Vectors do about 100 of them in a nanosecond,
@@ -137,26 +136,29 @@ class LaunchWords:
             code.run(words, self.workers[0].words)
             return
         sliced = until is None and plan.sliced and not joins
-        tasks = []
+        works = joins or sliced
+        running: list[Running] = []
         try:
-            for k in range(1 if joins or sliced else 0, plan.workers):
-                tasks.append(pool.start(partial(_share, self, code, self.workers[k])))
+            for k in range(int(works), plan.workers):
+                pool.take().run(code, words, self.workers[k].words, self, running)
             if joins:
                 code.run(words, self.workers[0].words)
             elif sliced:
                 self._run_slices(code)
-            for task in tasks:
-                while not task.wait(_LOOK_S if until is None else min(max(until - time.monotonic(), 0), _LOOK_S)):
+            looks = pool.looks if works else 0  # else it would be in the way of the others
+            for one in running:
+                while not one.wait(_LOOK_S if until is None else min(max(until - time.monotonic(), 0), _LOOK_S), looks):
                     if until is not None and time.monotonic() >= until:
                         raise expired()
         except BaseException:
             words[STOP] = 1
             end = time.monotonic() + _GRACE_S
-            for task in tasks:
-                task.wait(max(end - time.monotonic(), 0))
+            for one in running:
+                one.wait(max(end - time.monotonic(), 0))
             raise
-        for task in tasks:
-            task.result()
+        finally:
+            for one in running:
+                one.leave()
 
     def _run_slices(self, code: LoadedCode) -> None:
         words, own = self.shared, self.workers[0]
@@ -190,10 +192,6 @@ class Worker:
     def limit(self, chunks: int) -> None:
         """How many chunks one call takes."""
         self.words[CHUNKS_LEFT] = ffi.cast("void *", chunks)
-
-
-def _share(launch: LaunchWords, code: LoadedCode, worker: Worker) -> None:
-    code.run(launch.shared, worker.words)
 
 
 def _address(pointer: Any) -> int:
