@@ -12,7 +12,7 @@ from ...driver.policy.decision import Decision
 from ...errors import KernelCompileFailed
 from ...foundation.ir.program import Program
 from ...lower.kernel_ir import Ins, Kernel, walk
-from ...lower.length_exprs import Share, number, plain
+from ...lower.length_exprs import PlainPlane, Share, number, plain, plain_plane
 from .compile import compile_object
 from .devices import Host, host
 from .run.cost import Cost, cost_of
@@ -20,7 +20,7 @@ from .run.cost import Cost, cost_of
 if TYPE_CHECKING:
     from .emit.kernel import Emitted
 
-FORMAT = 6
+FORMAT = 7
 _HEADER = struct.Struct("<4sI")
 _MAGIC = b"vcpu"
 
@@ -42,12 +42,14 @@ class Switches:
 class ObjectFacts:
     """What a launch must know of its code. Slots count the bound buffers; `private` says which atomic combines them.
 
-    `stored` are slots that the code fills, with the share of an invocation as plain data.
+    `stored` are slots that the code fills, with the share of an invocation as plain data; `planes` those that it fills
+    where the words of a call say so.
     """
 
     scratch_bytes: int
     traps: tuple[str, ...]
     stored: dict[int, Share]
+    planes: dict[int, PlainPlane]
     private: dict[int, str]
     cost: Cost
     lanes: Decision
@@ -75,8 +77,8 @@ class ObjectCode:
                 raise ValueError("another format")
             private = {int(slot): op for slot, op in found.pop("private").items()}
             traps, stored = tuple(found.pop("traps")), {int(slot): s for slot, s in found.pop("stored").items()}
-            lanes = Decision(**found.pop("lanes"))
-            facts = ObjectFacts(**found, traps=traps, stored=stored, private=private, lanes=lanes)
+            planes, lanes = {int(slot): p for slot, p in found.pop("planes").items()}, Decision(**found.pop("lanes"))
+            facts = ObjectFacts(**found, traps=traps, stored=stored, planes=planes, private=private, lanes=lanes)
             return cls(payload[_HEADER.size + length :], facts)
         except (struct.error, ValueError, KeyError, TypeError) as e:
             raise KernelCompileFailed("the stored code is damaged", fix="compile the program again") from e
@@ -116,4 +118,5 @@ def facts_of(kernel: Kernel, emitted: Emitted) -> ObjectFacts:
         if isinstance(item, Ins) and item.op == "atomic" and item.attr[1].private and not item.attr[1].shared:
             private[item.attr[1].slot] = item.attr[0].name
     stored = {slots[name]: plain(share) for name, share in kernel.stored.items()}
-    return ObjectFacts(emitted.scratch_bytes, kernel.traps, stored, private, cost_of(kernel), emitted.lanes)
+    planes = {slots[name]: plain_plane(plane) for name, plane in kernel.planes.items()}
+    return ObjectFacts(emitted.scratch_bytes, kernel.traps, stored, planes, private, cost_of(kernel), emitted.lanes)

@@ -16,6 +16,7 @@ from ....driver.plan.outputs import check_outputs_apart
 from ....driver.policy.convergence import choose_convergence
 from ..abi import NEXT
 from ..device import ffi
+from .filled import FILLED_BYTES, Filled
 from .host_pool import POOLED_BYTES, copy, fill_zero
 from .launch import STREAM_BYTES, LaunchWords, Schedule, schedule
 
@@ -213,6 +214,11 @@ class WarmDispatches:
         _, nbytes, given_sizes, sizes, streams, lengths = sized if sized[0] == counts else self._sized(counts)
         full = proved(facts, counts, grid, self.workgroup)
         outputs = [(place, nbytes[place], source, place in full) for place, source in places.outputs]
+        planes = {
+            place: Filled(facts.planes[place], place, counts, grid, self.workgroup)
+            for place, size, source, is_full in outputs
+            if place in facts.planes and source is None and size >= FILLED_BYTES
+        }
         begun = [(place, size, source) for place, size, source, is_full in outputs if source is not None or not is_full]
         all_places, straight, fit = self.all_places, self.straight, places.fit
         plan = schedule(facts, counts, self.workgroup, grid, backend.threads)
@@ -263,7 +269,7 @@ class WarmDispatches:
                         fresh = bytearray(size)
                         pointer = _from_buffer(fresh)
                     else:
-                        zeroed = source is None and not is_full
+                        zeroed = source is None and not (is_full or (place in planes and planes[place].by(buffers)))
                         fresh, pointer = pages.take(size, f"buffer {names[place]!r}", zeroed=zeroed)
                     buffers[place] = pointer
                     if source is not None:
@@ -273,7 +279,8 @@ class WarmDispatches:
                 results = out if type(out) is list else list(out)
                 for place, size, source in begun:
                     if source is None:
-                        fill_zero(buffers[place], size)
+                        if place not in planes or not planes[place].by(buffers):
+                            fill_zero(buffers[place], size)
                     elif buffers[source] != buffers[place]:
                         copy(buffers[place], buffers[source], size)
             if alone:
