@@ -38,7 +38,7 @@ FOREVER = [1, [[0xFFFFFFFF, [], None, [1, []]]]]
 
 
 def facts(cost=(1, ()), traps=(), private=None, scratch_bytes=1000, lanes="along x"):
-    return ObjectFacts(scratch_bytes, traps, (), private or {}, [cost[0], list(cost[1])], Decision("lanes", lanes, ""))
+    return ObjectFacts(scratch_bytes, traps, {}, {}, private or {}, [cost[0], list(cost[1])], Decision("lanes", lanes, ""))
 
 
 def launch_of(buffers, groups, chunk=1):

@@ -7,7 +7,8 @@ from itertools import product
 import pytest
 
 from vyre.foundation.ir.dtypes import u32
-from vyre.foundation.ir.nodes import BufLen, If, InvocationId, Let, Load, Loop, Return, Store, lit
+from vyre.foundation.ir.nodes import BinOp, BufLen, If, InvocationId, Let, Load, Loop, Return, Store, UnOp, lit
+from vyre.foundation.ir.ops import BinaryOp, UnaryOp
 from vyre.foundation.ir.program import Program, read, read_write, write_only
 from vyre.lower import improve
 from vyre.lower.from_program import build
@@ -19,35 +20,45 @@ I, J = InvocationId(0), InvocationId(1)  # noqa: E741
 HEIGHT, WIDTH = Load("n", lit(0)), Load("n", lit(1))
 AT = J * WIDTH + I
 ONE = Store("o", AT, lit(1))
-INSIDE = (I < WIDTH) & (J < HEIGHT)
+
+
+def both(a, b):
+    return BinOp(BinaryOp.AND, a, b)
+
+
+def either(a, b):
+    return BinOp(BinaryOp.OR, a, b)
+
+
+INSIDE = both(I < WIDTH, J < HEIGHT)
 
 FILLED = {
     "inside": [If(INSIDE, [ONE])],
     "a test for each axis": [If(J < HEIGHT, [If(WIDTH > I, [Store("o", I + WIDTH * J, lit(2))])])],
-    "at most the last": [If((I <= WIDTH - 1) & (J <= HEIGHT - 1), [ONE])],
-    "behind a return": [If((I >= WIDTH) | (HEIGHT <= J), [Return()]), ONE],
+    "at most the last": [If(both(I <= WIDTH - 1, J <= HEIGHT - 1), [ONE])],
+    "behind a return": [If(either(I >= WIDTH, HEIGHT <= J), [Return()]), ONE],
     "behind two returns": [If(I >= WIDTH, [Return()]), If(J >= HEIGHT, [Return()]), ONE],
-    "not outside": [If(~((I >= WIDTH) | (J >= HEIGHT)), [ONE])],
-    "borders": [If(INSIDE, [If((I > 0) & (I < WIDTH - 1), [ONE], [Store("o", AT, lit(3))])])],
+    "not outside": [If(UnOp(UnaryOp.LOGICAL_NOT, either(I >= WIDTH, J >= HEIGHT)), [ONE])],
+    "borders": [If(INSIDE, [If(both(I > 0, I < WIDTH - 1), [ONE], [Store("o", AT, lit(3))])])],
     "a number of elements": [If(I < WIDTH, [Store("o", I, lit(4))])],
     "a constant width": [Store("o", J * 4 + I, lit(5))],
-    "a length and a number": [If((I < BufLen("a")) & (J < HEIGHT), [Store("o", J * BufLen("a") + I, lit(6))])],
+    "a length and a number": [If(both(I < BufLen("a"), J < HEIGHT), [Store("o", J * BufLen("a") + I, lit(6))])],
     "after a loop": [Loop("k", lit(0), WIDTH, [Let("x", lit(0))]), If(INSIDE, [ONE])],
-    "and elsewhere too": [If(INSIDE, [ONE, Store("o", AT + 1, lit(7)), If(I > 2, [Return()])])],
+    "and elsewhere too": [If(INSIDE, [ONE, Store("o", AT + 1, lit(1)), If(I > 2, [Return()])])],
 }
 NOT_FILLED = {
     "columns": [If(INSIDE, [Store("o", I * HEIGHT + J, lit(1))])],
-    "another width": [If(INSIDE, [If(I > 2, [ONE], [Store("o", J * HEIGHT + I, lit(1))])])],
+    "another width": [If(INSIDE, [If(Load("a", I) > 2, [ONE], [Store("o", J * HEIGHT + I, lit(1))])])],
     "behind a return that others take": [If(Load("a", I) > 3, [Return()]), If(INSIDE, [ONE])],
     "in a loop": [Loop("k", lit(0), WIDTH, [ONE])],
     "a neighbour": [If(INSIDE, [Store("o", AT + 1, lit(1))])],
     "below what each invocation reads": [If(I < Load("a", I), [ONE])],
     "the wrong way": [If(I >= WIDTH, [ONE])],
-    "one of two": [If((I < WIDTH) | (J < HEIGHT), [ONE])],
+    "one of two": [If(either(I < WIDTH, J < HEIGHT), [ONE])],
     "inner ones": [If(I > 0, [ONE])],
     "a return in a loop": [Loop("k", lit(0), WIDTH, [Return()]), ONE],
     "where it is read": [If(INSIDE, [Store("o", AT, Load("o", lit(0)))])],
-    "a number that it writes": [If(INSIDE, [ONE, Store("n", lit(0), lit(1))])],
+    "a number that it writes": [If(INSIDE, [ONE, Store("n", lit(5), lit(1))])],
 }
 
 
@@ -117,5 +128,3 @@ def test_what_a_plane_needs():
     assert fills(line, 3, (4, 1, 1), (), {(1, 2): 4})
     assert not fills(line, 4, (4, 1, 1), (), {(1, 2): 4})
     assert fills(line, 4, (4, 1, 1), (), {(1, 2): 0xFFFFFFFF})
-
-

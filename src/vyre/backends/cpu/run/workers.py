@@ -102,7 +102,9 @@ class Workers:
             found = wakeups()
             return Thread(self) if found is None else NativeThread(self, found)
         except RuntimeError as e:
-            raise DeviceOutOfMemory("no thread could be started", fix="let other threads of the process end first") from e
+            raise DeviceOutOfMemory(
+                "no thread could be started", fix="let other threads of the process end first"
+            ) from e
 
     def close(self) -> None:
         """Let the idle threads end, and the others when their work has ended."""
