@@ -248,7 +248,7 @@ def needed_by(code: Sequence[Ins], values: Iterable[Ins]) -> set[Ins]:
     return needed
 
 
-Bound: TypeAlias = "tuple[int, bool, Ins]"
+PlaneBound: TypeAlias = "tuple[int, bool, Ins]"
 """An axis, whether ids along it are below the value or at most it, and that value."""
 
 
@@ -259,7 +259,7 @@ class Plane:
     that the kernel does not write."""
 
     width: Ins | None
-    bounds: tuple[Bound, ...]
+    bounds: tuple[PlaneBound, ...]
 
 
 @dataclass(slots=True, eq=False)

@@ -1,4 +1,4 @@
-"""Numbers that follow from the lengths of buffers and from words in them, as plain data that can be stored with code."""
+"""Numbers that follow from the lengths of buffers, and from words in them, as plain data to store with code."""
 
 from __future__ import annotations
 

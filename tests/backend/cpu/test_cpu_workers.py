@@ -17,6 +17,7 @@ from vyre.backends.cpu.abi import NEXT
 from vyre.backends.cpu.build import ObjectFacts
 from vyre.backends.cpu.compile import compile_object
 from vyre.backends.cpu.device import ffi, load
+from vyre.backends.cpu.run import workers
 from vyre.backends.cpu.run.launch import (
     INLINE_WORK,
     PRIVATE_BYTES,
@@ -26,7 +27,6 @@ from vyre.backends.cpu.run.launch import (
     privatize,
     schedule,
 )
-from vyre.backends.cpu.run import workers
 from vyre.backends.cpu.run.wakeups import WAKE_LOOKS, wakeups
 from vyre.backends.cpu.run.workers import Workers, thread_count
 from vyre.driver.policy.decision import Decision
@@ -38,7 +38,9 @@ FOREVER = [1, [[0xFFFFFFFF, [], None, [1, []]]]]
 
 
 def facts(cost=(1, ()), traps=(), private=None, scratch_bytes=1000, lanes="along x"):
-    return ObjectFacts(scratch_bytes, traps, {}, {}, private or {}, [cost[0], list(cost[1])], Decision("lanes", lanes, ""))
+    return ObjectFacts(
+        scratch_bytes, traps, {}, {}, private or {}, [cost[0], list(cost[1])], Decision("lanes", lanes, "")
+    )
 
 
 def launch_of(buffers, groups, chunk=1):

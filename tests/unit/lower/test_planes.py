@@ -42,7 +42,7 @@ FILLED = {
     "borders": [If(INSIDE, [If(both(I > 0, I < WIDTH - 1), [ONE], [Store("o", AT, lit(3))])])],
     "a number of elements": [If(I < WIDTH, [Store("o", I, lit(4))])],
     "a constant width": [Store("o", J * 4 + I, lit(5))],
-    "a length and a number": [If(both(I < BufLen("a"), J < HEIGHT), [Store("o", J * BufLen("a") + I, lit(6))])],
+    "a length and a number": [If(both(BufLen("a") > I, J < HEIGHT), [Store("o", J * BufLen("a") + I, lit(6))])],
     "after a loop": [Loop("k", lit(0), WIDTH, [Let("x", lit(0))]), If(INSIDE, [ONE])],
     "and elsewhere too": [If(INSIDE, [ONE, Store("o", AT + 1, lit(1)), If(I > 2, [Return()])])],
 }
@@ -52,7 +52,7 @@ NOT_FILLED = {
     "behind a return that others take": [If(Load("a", I) > 3, [Return()]), If(INSIDE, [ONE])],
     "in a loop": [Loop("k", lit(0), WIDTH, [ONE])],
     "a neighbour": [If(INSIDE, [Store("o", AT + 1, lit(1))])],
-    "below what each invocation reads": [If(I < Load("a", I), [ONE])],
+    "below what each invocation reads": [If(Load("a", I) > I, [ONE])],
     "the wrong way": [If(I >= WIDTH, [ONE])],
     "one of two": [If(either(I < WIDTH, J < HEIGHT), [ONE])],
     "inner ones": [If(I > 0, [ONE])],
@@ -85,7 +85,8 @@ def test_outputs_that_numbers_fill_are_named_and_hold_what_was_stored(name, size
     assert set(kernel.planes) == ({"o"} if name in FILLED else set())
     rng = random.Random(name)
     grid = (8 // size[0], 4 // size[1], 1)
-    for height, width, length in [(4, 8, 32), (3, 5, 15), *((rng.randrange(6), rng.randrange(10), rng.randrange(1, 40)) for _ in range(6))]:  # fmt: skip
+    others = [(rng.randrange(6), rng.randrange(10), rng.randrange(1, 40)) for _ in range(6)]
+    for height, width, length in [(4, 8, 32), (3, 5, 15), *others]:
         inputs = [words(*range(5)), words(height, width)]
         if read_back:
             inputs.insert(0, bytes(4 * length))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, TypeAlias
 
-from ..kernel_ir import PURE, UNSIGNED, Body, Bound, Buffer, If, Ins, Kernel, Loop, Plane, walk
+from ..kernel_ir import PURE, UNSIGNED, Body, Buffer, If, Ins, Kernel, Loop, Plane, PlaneBound, walk
 
 _MOST_STEPS, _MOST_BOUNDS, _MOST_DEPTH = 16, 16, 64
 """What is worth computing at a call, and looking for."""
 
-_Way: TypeAlias = 'tuple[Literal["stored", "open", "lost"], tuple[Bound, ...]]'
+_Way: TypeAlias = 'tuple[Literal["stored", "open", "lost"], tuple[PlaneBound, ...]]'
 """What is known of invocations at the end of a body, if the bounds hold: each has stored; goes on; or has ended, or may
 have, without."""
 _NEGATED = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le"}
@@ -20,22 +20,22 @@ _SWAPPED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
 def planes(kernel: Kernel) -> dict[str, Plane]:
     """Of buffers that the kernel does not read: before the store they hold rubbish."""
     stores: dict[Buffer, list[Ins]] = {}
-    touched: set[Buffer] = set()
+    read: set[Buffer] = set()
+    changed: set[Buffer] = set()
     for item in walk(kernel.body):
         if isinstance(item, Ins):
             if item.op == "store":
                 stores.setdefault(item.attr, []).append(item)
             elif item.op == "load":
-                touched.add(item.attr)
+                read.add(item.attr)
             elif item.op == "atomic":
-                touched.add(item.attr[1])
-    written = {*stores, *(i.attr[1] for i in walk(kernel.body) if isinstance(i, Ins) and i.op == "atomic")}
+                changed.add(item.attr[1])
     found = {}
     for buffer, its in stores.items():
-        if buffer.shared or buffer in touched:
+        if buffer.shared or buffer in read or buffer in changed:
             continue
         for width in dict.fromkeys(w for store in its for w in _widths(kernel, store.args[0])):
-            rows = _Rows(kernel, buffer, width, written)
+            rows = _Rows(kernel, buffer, width, changed | stores.keys())
             if width is not None and not rows.is_known(width):
                 continue
             state, bounds = rows.body(kernel.body, 0)
@@ -70,7 +70,7 @@ class _Rows:
         self.kernel, self.buffer, self.width, self.written = kernel, buffer, width, written
 
     def body(self, items: Body, depth: int) -> _Way:
-        bounds: tuple[Bound, ...] = ()
+        bounds: tuple[PlaneBound, ...] = ()
         for item in items:
             if isinstance(item, Ins):
                 if item.op == "return":
@@ -102,7 +102,7 @@ class _Rows:
                 return state, bounds + more
         return ("lost" if "lost" in (first, second) else "open"), ()
 
-    def place(self, index: Ins) -> tuple[Bound, ...] | None:
+    def place(self, index: Ins) -> tuple[PlaneBound, ...] | None:
         """The bounds under which an index is the invocation's own."""
         if index.op == "select":
             bounds = self.assumed(index.args[0], True)
@@ -122,9 +122,9 @@ class _Rows:
             pairs += zip(a.args, b.args, strict=True)
         return True
 
-    def assumed(self, condition: Ins, truth: bool) -> tuple[Bound, ...] | None:
+    def assumed(self, condition: Ins, truth: bool) -> tuple[PlaneBound, ...] | None:
         """Bounds of ids that make a condition so."""
-        found: list[Bound] = []
+        found: list[PlaneBound] = []
         unvisited = [(condition, truth)]
         while unvisited:
             at, wanted = unvisited.pop()

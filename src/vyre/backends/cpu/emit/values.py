@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ....lower.kernel_ir import Buffer, Ins, Kernel, Local
-from . import access
+from . import access, subgroups
 from .barrier_phases import Phases
 from .instructions import literal, pure, ty
 from .tile_check import Block, Taken, unused
@@ -115,6 +115,8 @@ class LaneValues(FunctionWriter):
                 return Val(SAME, self.ids[ins.op, ins.attr])
             case "lane":
                 return self._subgroup_lane()
+            case "subgroup":
+                return subgroups.in_block(self, ins)
         vals = [self.value(a) for a in ins.args]
         if ins.op == "flush" and not self.kernel.soft_flush:
             return self.number_of(vals[0])
