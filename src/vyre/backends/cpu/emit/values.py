@@ -149,6 +149,8 @@ class LaneValues(FunctionWriter):
     def _row(self, ins: Ins, vals: list[Val]) -> Val | None:
         """A row that moved is a row."""
         kinds = tuple(val.kind for val in vals)
+        if kinds[0] == ROW and self.variance.is_one(ins):
+            return Val(SAME, (pure(self.w, ins, [vals[0].parts[0], vals[1].parts[0]], 1),))
         if kinds[0] == ROW and self.variance.cuts_rows(ins):
             parts = tuple(pure(self.w, ins, [base, vals[1].parts[0]], 1) for base in vals[0].parts)
             return Val(ROW if ins.op in ("rem", "and") else EACH, parts)

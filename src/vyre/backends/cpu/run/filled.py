@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ....driver.contract.values import Dims
+from ....driver.policy.decision import Decision
 from ....lower.length_exprs import PlainPlane, fills, words_of
 from ..device import ffi
 
@@ -13,6 +14,17 @@ FILLED_BYTES = 1 << 20
 """Results of this size and more are worth asking for: 9 us to clear, about what a new answer takes."""
 _MOST_KEPT = 64
 """Answers that are remembered."""
+
+
+def clearing(name: str, nbytes: int, full: bool, plane: bool) -> Decision:
+    """Whether a result of its own is cleared before it is computed, for people."""
+    numbers = {"bytes": nbytes}
+    if full:
+        return Decision("clearing", "no", f"every element of {name!r} is stored", numbers)
+    if plane and nbytes >= FILLED_BYTES:
+        return Decision("clearing", "asked", f"{name!r} is filled if the numbers of a call say so", numbers)
+    why = f"fewer than {FILLED_BYTES} bytes" if plane else "some elements may be left as they are"
+    return Decision("clearing", "yes", f"{name!r}: {why}", numbers)
 
 
 class Filled:

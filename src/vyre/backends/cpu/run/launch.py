@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from ....driver.contract.values import Dims
 from ....driver.pipeline.deadline import expired
+from ....driver.policy.decision import Decision
 from ....driver.policy.geometry import ALONG_Y
 from ....foundation.integers import ceil_div
 from ..abi import (
@@ -61,6 +62,9 @@ PRIVATE_BYTES = 1 << 20
 """A buffer up to this size is copied for each worker, so that its atomics meet no other thread."""
 
 
+ONE, SEVERAL = "one", "several"
+
+
 class Schedule(NamedTuple):
     """How a launch is spread: over how many workers, how many workgroups at a time, and what the main thread does.
 
@@ -84,6 +88,26 @@ def schedule(facts: ObjectFacts, lengths: Sequence[int], workgroup: Dims, grid: 
     row = grid[facts.lanes.choice == ALONG_Y]
     chunk = max(chunk - chunk % row if chunk > row else chunk, 1)  # rows are run from end to end
     return Schedule(workers, chunk, most <= SEEN_WORK, most > SEEN_WORK and chunk * (most / total) <= SEEN_WORK)
+
+
+def told(facts: ObjectFacts, lengths: Sequence[int], workgroup: Dims, grid: Dims, threads: int) -> Decision:
+    """The schedule of a launch, for people."""
+    if not all(grid):
+        return Decision("threads", ONE, "there is nothing to run")
+    plan = schedule(facts, lengths, workgroup, grid, threads)
+    most = work(facts.cost, lengths, prod(grid) * prod(workgroup))
+    numbers: dict[str, int | float] = {"threads": plan.workers, "chunk": plan.chunk}
+    bounded = f"at most {most:.0f} instructions" if most < inf else "work without a bound"
+    if most < inf:
+        numbers["instructions"] = most
+    if plan.workers == 1:
+        why = "as long as waking others takes" if most <= INLINE_WORK else "there is one, or one workgroup"
+        reason = f"{bounded}; {why}"
+    else:
+        reason = f"{bounded}; {plan.workers} threads take {plan.chunk} workgroups at a time"
+    if not plan.joins:
+        reason += ", and the main thread comes back for signals" if plan.sliced else ", and the main thread waits"
+    return Decision("threads", ONE if plan.workers == 1 else SEVERAL, reason, numbers)
 
 
 class LaunchWords:
