@@ -12,8 +12,7 @@ from ...foundation.integers import U32_MAX
 from ...foundation.ir.visit import Steps, run_nested
 from ..kernel_ir import Body, Buffer, If, Ins, Kernel, Loop, walk
 from .dce import dce
-from .full_stores import stored
-from .planes import planes
+from .full_stores import planes, stored
 from .ranges import Ranges
 
 _ACCESSES = frozenset(("load", "store", "atomic"))
