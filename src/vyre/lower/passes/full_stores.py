@@ -16,7 +16,7 @@ _NONE = Ins("const", "u32", (), 0, uniform=True)
 _MOST_STEPS = 64
 """Instructions in a share that is worth computing."""
 _MOST_WORDS, _MOST_BOUNDS, _MOST_DEPTH, _MOST_WIDTHS = 16, 16, 64, 4
-"""Steps to a value that is worth computing at each call, such values, how deep to look for them, and in how many ways."""
+"""Steps to a value that a call computes, such values, how deep to look for them, and in how many ways."""
 
 _Way: TypeAlias = 'tuple[Literal["stored", "open", "lost"], tuple[PlaneBound, ...]]'
 """What is known of invocations at the end of a body, if the bounds hold: each has stored; goes on; or has ended, or may

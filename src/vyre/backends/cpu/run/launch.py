@@ -37,7 +37,7 @@ from ..build import ObjectFacts
 from ..device import LoadedCode, ffi
 from .cost import work
 from .host_pool import aligned
-from .workers import Running, Workers
+from .workers import Crew, Workers
 
 INLINE_WORK = 1 << 22
 """Instructions up to which a dispatch runs on its caller's thread alone. Vectors do about 100 of them in a nanosecond,
@@ -161,28 +161,28 @@ class LaunchWords:
             return
         sliced = until is None and plan.sliced and not joins
         works = joins or sliced
-        running: list[Running] = []
+        crew = Crew(pool)
         try:
             for k in range(int(works), plan.workers):
-                pool.take().run(code, words, self.workers[k].words, self, running)
+                pool.take(crew)
+                crew[-1].run(code, words, self.workers[k].words, self)
             if joins:
                 code.run(words, self.workers[0].words)
             elif sliced:
                 self._run_slices(code)
             looks = pool.looks if works else 0  # else it would be in the way of the others
-            for one in running:
+            for one in crew:
                 while not one.wait(_LOOK_S if until is None else min(max(until - time.monotonic(), 0), _LOOK_S), looks):
                     if until is not None and time.monotonic() >= until:
                         raise expired()
         except BaseException:
             words[STOP] = 1
             end = time.monotonic() + _GRACE_S
-            for one in running:
+            for one in crew:
                 one.wait(max(end - time.monotonic(), 0))
             raise
         finally:
-            for one in running:
-                one.leave()
+            crew.rest()
 
     def _run_slices(self, code: LoadedCode) -> None:
         words, own = self.shared, self.workers[0]

@@ -18,7 +18,7 @@ from ..devices import host
 
 FREE, ASLEEP, TOLD, AWAITED, LEFT = range(5)
 """What a mail says first: nothing to do; nothing to do, and the thread sleeps; run what the other words say; run it,
-and wake who waits for its end; run it, and go back to Python, for nobody waits any more."""
+and wake who waits for its end; run it, and go back to Python as it is, for nobody waits any more."""
 STATE, LOOKS = 0, 1
 """Words of 32 bits: the above, and how often the thread looks before it sleeps."""
 CODE, SHARED, WORKER = 1, 2, 3
@@ -70,7 +70,7 @@ define void @serve(ptr %mail) {{
   %looks = load i32, ptr %at_looks
   br label %look
 look:
-  %left = phi i32 [ %looks, %0 ], [ %looks, %run ], [ %looks, %wake ], [ %less, %again ]
+  %left = phi i32 [ %looks, %0 ], [ %looks, %freely ], [ %looks, %wake ], [ %less, %again ]
   %seen = load atomic i32, ptr %mail acquire, align 4
   %told = icmp ne i32 %seen, {FREE}
   br i1 %told, label %work, label %nothing
@@ -99,9 +99,18 @@ run:
   %shared = load ptr, ptr %at_shared
   %worker = load ptr, ptr %at_worker
   call void %code(ptr %shared, ptr %worker)
-  %was = atomicrmw xchg ptr %mail, i32 {FREE} acq_rel
-  switch i32 %was, label %look [ i32 {AWAITED}, label %wake
-                                 i32 {LEFT}, label %back ]
+  br label %end
+end:
+  %was = load atomic i32, ptr %mail acquire, align 4
+  %is_left = icmp eq i32 %was, {LEFT}
+  br i1 %is_left, label %back, label %free
+free:
+  %freed = cmpxchg ptr %mail, i32 %was, i32 {FREE} acq_rel acquire
+  %is_freed = extractvalue {{ i32, i1 }} %freed, 1
+  br i1 %is_freed, label %freely, label %end
+freely:
+  %is_awaited = icmp eq i32 %was, {AWAITED}
+  br i1 %is_awaited, label %wake, label %look
 wake:
   %woken = {call} {_WAKE}, i64 1)
   br label %look
@@ -151,7 +160,10 @@ define i32 @leave(ptr %mail) {{
   %first = extractvalue {{ i32, i1 }} %told, 1
   %awaited = cmpxchg ptr %mail, i32 {AWAITED}, i32 {LEFT} acq_rel acquire
   %second = extractvalue {{ i32, i1 }} %awaited, 1
-  %runs = or i1 %first, %second
+  %either = or i1 %first, %second
+  %now = load atomic i32, ptr %mail acquire, align 4
+  %left = icmp eq i32 %now, {LEFT}
+  %runs = or i1 %either, %left
   %found = zext i1 %runs to i32
   ret i32 %found
 }}

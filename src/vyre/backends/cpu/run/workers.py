@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
+from itertools import islice
+from typing import Any
 
 from ....driver.settings.knobs import COUNT, Knob
 from ....errors import DeviceOutOfMemory
 from ..device import LoadedCode, ffi
 from .host_pool import aligned
-from .wakeups import CODE, FREE, LOOKS, MAIL_BYTES, SHARED, STATE, WORKER, Wakeups, wakeups
+from .wakeups import ASLEEP, CODE, FREE, LEFT, LOOKS, MAIL_BYTES, SHARED, STATE, WORKER, Wakeups, wakeups
 
 THREADS: Knob[int | None] = Knob(
     "cpu_threads",
@@ -32,16 +34,6 @@ def thread_count() -> int:
 def processors() -> int:
     """Those that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-class Running(Protocol):
-    """Machine code on a thread of the pool. Whoever waits for it leaves it in any case."""
-
-    def wait(self, timeout: float, looks: int = 0) -> bool:
-        """Whether it ended within `timeout` seconds, or perhaps some fewer; after looking so often it sleeps."""
-
-    def leave(self) -> None:
-        """Nobody waits for it any more."""
 
 
 class Task:
@@ -64,15 +56,12 @@ class Task:
             del self._work  # with the memory it holds on to
             self._ended.release()
 
-    def wait(self, timeout: float = -1, looks: int = 0) -> bool:
+    def wait(self, timeout: float = -1) -> bool:
         """Whether it ended within `timeout` seconds; -1 waits for ever. A signal interrupts the main thread's wait."""
         if not self._ended.acquire(timeout=min(timeout, threading.TIMEOUT_MAX)):
             return False
         self._ended.release()
         return True
-
-    def leave(self) -> None:
-        pass
 
 
 class Workers:
@@ -85,65 +74,120 @@ class Workers:
     def __init__(self, keep: int, looks: int = 0) -> None:
         self.keep, self.looks = keep, looks
         self._idle: list[Thread] = []
-        self._closed = threading.Event()
+        self.closed = threading.Event()
 
     def start(self, work: Callable[[], None]) -> Task:
         task = Task(work)
-        self.take().give(task)
+        crew: list[Thread] = []
+        self.take(crew)
+        crew[0].give(task)
         return task
 
-    def take(self) -> Thread:
-        """A thread that waits for work, and goes back by itself after what it is given, or when it is left."""
-        try:
-            return self._idle.pop()
-        except IndexError:
-            pass
+    def take(self, crew: list[Thread]) -> None:
+        """Let one more thread be of the crew. No signal comes between its leaving the pool and that."""
+        busy = []
+        while True:
+            try:
+                crew.extend(islice(iter(self._idle.pop, None), 1))
+            except IndexError:
+                self._add()  # and it lies in the pool, unless somebody else has taken it by now
+                continue
+            if crew[-1].is_free:
+                break
+            busy.append(crew.pop())  # it was left while its code ran
+        self._idle[:0] = busy
+
+    def rest(self, crew: list[Thread]) -> None:
+        """Let all of a crew lie in the pool; those whose code still runs are not taken before it has ended."""
+        for thread in crew:
+            thread.leave()
+        with suppress(IndexError):
+            self._idle.extend(iter(crew.pop, None))
+        self._end_some()
+
+    def close(self) -> None:
+        """Let the idle threads end, and the others when their work has ended."""
+        self.closed.set()
+        self._end_some()
+
+    def _add(self) -> None:
         try:
             found = wakeups()
-            return Thread(self) if found is None else NativeThread(self, found)
+            _ = Thread(self) if found is None else NativeThread(self, found)
         except RuntimeError as e:
             raise DeviceOutOfMemory(
                 "no thread could be started", fix="let other threads of the process end first"
             ) from e
 
-    def close(self) -> None:
-        """Let the idle threads end, and the others when their work has ended."""
-        self._closed.set()
-        while self._idle:
+    def _end_some(self) -> None:
+        """Those that nobody wants."""
+        busy = []
+        while len(self._idle) > (0 if self.closed.is_set() else self.keep):
             try:
-                self._idle.pop().give(None)
+                thread = self._idle.pop(0)
             except IndexError:
-                return
+                break
+            thread.wanted = not self.closed.is_set()
+            if thread.is_free:
+                thread.give(None)
+            elif thread.wanted:
+                busy.append(thread)
+        self._idle[:0] = busy
 
-    def rest(self, thread: Thread) -> bool:
-        """Whether the thread is wanted again."""
-        if self._closed.is_set() or len(self._idle) >= self.keep:
-            return False
-        self._idle.append(thread)
-        if self._closed.is_set():  # closed in between, perhaps without having seen this one
-            self.close()
-        return True
+
+class Crew(list["Thread"]):
+    """The threads of one launch, which go back to the pool whatever happens to the one that has them."""
+
+    def __init__(self, pool: Workers) -> None:
+        super().__init__()
+        self._pool = pool
+
+    def rest(self) -> None:
+        self._pool.rest(self)
+
+    def __del__(self) -> None:
+        if self:
+            self.rest()
 
 
 class Thread:
-    """A thread of a pool, which sleeps in Python. Between two tasks it lies in the pool."""
+    """A thread of a pool, which sleeps in Python. It is given a task, after which it goes back by itself, or is one of
+    a crew, and runs machine code."""
 
     def __init__(self, pool: Workers) -> None:
-        self._pool = pool
+        self.pool = pool
+        self.wanted = True
+        """Else it ends after its code."""
         self._task: Task | None = None
+        self._last: Task | None = None
+        """What it did for a crew."""
+        self._there = threading.Lock()
+        self._there.acquire()
         self._prepare()
         threading.Thread(target=self._loop, name="vyre-cpu", daemon=True).start()
+        self._there.acquire()
+
+    @property
+    def is_free(self) -> bool:
+        """Whether code that it ran for a crew has ended."""
+        return self._last is None or self._last.wait(0)
 
     def give(self, task: Task | None) -> None:
         """Its next work; None ends it."""
-        self._task = task
+        self._task, self._last = task, None
         self._tell()
 
-    def run(self, code: LoadedCode, shared: Any, worker: Any, holds: object, running: list[Running]) -> None:
-        """Run machine code, which is then among those `running`; `holds` stays in memory until it has ended."""
-        task = Task(partial(_run, code, shared, worker, holds))
-        running.append(task)
-        self.give(task)
+    def run(self, code: LoadedCode, shared: Any, worker: Any, holds: object) -> None:
+        """Run machine code; `holds` stays in memory until it has ended."""
+        self._task = self._last = Task(partial(_run, code, shared, worker, holds))
+        self._tell()
+
+    def wait(self, timeout: float, looks: int = 0) -> bool:
+        """Whether the code ended within `timeout` seconds, or perhaps some fewer; after looking so often, sleep."""
+        return self._last is None or self._last.wait(timeout)
+
+    def leave(self) -> None:
+        """Nobody waits for the code any more."""
 
     def _prepare(self) -> None:
         self._wake = threading.Lock()
@@ -153,18 +197,23 @@ class Thread:
         self._wake.release()
 
     def _sleep(self) -> None:
-        """Until there is a task, or None to end with."""
+        """Until there is a task, or none to end with."""
         self._wake.acquire()
 
     def _loop(self) -> None:
+        self.pool._idle.append(self)
+        self._there.release()
         while True:
             self._sleep()
             task, self._task = self._task, None
             if task is None:
                 return
+            of_crew = task is self._last
             task.run()
             del task
-            if not self._pool.rest(self):
+            if not of_crew:
+                self.pool.rest([self])
+            elif not self.wanted:
                 return
 
 
@@ -173,17 +222,34 @@ def _run(code: LoadedCode, shared: Any, worker: Any, holds: object) -> None:
 
 
 class NativeThread(Thread):
-    """One that sleeps in machine code, and is told there what to run. It is out of the pool until it is left."""
+    """One that sleeps in machine code, and is told there what to run."""
 
     def __init__(self, pool: Workers, calls: Wakeups) -> None:
         self._calls = calls
         self._holds: object = None
         super().__init__(pool)
 
+    @property
+    def is_free(self) -> bool:
+        return self._flags[STATE] in (FREE, ASLEEP)
+
+    def run(self, code: LoadedCode, shared: Any, worker: Any, holds: object) -> None:
+        words = self._words
+        self._holds = code, holds
+        words[CODE], words[SHARED], words[WORKER] = code.run, shared, worker
+        self._calls.tell(self._mail)
+
+    def wait(self, timeout: float, looks: int = 0) -> bool:
+        return bool(self._calls.wait(self._mail, looks, int(min(timeout, _MOST_S) * 1e9)))
+
+    def leave(self) -> None:
+        if not self._calls.leave(self._mail):
+            self._holds = None
+
     def _prepare(self) -> None:
         self._mail, self._memory = aligned(MAIL_BYTES)
         self._flags, self._words = ffi.cast("int32_t *", self._mail), ffi.cast("void **", self._mail)
-        self._flags[LOOKS] = self._pool.looks
+        self._flags[LOOKS] = self.pool.looks
 
     def _tell(self) -> None:
         self._words[CODE] = ffi.NULL
@@ -192,29 +258,12 @@ class NativeThread(Thread):
     def _sleep(self) -> None:
         while True:
             self._calls.serve(self._mail)
-            if self._flags[STATE] != FREE:  # there is work in Python
-                self._flags[STATE] = FREE
+            left = self._flags[STATE] == LEFT
+            if left:
+                self._holds = None
+            self._flags[STATE] = FREE
+            if not (left and self.wanted):
                 return
-            self._holds = None
-            if not self._pool.rest(self):
-                return
-
-    def run(self, code: LoadedCode, shared: Any, worker: Any, holds: object, running: list[Running]) -> None:
-        words = self._words
-        self._holds = code, holds
-        words[CODE], words[SHARED], words[WORKER] = code.run, shared, worker
-        running.append(self)
-        self._calls.tell(self._mail)
-
-    def wait(self, timeout: float, looks: int = 0) -> bool:
-        return bool(self._calls.wait(self._mail, looks, int(min(timeout, _MOST_S) * 1e9)))
-
-    def leave(self) -> None:
-        if self._calls.leave(self._mail):
-            return  # it goes back to the pool by itself
-        self._holds = None
-        if not self._pool.rest(self):
-            self.give(None)
 
 
 _MOST_S = 0.5
