@@ -18,6 +18,7 @@ from vyre.foundation.meaning import arith
 from vyre.foundation.meaning.subgroup import SUBGROUP_WIDTH, reduction_offsets
 from vyre.lower.instructions import function_of, require
 from vyre.lower.kernel_ir import PURE, If, Ins, Loop, walk
+from vyre.lower.length_exprs import fills, plain_plane, words_of
 from vyre.lower.passes.full_stores import share_of
 from vyre.lower.registers import bits_of, value_of
 
@@ -91,11 +92,23 @@ class Dispatch:
                 if extent[0] * share >= self.length[b] and extent[1] == extent[2] == 1:
                     n = self.length[b] * b.element.size
                     self.data[b][:n] = b"\xa5" * n
+            if b.name in kernel.planes and self.is_filled(b, plain_plane(kernel.planes[b.name]), extent):
+                assert self.memory.buffers[b.name].decl.is_host_output
+                n = self.length[b] * b.element.size
+                self.data[b][:n] = b"\xa5" * n
             if b.private:
                 op = next(i.attr[0] for i in walk(kernel.body) if i.op == "atomic" and i.attr[1] is b)
                 identity = arith.reduce_identity(IDENTITY[op], b.element)
                 blank = struct.pack("<" + LAYOUT[b.element.name], identity) * self.length[b]
                 self.copies[b] = op, [bytearray(blank) for _ in range(2)]
+
+    def is_filled(self, buffer, plane, extent):
+        lengths, words = [self.length[b] for b in self.kernel.buffers], {}
+        for slot, k in words_of(plane):
+            if k >= lengths[slot]:
+                return False
+            (words[slot, k],) = struct.unpack_from("<I", self.data[self.kernel.buffers[slot]], 4 * k)
+        return fills(plane, self.length[buffer], extent, lengths, words)
 
     def merge(self):
         for b, (op, copies) in self.copies.items():

@@ -248,6 +248,20 @@ def needed_by(code: Sequence[Ins], values: Iterable[Ins]) -> set[Ins]:
     return needed
 
 
+PlaneBound: TypeAlias = "tuple[int, bool, Ins]"
+"""An axis, whether ids along it are below the value or at most it, and that value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plane:
+    """Element `y * width + x` is stored by invocation (x, y, 0), provided that the ids of the invocations that this
+    takes keep the bounds. No width: element x, by (x, 0, 0). All values are of constants, lengths, and words of buffers
+    that the kernel does not write."""
+
+    width: Ins | None
+    bounds: tuple[PlaneBound, ...]
+
+
 @dataclass(slots=True, eq=False)
 class Kernel:
     """One launch. `buffers` are in slot order.
@@ -262,6 +276,8 @@ class Kernel:
     body: Body
     check: TileCheck | None = None
     stored: dict[str, Ins] = field(default_factory=dict)
+    planes: dict[str, Plane] = field(default_factory=dict)
+    """Other output buffers of which every element is stored, where a call's numbers say so."""
     soft_flush: bool = False
     firm: bool = False
     poll: bool = False

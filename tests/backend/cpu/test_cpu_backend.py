@@ -419,11 +419,14 @@ def test_a_forked_process_is_told_to_open_its_own(backend):
     script = """
 import os, sys
 from tests.contract.programs import COUNT, words
+from tests.support.cpu_kernels import arange, stirred
 from vyre.backends.cpu import CpuBackend
 from vyre.errors import DispatchFailed
 backend = CpuBackend(threads=2)
 native = backend.compile_native(COUNT, __import__("vyre").DispatchConfig())
 assert native.dispatch([words(1)]) == [words(2)]
+on_threads = stirred.program, [arange(5000), words(10)]
+expected = backend.dispatch(*on_threads)
 child = os.fork()
 if not child:
     for use in (lambda: native.dispatch([words(1)]), lambda: backend.dispatch(COUNT, [words(1)])):
@@ -436,9 +439,11 @@ if not child:
     backend.flush()
     backend.shutdown()
     assert CpuBackend(threads=2).dispatch(COUNT, [words(1)]) == [words(2)]
+    assert CpuBackend(threads=2).dispatch(*on_threads) == expected
     os._exit(0)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 assert native.dispatch([words(1)]) == [words(2)]
+assert backend.dispatch(*on_threads) == expected
 """
     root = Path(__file__).parents[3]
     options = ["-W", "ignore::DeprecationWarning"]  # of fork beside threads, which this is about

@@ -491,7 +491,7 @@ def test_a_return_of_all_lanes_ends_the_workgroup_before_a_barrier():
     agree(case_of(maybe.program, [words(1, 0, 2)], (3, 1, 1), out=24))
 
 
-@pytest.mark.parametrize("lanes", [1, 31, 32, 33, 70])
+@pytest.mark.parametrize("lanes", [1, 31, 32, 33, 70, 96])
 @pytest.mark.parametrize("dtype", ["u32", "i32", "f32"])
 def test_subgroup_operations(lanes, dtype):
     t = BY_NAME[dtype]

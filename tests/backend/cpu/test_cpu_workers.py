@@ -17,6 +17,7 @@ from vyre.backends.cpu.abi import NEXT
 from vyre.backends.cpu.build import ObjectFacts
 from vyre.backends.cpu.compile import compile_object
 from vyre.backends.cpu.device import ffi, load
+from vyre.backends.cpu.run import workers
 from vyre.backends.cpu.run.cost import work
 from vyre.backends.cpu.run.launch import (
     INLINE_WORK,
@@ -27,7 +28,9 @@ from vyre.backends.cpu.run.launch import (
     lengths_of,
     privatize,
     schedule,
+    told,
 )
+from vyre.backends.cpu.run.wakeups import WAKE_LOOKS, wakeups
 from vyre.backends.cpu.run.workers import Workers, thread_count
 from vyre.driver.policy.decision import Decision
 from vyre.errors import ArgumentValueError, DeadlineExceeded, DeviceOutOfMemory, Trap
@@ -38,7 +41,9 @@ FOREVER = [1, [[0xFFFFFFFF, [], None, [1, []]]]]
 
 
 def facts(cost=(1, ()), traps=(), private=None, scratch_bytes=1000, lanes="along x"):
-    return ObjectFacts(scratch_bytes, traps, (), private or {}, [cost[0], list(cost[1])], Decision("lanes", lanes, ""))
+    return ObjectFacts(
+        scratch_bytes, traps, {}, {}, private or {}, [cost[0], list(cost[1])], Decision("lanes", lanes, "")
+    )
 
 
 def launch_of(buffers, groups, chunk=1):
@@ -50,9 +55,14 @@ def launch_of(buffers, groups, chunk=1):
     return launch
 
 
-@pytest.fixture
-def pool():
-    made = Workers(keep=4)
+@pytest.fixture(params=["machine code", "Python"])
+def pool(request, monkeypatch):
+    """Threads that sleep in machine code, where the system has that, and as elsewhere."""
+    if request.param == "Python":
+        monkeypatch.setattr(workers, "wakeups", lambda: None)
+    elif wakeups() is None:
+        pytest.skip("no such call on this system")
+    made = Workers(keep=4, looks=WAKE_LOOKS)
     yield made
     made.close()
 
@@ -70,7 +80,6 @@ def test_a_task_runs_on_another_thread(pool):
     found = []
     task = pool.start(lambda: found.append(threading.get_ident()))
     assert task.wait()
-    task.result()
     assert found != [threading.get_ident()]
 
 
@@ -82,14 +91,16 @@ def test_an_idle_thread_is_used_again(pool):
     assert len(found) == 1
 
 
-def test_what_a_task_raises_is_raised_where_its_result_is_taken(pool):
+def test_what_a_task_raises_is_kept_and_its_thread_works_on(pool):
     def fail():
         raise LookupError("inside")
 
     task = pool.start(fail)
     assert task.wait()
-    with pytest.raises(LookupError, match="inside"):
-        task.result()
+    assert repr(task.error) == "LookupError('inside')"
+    wait_until(lambda: pool._idle)
+    assert pool.start(lambda: None).wait()
+    assert len(pool._idle) <= 1
 
 
 def test_a_task_lets_go_of_what_it_worked_on(pool):
@@ -362,3 +373,91 @@ def test_the_counter_starts_anew_for_each_run(pool, code):
     launch = launch_of([out, out, out], 1)
     launch.run(code["ADD"], pool, Schedule(1, 1, True), None)
     assert launch.shared[NEXT] > 0
+
+
+# ---- threads that sleep in machine code -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("looks", [0, WAKE_LOOKS])
+def test_threads_are_used_again_however_long_they_slept(code, looks):
+    if wakeups() is None:
+        pytest.skip("no such call on this system")
+    pool, n = Workers(keep=4, looks=looks), 1000
+    a, out = np.arange(n, dtype=np.uint32), np.zeros(n, np.uint32)
+    launch = launch_of([a, a, out], 16, 2)
+    for k in range(200):
+        out[:] = 0
+        launch.run(code["ADD"], pool, Schedule(3, 2, k % 2 == 0), None)
+        assert np.array_equal(out, 2 * a)
+        if k % 50 == 0:
+            time.sleep(0.001)  # longer than one looks
+        if k % 20 == 0:
+            task = pool.start(lambda: None)  # Python in between
+            assert task.wait(60)
+            wait_until(lambda: len(pool._idle) >= 2)
+        assert len(pool._idle) <= 4
+    pool.close()
+    assert not pool._idle
+
+
+def test_launches_of_several_threads_at_once_share_a_pool(pool, code):
+    found = []
+
+    def many():
+        n = 1000
+        a, out = np.arange(n, dtype=np.uint32), np.zeros(n, np.uint32)
+        launch = launch_of([a, a, out], 16, 1)
+        for _ in range(100):
+            out[:] = 0
+            launch.run(code["ADD"], pool, Schedule(3, 1, True), None)
+            found.append(np.array_equal(out, 2 * a))
+
+    callers = [threading.Thread(target=many) for _ in range(4)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert found == [True] * 400
+    wait_until(lambda: 0 < len(pool._idle) <= 4)
+
+
+def test_the_memory_of_a_launch_is_let_go_of_when_it_has_ended(pool, code):
+    a, out = np.ones(64, np.uint32), np.zeros(64, np.uint32)
+    launch = launch_of([a, a, out], 4)
+    alive = weakref.ref(launch.hold[2])
+    launch.run(code["ADD"], pool, Schedule(2, 1, True), None)
+    del launch, out
+    wait_until(lambda: gc.collect() is not None and alive() is None)
+
+
+# ---- what explain tells ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "cost, groups, choice, reason",
+    [
+        ([1, []], 64, "one", "at most 64 instructions; as long as waking others takes"),
+        ([INLINE_WORK * 2, []], 1, "one", "at most 8388608 instructions; there is one, or one workgroup"),
+        ([INLINE_WORK, []], 3, "several", "at most 12582912 instructions; 3 threads take 1 workgroups at a time"),
+        (
+            [SEEN_WORK, []],
+            9,
+            "several",
+            "threads take 1 workgroups at a time, and the main thread comes back for signals",
+        ),
+        (
+            FOREVER,
+            9,
+            "several",
+            "work without a bound; 4 threads take 1 workgroups at a time, and the main thread waits",
+        ),
+        ([1, []], 0, "one", "there is nothing to run"),
+    ],
+)
+def test_the_number_of_threads_is_told_with_its_reason(cost, groups, choice, reason):
+    found = told(facts(cost), (), (1, 1, 1), (groups, 1, 1), 4)
+    assert (found.what, found.choice) == ("threads", choice)
+    assert found.reason.endswith(reason)
+    if groups:
+        assert found.numbers["threads"] == schedule(facts(cost), work(cost, (), 1), (groups, 1, 1), 4).workers
+        assert found.numbers.get("instructions") == (None if cost is FOREVER else cost[0] * groups)

@@ -30,7 +30,8 @@ from .devices import Host, host
 from .exactness import why_not_hardware
 from .run.host_pool import HostPool
 from .run.pipeline import CpuPipeline
-from .run.workers import Workers, thread_count
+from .run.wakeups import WAKE_LOOKS
+from .run.workers import Workers, processors, thread_count
 
 if TYPE_CHECKING:
     from .run.resident import HostExchange, HostResidents
@@ -53,7 +54,7 @@ class CpuBackend(CompiledBackend):
         if why is not None:
             self.switches = replace(self.switches, soft_flush=True)
         self.capability = capability(self.host, self.switches, why)
-        self.pool = Workers(keep=2 * self.threads)
+        self.pool = Workers(keep=2 * self.threads, looks=WAKE_LOOKS if self.threads <= processors() else 0)
         weakref.finalize(self, self.pool.close).atexit = False
         self.pages = HostPool()
         self._residents: HostResidents | None = None

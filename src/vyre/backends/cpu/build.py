@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ...driver.policy.decision import Decision
 from ...errors import KernelCompileFailed
 from ...foundation.ir.program import Program
-from ...lower.length_exprs import Share, number
+from ...lower.length_exprs import PlainPlane, Share, number
 from .compile import compile_object
 from .devices import Host, host
 from .run.cost import Cost
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ...lower.kernel_ir import Kernel
     from .emit.kernel import Emitted
 
-FORMAT = 6
+FORMAT = 7
 _HEADER = struct.Struct("<4sI")
 _MAGIC = b"vcpu"
 
@@ -42,12 +42,14 @@ class Switches:
 class ObjectFacts:
     """What a launch must know of its code. Slots count the bound buffers; `private` says which atomic combines them.
 
-    `stored` are slots that the code fills, with the share of an invocation as plain data.
+    `stored` are slots that the code fills, with the share of an invocation as plain data; `planes` those that it fills
+    where the words of a call say so.
     """
 
     scratch_bytes: int
     traps: tuple[str, ...]
     stored: dict[int, Share]
+    planes: dict[int, PlainPlane]
     private: dict[int, str]
     cost: Cost
     lanes: Decision
@@ -75,8 +77,8 @@ class ObjectCode:
                 raise ValueError("another format")
             private = {int(slot): op for slot, op in found.pop("private").items()}
             traps, stored = tuple(found.pop("traps")), {int(slot): s for slot, s in found.pop("stored").items()}
-            lanes = Decision(**found.pop("lanes"))
-            facts = ObjectFacts(**found, traps=traps, stored=stored, private=private, lanes=lanes)
+            planes, lanes = {int(slot): p for slot, p in found.pop("planes").items()}, Decision(**found.pop("lanes"))
+            facts = ObjectFacts(**found, traps=traps, stored=stored, planes=planes, private=private, lanes=lanes)
             return cls(payload[_HEADER.size + length :], facts)
         except (struct.error, ValueError, KeyError, TypeError) as e:
             raise KernelCompileFailed("the stored code is damaged", fix="compile the program again") from e

@@ -36,10 +36,16 @@ class LoadedCode:
 
 def load(image: bytes) -> LoadedCode:
     """Code from an object file that `compile_object` made on this kind of processor."""
-    llvm = library()
-    builder = llvm.JITLibraryBuilder().add_object_img(image).add_current_process().export_symbol(ENTRY)
+    return LoadedCode(link(image, ENTRY), len(image))
+
+
+def link(image: bytes, *names: str) -> Any:
+    """What such a file exports: addresses by name, for as long as this is held."""
+    builder = library().JITLibraryBuilder().add_object_img(image).add_current_process()
+    for name in names:
+        builder.export_symbol(name)
     try:
-        return LoadedCode(_linkers.link(builder), len(image))
+        return _linkers.link(builder)
     except RuntimeError as e:
         raise KernelCompileFailed(
             "the machine code could not be loaded", fix="compile the program again", log=str(e)

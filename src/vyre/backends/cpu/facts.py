@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ...foundation.integers import U32_MAX
 from ...lower.kernel_ir import Body, If, Ins, Kernel, Loop, Statement, walk
-from ...lower.length_exprs import plain
+from ...lower.length_exprs import plain, plain_plane
 from ...lower.passes.full_stores import from_lengths
 from .build import ObjectFacts
 from .run.cost import Cost
@@ -27,7 +27,8 @@ def facts_of(kernel: Kernel, emitted: Emitted) -> ObjectFacts:
         if isinstance(item, Ins) and item.op == "atomic" and item.attr[1].private and not item.attr[1].shared:
             private[item.attr[1].slot] = item.attr[0].name
     stored = {slots[name]: plain(share) for name, share in kernel.stored.items()}
-    return ObjectFacts(emitted.scratch_bytes, kernel.traps, stored, private, cost_of(kernel), emitted.lanes)
+    planes = {slots[name]: plain_plane(plane) for name, plane in kernel.planes.items()}
+    return ObjectFacts(emitted.scratch_bytes, kernel.traps, stored, planes, private, cost_of(kernel), emitted.lanes)
 
 
 def cost_of(kernel: Kernel) -> Cost:

@@ -220,7 +220,9 @@ class _RecordedCall(DeviceCall):
         return self.hand_back(made)
 
     def _require_one_launch(self) -> None:
-        is_several = not runs_on_device(self.pipeline().native)  # which compiles it, and says here what is wrong with it
+        is_several = not runs_on_device(
+            self.pipeline().native
+        )  # which compiles it, and says here what is wrong with it
         if is_several or self.plan.in_parts:
             does = "runs as several dispatches here" if is_several else "gives back a part of a buffer"
             raise UnsupportedFeature(

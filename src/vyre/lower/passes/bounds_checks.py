@@ -12,7 +12,7 @@ from ...foundation.integers import U32_MAX
 from ...foundation.ir.visit import Steps, run_nested
 from ..kernel_ir import Body, Buffer, If, Ins, Kernel, Loop, walk
 from .dce import dce
-from .full_stores import stored
+from .full_stores import planes, stored
 from .ranges import Ranges
 
 _ACCESSES = frozenset(("load", "store", "atomic"))
@@ -25,12 +25,13 @@ _STEPS = 100
 
 def bounds_checks(kernel: Kernel) -> None:
     """Drop tests of axes that the conditions around them imply, clear `guarded` where an access is always in bounds,
-    mark what the check covers, and fill in `stored`."""
+    mark what the check covers, and fill in `stored` and `planes`."""
     if any(isinstance(item, Ins) and item.op == "select" and item.guarded for item in walk(kernel.body)):
         _Implied(kernel).run()
         dce(kernel)
     _Cover(kernel).run()
     kernel.stored = stored(kernel)
+    kernel.planes = {name: plane for name, plane in planes(kernel).items() if name not in kernel.stored}
 
 
 class _Walk:

@@ -24,11 +24,13 @@ _AROUND = -1
 
 
 class Phases:
-    """How a kernel is cut. `split`: it has barriers, so that there is more than one stretch."""
+    """How a kernel is cut. `split`: it has barriers, so that there is more than one stretch. `whole`: blocks of lanes
+    are whole subgroups, which exchange values where they are, so that no cut is needed."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
-        self.split = any(i.op in ("barrier", "subgroup") for i in walk(kernel.body))
+    def __init__(self, kernel: Kernel, whole: bool = False) -> None:
+        self.kernel, self.whole = kernel, whole
+        cutting = ("barrier",) if whole else ("barrier", "subgroup")
+        self.split = any(i.op in cutting for i in walk(kernel.body))
         self.cuts: set[int] = set()
         """Branches and loops that run once for the workgroup."""
         self.exported: set[int] = set()

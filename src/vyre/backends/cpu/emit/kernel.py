@@ -17,8 +17,10 @@ from dataclasses import dataclass, replace
 from ....driver.policy.decision import Decision
 from ....driver.policy.geometry import ALONG_Y, choose_lanes
 from ....errors import UnsupportedFeature
+from ....foundation.meaning.subgroup import SUBGROUP_WIDTH
 from ....lower.kernel_ir import Buffer, If, Ins, Kernel, Loop, TileCheck, walk
 from .. import abi
+from . import subgroups
 from .access import FENCE, TRAP, ZERO, streamed, streaming_version
 from .barrier_phases import Phases
 from .instructions import ty
@@ -63,7 +65,7 @@ class Emitted:
 
 def emit(kernel: Kernel, target: Target) -> Emitted:
     """The text of a module for `kernel`."""
-    phases = Phases(kernel)
+    phases = Phases(kernel, subgroups.in_blocks(kernel, target.width))
     lanes = _choose_lanes(kernel, phases, target.width)
     if lanes.choice != ALONG_Y:
         return Emitted(*_emitted(kernel, phases, target), lanes)
@@ -97,11 +99,15 @@ def _emitted(kernel: Kernel, phases: Phases, target: Target) -> tuple[str, int]:
         )
     flat = _is_flat(kernel, phases, target.width)
     width = target.width if flat else min(target.width, 1 << (kernel.lanes - 1).bit_length())
+    least = SUBGROUP_WIDTH // width if phases.whole else 1
     if sum(1 for _ in walk(kernel.body)) > _LARGE:
         taken = Taken.of(kernel, None)
-        only = Lanes(kernel, phases, Version(name="fast", width=width, parts=1, flat=flat, fast=False, taken=taken))
+        version = Version(name="fast", width=width, parts=least, flat=flat, fast=False, taken=taken)
+        only = Lanes(kernel, phases, version)
         return _module(kernel, phases, target, [only], [only.text()], _Tiles(kernel, phases, None, taken, flat=flat))
-    parts = _parts(kernel, phases, width, flat)
+    parts = max(_parts(kernel, phases, width, flat), least)
+    if phases.whole and not all(loop.uniform for loop in walk(kernel.body) if isinstance(loop, Loop)):
+        parts = least  # one subgroup: another one may have more turns to do, or fewer
     rows = flat and parts > 1 and kernel.workgroup[1] % parts == 0 and _uses_y(kernel)
     size = sum(1 for _ in walk(kernel.body))
 
@@ -135,7 +141,7 @@ def _emitted(kernel: Kernel, phases: Phases, target: Target) -> tuple[str, int]:
             versions.append(even)
             functions.append(text)
     if checked or edge == "safe":
-        safe = Lanes(kernel, phases, Version(name="safe", width=width, parts=1, flat=flat, fast=False, taken=taken))
+        safe = Lanes(kernel, phases, Version(name="safe", width=width, parts=least, flat=flat, fast=False, taken=taken))
         versions.append(safe)
         functions.append(safe.text())
     tiles = _Tiles(kernel, phases, check, taken, flat=flat, block=block, edge=edge, checked=checked, past=past)
@@ -166,7 +172,7 @@ def _module(
 
 def _is_flat(kernel: Kernel, phases: Phases, width: int) -> bool:
     """Whether lanes of a row may be computed together across workgroups."""
-    if phases.split or phases.shared:
+    if phases.split or phases.shared or phases.whole:
         return False
     whole = kernel.workgroup[0] == 1 or kernel.workgroup[0] % width == 0
     for item in walk(kernel.body):

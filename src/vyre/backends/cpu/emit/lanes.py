@@ -277,6 +277,8 @@ class Lanes(LaneFlow):
         """How to cut a stretch: vectors side by side where there are loops; lane by lane where it mostly goes all over
         memory, for a gather costs about as much as its loads and a scatter far more."""
         width, parts = self.most
+        if self.phases.whole:
+            return self.most
         inside = list(walk(body))
         loops = [i for i in inside if isinstance(i, Loop)]
         if not loops and not self.flat:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import NamedTuple, TypeAlias, TypeVar
 
+from ....foundation.meaning.subgroup import SUBGROUP_WIDTH
 from ....lower.kernel_ir import Body, If, Ins, Kernel, Local, Loop, bodies, walk
 
 K = TypeVar("K", bound=Hashable)
@@ -154,8 +155,21 @@ class Variance:
         a, b = ins.args
         at, number = self.chosen(a), b.attr if b.op == "const" else 0
         by = 1 << number if ins.op == "shr" else number + 1 if ins.op == "and" else number
-        whole = at.op in ("gid", "lid") and at.attr == 0 and self.kernel.workgroup[0] % self.width == 0
-        return (whole or at.op == "lane") and by > 0 and by % self.width == 0
+        return by > 0 and by % self.width == 0 and self._run(at) % self.width == 0
+
+    def is_one(self, ins: Ins) -> bool:
+        """Whether that number is the same for a whole block: one of a single subgroup, say."""
+        if ins.op not in ("div", "shr") or not self.cuts_rows(ins):
+            return False
+        number = ins.args[1].attr
+        by = 1 << number if ins.op == "shr" else number
+        return by % self.block == 0 and self._run(self.chosen(ins.args[0])) % self.block == 0
+
+    def _run(self, ins: Ins) -> int:
+        """How many lanes in a row it counts, from a multiple of as many; 1 where it does not count them."""
+        if ins.op in ("gid", "lid") and ins.attr == 0:
+            return self.kernel.workgroup[0]
+        return SUBGROUP_WIDTH if ins.op == "lane" else 1
 
     def id_level(self, op: str, axis: int) -> int:
         """Of a global, workgroup or local id."""
@@ -244,7 +258,7 @@ class Variance:
             case "index":
                 return self.level(ins.attr.start)
             case "div" | "shr" if self.cuts_rows(ins):
-                return EACH
+                return SAME if self.is_one(ins) else EACH
         return max((self.level(a) for a in ins.args), default=SAME)
 
 

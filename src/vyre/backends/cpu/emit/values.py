@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ....lower.kernel_ir import Buffer, Ins, Kernel, Local
-from . import access
+from . import access, subgroups
 from .barrier_phases import Phases
 from .instructions import literal, pure, ty
 from .tile_check import Block, Taken, unused
@@ -115,6 +115,8 @@ class LaneValues(FunctionWriter):
                 return Val(SAME, self.ids[ins.op, ins.attr])
             case "lane":
                 return self._subgroup_lane()
+            case "subgroup":
+                return subgroups.in_block(self, ins)
         vals = [self.value(a) for a in ins.args]
         if ins.op == "flush" and not self.kernel.soft_flush:
             return self.number_of(vals[0])
@@ -147,6 +149,8 @@ class LaneValues(FunctionWriter):
     def _row(self, ins: Ins, vals: list[Val]) -> Val | None:
         """A row that moved is a row."""
         kinds = tuple(val.kind for val in vals)
+        if kinds[0] == ROW and self.variance.is_one(ins):
+            return Val(SAME, (pure(self.w, ins, [vals[0].parts[0], vals[1].parts[0]], 1),))
         if kinds[0] == ROW and self.variance.cuts_rows(ins):
             parts = tuple(pure(self.w, ins, [base, vals[1].parts[0]], 1) for base in vals[0].parts)
             return Val(ROW if ins.op in ("rem", "and") else EACH, parts)

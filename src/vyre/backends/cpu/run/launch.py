@@ -8,12 +8,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from math import inf, prod
 from typing import Any, NamedTuple, TypeAlias
 
 from ....driver.contract.values import Dims
 from ....driver.pipeline.deadline import expired
+from ....driver.policy.decision import Decision
 from ....driver.policy.geometry import ALONG_Y
 from ....foundation.integers import ceil_div
 from ..abi import (
@@ -35,8 +35,9 @@ from ..abi import (
 )
 from ..build import ObjectFacts
 from ..device import LoadedCode, ffi
+from .cost import work
 from .host_pool import aligned
-from .workers import Workers
+from .workers import Crew, Workers
 
 INLINE_WORK = 1 << 22
 """Instructions up to which a dispatch runs on its caller's thread alone. Vectors do about 100 of them in a nanosecond,
@@ -59,6 +60,9 @@ STREAM_BYTES = 1 << 25
 """Results of this size together go past the cache: a reader would not find them there."""
 PRIVATE_BYTES = 1 << 20
 """A buffer up to this size is copied for each worker, so that its atomics meet no other thread."""
+
+
+ONE, SEVERAL = "one", "several"
 
 
 class Schedule(NamedTuple):
@@ -85,6 +89,26 @@ def schedule(facts: ObjectFacts, each: float, grid: Dims, threads: int) -> Sched
     row = grid[facts.lanes.choice == ALONG_Y]
     chunk = max(chunk - chunk % row if chunk > row else chunk, 1)  # rows are run from end to end
     return Schedule(workers, chunk, most <= SEEN_WORK, most > SEEN_WORK and chunk * (most / total) <= SEEN_WORK)
+
+
+def told(facts: ObjectFacts, lengths: Sequence[int], workgroup: Dims, grid: Dims, threads: int) -> Decision:
+    """The schedule of a launch, for people."""
+    if not all(grid):
+        return Decision("threads", ONE, "there is nothing to run")
+    each = work(facts.cost, lengths, prod(workgroup))
+    plan, most = schedule(facts, each, grid, threads), each * prod(grid)
+    numbers: dict[str, int | float] = {"threads": plan.workers, "chunk": plan.chunk}
+    bounded = f"at most {most:.0f} instructions" if most < inf else "work without a bound"
+    if most < inf:
+        numbers["instructions"] = most
+    if plan.workers == 1:
+        why = "as long as waking others takes" if most <= INLINE_WORK else "there is one, or one workgroup"
+        reason = f"{bounded}; {why}"
+    else:
+        reason = f"{bounded}; {plan.workers} threads take {plan.chunk} workgroups at a time"
+    if not plan.joins:
+        reason += ", and the main thread comes back for signals" if plan.sliced else ", and the main thread waits"
+    return Decision("threads", ONE if plan.workers == 1 else SEVERAL, reason, numbers)
 
 
 Lengths: TypeAlias = "tuple[Any, int]"
@@ -146,26 +170,29 @@ class LaunchWords:
             code.run(words, self.workers[0].words)
             return
         sliced = until is None and plan.sliced and not joins
-        tasks = []
+        works = joins or sliced
+        crew = Crew(pool)
         try:
-            for k in range(1 if joins or sliced else 0, plan.workers):
-                tasks.append(pool.start(partial(_share, self, code, self.workers[k])))
+            for k in range(int(works), plan.workers):
+                pool.take(crew)
+                crew[-1].run(code, words, self.workers[k].words, self)
             if joins:
                 code.run(words, self.workers[0].words)
             elif sliced:
                 self._run_slices(code)
-            for task in tasks:
-                while not task.wait(_LOOK_S if until is None else min(max(until - time.monotonic(), 0), _LOOK_S)):
+            looks = pool.looks if works else 0  # else it would be in the way of the others
+            for one in crew:
+                while not one.wait(_LOOK_S if until is None else min(max(until - time.monotonic(), 0), _LOOK_S), looks):
                     if until is not None and time.monotonic() >= until:
                         raise expired()
         except BaseException:
             words[STOP] = 1
             end = time.monotonic() + _GRACE_S
-            for task in tasks:
-                task.wait(max(end - time.monotonic(), 0))
+            for one in crew:
+                one.wait(max(end - time.monotonic(), 0))
             raise
-        for task in tasks:
-            task.result()
+        finally:
+            crew.rest()
 
     def _run_slices(self, code: LoadedCode) -> None:
         words, own = self.shared, self.workers[0]
@@ -199,10 +226,6 @@ class Worker:
     def limit(self, chunks: int) -> None:
         """How many chunks one call takes."""
         self.words[CHUNKS_LEFT] = ffi.cast("void *", chunks)
-
-
-def _share(launch: LaunchWords, code: LoadedCode, worker: Worker) -> None:
-    code.run(launch.shared, worker.words)
 
 
 def _address(pointer: Any) -> int:

@@ -12,7 +12,7 @@ from ....driver.contract.pending import PendingDispatch
 from ....driver.contract.pipeline import Bound, DispatchPlan
 from ....driver.contract.values import Dims, DispatchConfig, OutputBuffers, ResidentHandle, Resource, named
 from ....driver.counters import count_decision, count_settled
-from ....driver.plan.binding import Binding
+from ....driver.plan.binding import Binding, BindingRole
 from ....driver.plan.grid import INDIRECT_BYTES, check_grid, grid_words, require_grid_within
 from ....driver.plan.outputs import replace_output_buffers_preserving_slots
 from ....driver.policy.convergence import looks
@@ -21,9 +21,10 @@ from ....foundation.ir.program import Program
 from ....runtime.native import NativePipeline
 from ..build import ObjectCode, kernel_text
 from ..device import LoadedCode, ffi, load
+from .filled import clearing
 from .host_pool import HostPool, copy, fill_zero, is_same
-from .launch import privatize
-from .warm import PreparedDispatch, converges
+from .launch import privatize, told
+from .warm import PreparedDispatch, converges, proved
 
 if TYPE_CHECKING:
     from typing import Self
@@ -66,7 +67,20 @@ class CpuPipeline(NativePipeline[PreparedDispatch]):
         return prepared
 
     def decisions(self, plan: DispatchPlan, config: DispatchConfig, memory: str) -> Sequence[Decision]:
-        return self.built.facts.lanes, *((converges(plan.iterations),) if plan.iterations > 1 else ())
+        facts, bound = self.built.facts, [b for b in plan.bindings.bindings if b.role is not BindingRole.SHARED]
+        counts = [b.element_count for b in bound]
+        grid, workgroup = plan.launch.grid, plan.launch.workgroup
+        proved_full = proved(facts, counts, grid, workgroup)
+        return (
+            facts.lanes,
+            told(facts, counts, workgroup, grid, self.backend.threads),
+            *(
+                clearing(b.name, b.nbytes, slot in proved_full, slot in facts.planes)
+                for slot, b in enumerate(bound)
+                if b.output_index is not None and b.input_index is None
+            ),
+            *((converges(plan.iterations),) if plan.iterations > 1 else ()),
+        )
 
     def bind(self, plan: DispatchPlan, config: DispatchConfig) -> Bound:
         prepared = self.prepared(plan, config)

@@ -21,6 +21,7 @@ from ....foundation.memo import keep
 from ..abi import NEXT
 from ..device import ffi
 from .cost import work
+from .filled import FILLED_BYTES, Filled
 from .host_pool import POOLED_BYTES, copy, fill_zero
 from .launch import STREAM_BYTES, LaunchWords, Schedule, lengths_of, schedule
 
@@ -233,6 +234,11 @@ class WarmDispatches:
         def at(grid: Dims) -> Run:
             plan, line = schedule(facts, each, grid, backend.threads), line_of(grid, workgroup)
             outputs = [(place, size, source, line >= needed) for place, size, source, needed in needs]
+            planes = {
+                place: Filled(facts.planes[place], place, counts, grid, workgroup)
+                for place, size, source, _ in outputs
+                if place in facts.planes and source is None and size >= FILLED_BYTES
+            }
             begun = [(place, size, source) for place, size, source, full in outputs if source is not None or not full]
             alone = plan.workers == 1 and plan.joins
             aim = lengths, grid, plan.chunk, streams
@@ -281,7 +287,7 @@ class WarmDispatches:
                             fresh = bytearray(size)
                             pointer = _from_buffer(fresh)
                         else:
-                            zeroed = source is None and not is_full
+                            zeroed = source is None and not (is_full or (place in planes and planes[place].by(buffers)))
                             fresh, pointer = pages.take(size, f"buffer {names[place]!r}", zeroed=zeroed)
                         buffers[place] = pointer
                         if source is not None:
@@ -291,7 +297,8 @@ class WarmDispatches:
                     results = out if type(out) is list else list(out)
                     for place, size, source in begun:
                         if source is None:
-                            fill_zero(buffers[place], size)
+                            if place not in planes or not planes[place].by(buffers):
+                                fill_zero(buffers[place], size)
                         elif buffers[source] != buffers[place]:
                             copy(buffers[place], buffers[source], size)
                 if alone:
