@@ -7,7 +7,7 @@ out once per combination of those. What differs between two such calls (addresse
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from sys import byteorder
 from typing import TYPE_CHECKING, Any
@@ -23,12 +23,14 @@ from ..errors import ArgumentTypeError, ArgumentValueError, DeviceOutOfMemory, s
 from ..foundation.ir.prints import is_log, prints_of
 from ..foundation.language.kernel import Param, shapes_name
 from ..foundation.language.numbers import MOST_OF_AN_AXIS
+from ..foundation.memo import keep
 from .arrays import (
     ARRAY_DTYPES,
     WORD,
     Array,
     as_array,
     check_writable,
+    from_bytes,
     is_plain,
     number_writer,
     row_bytes,
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
     from ..foundation.ir.program import Program
     from .kernel import Kernel
 
+_MAX_REQUESTS = 64
+"""Configs with lengths that a kernel remembers."""
 Shape = tuple[int, ...]
 Extent = tuple[int, ...] | int | None
 Numbers = tuple[tuple[int, str, Callable[[Any], bytes]], ...]
@@ -246,12 +250,13 @@ class CallPlan:
     `direct` says where the caller's arrays for all results are, if a dispatch can work in those; `is_given`: the caller
     brings those for outputs, in any shapes, and `follows_domain`: there may be one whose shape is the domain. `key` is
     what the driver wants to know of the buffers, once a call has had them.
+    `counted` says which results are as long as an element of another one says: where that is, and which.
     `code` tells apart what is compiled. `idle` means that the grid has no workgroup: outputs are zero and
     nothing runs.
     """
 
     __slots__ = (
-        "_config", "_grid", "_shapes", "code", "counts", "direct", "follows_domain", "idle", "inputs", "is_given",
+        "_config", "_grid", "_shapes", "code", "counted", "counts", "direct", "follows_domain", "idle", "inputs", "is_given",
         "key", "logs", "numbers", "outputs", "over", "prints", "program", "request", "targets",
     )  # fmt: skip
 
@@ -266,6 +271,8 @@ class CallPlan:
     ) -> None:
         self.program = program
         self.request = options.config
+        if kernel.lengths is not None or self.request.output_lengths is not None:
+            self.request = _counting(kernel, self.request, arrays.keys())
         # An id is 0.05 us and a hash of the program 0.4; `program` above is kept as long as the id.
         self.code = id(program), None if self.request is DEFAULT_CONFIG else self.request
         params, hidden = kernel._params, shapes_name(kernel.params)
@@ -281,6 +288,9 @@ class CallPlan:
             for b in program.host_outputs
             if b.name in params
         )
+        places = {o.name: k for k, o in enumerate(self.outputs)}
+        lengths: Mapping[str, Any] = self.request.output_lengths or {}
+        self.counted = {places[name]: (places[word], at) for name, (word, at) in lengths.items() if name in places}
         self.numbers = options.deciding_numbers(kernel, form, program)
         self.is_given = not any(p.rank or p.count or p.name not in arrays for p in kernel.params if p.role == "out")
         self._fit(kernel, arrays, options, values)
@@ -305,6 +315,7 @@ class CallPlan:
         made.program, made.request, made.code = self.program, self.request, self.code
         made.inputs, made.prints, made.logs, made.numbers = self.inputs, self.prints, self.logs, self.numbers
         made.outputs, made.targets, made.counts, made._shapes = self.outputs, self.targets, self.counts, self._shapes
+        made.counted = self.counted
         made.direct, made.is_given, made.follows_domain = self.direct, self.is_given, self.follows_domain
         return made
 
@@ -365,6 +376,16 @@ class CallPlan:
         why = why_grid(told, self.request.workgroup_override or self.program.workgroup_size)
         return grid_from(grid, given=why if given else None, covers=why)
 
+    def cut(self, results: Sequence[Any]) -> list[Any]:
+        """The results of a dispatch, with what counts of those that are counted."""
+        found = list(results)
+        for k, (word, at) in self.counted.items():
+            o = self.outputs[k]
+            count = min(int(np.frombuffer(results[word], WORD)[at]), math.prod(o.shape))
+            nbytes = count * (4 if o.is_bool else o.dtype.itemsize)
+            found[k] = from_bytes(memoryview(results[k]).cast("B")[:nbytes] if count else b"", o.dtype, (count,))
+        return found
+
     def sized_config(self) -> DispatchConfig:
         """The config for a dispatch that brings no output buffers, whose lengths would say the same."""
         return self.config.with_(output_elements=self.counts) if self.counts else self.config
@@ -376,6 +397,18 @@ def _maker(param: Param, array: Array | None) -> Callable[[Any], Any] | None:
         assert param.element is not None
         return number_writer(param.name, param.element) if param.small is None else partial(row_bytes, param)
     return None if is_plain(array) else to_input
+
+
+def _counting(kernel: Kernel, asked: DispatchConfig, given: Collection[str]) -> DispatchConfig:
+    """The config with the lengths that the kernel declares. An array of the caller's is filled as a whole."""
+    said = {**(kernel.lengths or {}), **(asked.output_lengths or {})}
+    lengths = {name: word for name, word in said.items() if name not in given}
+    key = asked, *lengths
+    found = kernel._requests.get(key)
+    if found is None:
+        found = asked.with_(output_lengths=lengths or None)
+        keep(kernel._requests, key, found, _MAX_REQUESTS)
+    return found
 
 
 def output_shapes(kernel: Kernel, arrays: Mapping[str, Array], options: Options) -> dict[str, Shape]:
