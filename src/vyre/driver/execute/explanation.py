@@ -151,6 +151,7 @@ def explain_dispatch(
             *(d for d in plan.launch.decisions if d.what != "determinism"),
             launch,
             *(() if code is None or launch.choice == SEQUENCE else code.decisions(plan, settled, memory)),
+            *([decide_results(program, plan.counted)] if plan.counted else []),
             deadline_of(backend, settled),
             decide_floats(settled.ulp_budget, backend.capability, program),
             decide_determinism(program, plan.launch),

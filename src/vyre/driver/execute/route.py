@@ -32,7 +32,7 @@ from ..observers import Dispatched, routes, told, watching
 from ..pipeline.compiler import code_for
 from ..pipeline.deadline import DeadlinePipeline
 from ..pipeline.sequence import SequencePipeline
-from ..plan.compaction import CountedSizes
+from ..plan.compaction import CountedSizes, decide_results
 from ..plan.launch import lengths, plan_dispatch
 from ..plan.outputs import (
     check_outputs_apart,
@@ -250,6 +250,8 @@ class Route:
         TALLY.numbers[PLANS] += 1
         for decided in plan.launch.decisions:
             count_decision(decided)
+        if plan.counted:
+            count_decision(decide_results(self.program, plan.counted))
         if not plan.indirect and (out is None or all(_is_buffer(b) for b in out)):
             key = lengths(inputs, out, grid)  # type: ignore[arg-type] # which the config has taken
             if key is not None:

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ...errors import ArgumentValueError, InvalidProgram
 from ...foundation.integers import round_up
 from ...foundation.ir.dtypes import DataType, packed_size, u32
+from ..policy.decision import Decision
 from .binding import Binding, BindingPlan
 from .bounds import Checked
 
 if TYPE_CHECKING:
+    from ...foundation.ir.program import Program
     from ..contract.values import OutputBuffers
 
 COMPACT_BYTES = 64 << 10
@@ -142,6 +144,13 @@ def _counted(outputs: Mapping[str, Binding], name: str, word: str, at: int) -> C
         )
     assert b.output_index is not None and by.output_index is not None
     return CountedOutput(b.output_index, by.output_index, at, b.element, b.element_count)
+
+
+def decide_results(program: Program, counted: Sequence[CountedOutput]) -> Decision:
+    """That not all of some outputs is read back."""
+    names = [b.name for b in program.host_outputs]
+    told = ", ".join(f"{names[c.output]} is as long as {names[c.word]}[{c.at}] says" for c in counted)
+    return Decision("results", "counted", told, {"counted": len(counted)})
 
 
 class CountedSizes(list[int]):

@@ -45,6 +45,7 @@ MOST_KINDS = 64
 """Kinds of arguments for which a sequence keeps recordings, the oldest out first."""
 _WITHOUT_MEMORY = ("resident buffer allocation", "resident buffer upload", "resident dispatch")
 """What a backend lacks that keeps nothing on its device."""
+_WORD = 4
 MOST_ALIKE = 8
 """Recordings of one kind: one for each thread at work, and for each set of results on the device that is in use."""
 
@@ -217,13 +218,14 @@ def sequence(function: Callable[P, R]) -> KernelSequence[P, R]:
 class _Result(NamedTuple):
     """An array that the function returned: it is an argument, or lies over the memory of one, or over our own.
 
-    `small` is what its rows are, where a kernel said so.
+    `small` is what its rows are, where a kernel said so, and `counted` where the word is that says how long it is.
     """
 
     argument: int | None
     over: int | None
     array: DeviceBuffer | None
     small: SmallType | None
+    counted: tuple[Memory, int] | None
 
 
 class _Recording:
@@ -254,8 +256,11 @@ class _Recording:
         written = {at for at, _ in self._written}
         given.require_apart(written | given.places_of(self._recorder.written))
         self._reads = [ResidentReadRange(handle, 0, seen[at].nbytes) for at, handle in self._written]
+        self._words: list[ResidentReadRange] = []
         if not self._on_device:
             self._reads += filter(None, map(_read_back, self._results))
+            words = [r.counted for r in self._results if r.counted is not None]
+            self._words = [ResidentReadRange(memory.handle, _WORD * at, _WORD) for memory, at in words]
         self._ids = tuple(handle.id for handle in given.handles)
         self._rebound: dict[tuple[int, ...], tuple[ResidentDispatchStep, ...]] = {}
         self._lent: list[weakref.ref[Memory]] = []
@@ -282,19 +287,31 @@ class _Recording:
             outputs = self._dispatched(self._bound(given))
         except Trap as e:
             raise with_place(e, *(step.program for step in self._steps)) from None
-        return self._handed_back(given, targets, outputs)
+        return self._handed_back(given, targets, outputs if not self._words else self._with_counted(outputs))
+
+    def _with_counted(self, outputs: OutputBuffers) -> OutputBuffers:
+        """All that is read back, once the words say how long some of it is; those come last."""
+        plain, words = outputs[: len(self._reads)], outputs[len(self._reads) :]
+        ranges = []
+        for result, word in zip((r for r in self._results if r.counted is not None), words, strict=True):
+            assert result.array is not None and result.array._memory is not None
+            most = result.array.nbytes
+            width = most // result.array.size
+            count = int.from_bytes(memoryview(word), "little")
+            ranges.append(ResidentReadRange(result.array._memory.handle, 0, min(width * count, most)))
+        return [*plain, *self.home.backend.download_resident(ranges)]
 
     def _dispatched(self, steps: tuple[ResidentDispatchStep, ...]) -> OutputBuffers:
         """All steps together; one by one where a shadow is asked for, which checks dispatches."""
         backend = self.home.backend
         if SHADOW.peek() is None:
-            return backend.dispatch_resident(steps, reads=self._reads)[0]
+            return backend.dispatch_resident(steps, reads=[*self._reads, *self._words])[0]
         for step in steps:
             if all(isinstance(r, ResidentHandle) for r in step.resources):
                 compile(backend, step.program).dispatch_resident(step.resources, step.config)
             else:
                 backend.dispatch_resident([step])
-        return backend.download_resident(self._reads)
+        return backend.download_resident([*self._reads, *self._words])
 
     def explanation(self) -> SequenceExplanation:
         recorder = self._recorder
@@ -302,7 +319,7 @@ class _Recording:
             self.home.name,
             tuple(recorder.steps),
             sum(handle.nbytes for _, handle in self._filled),
-            sum(r.byte_len for r in self._reads),
+            sum(r.byte_len for r in (*self._reads, *self._words)),
             recorder.nbytes,
         )
 
@@ -319,7 +336,9 @@ class _Recording:
                     "the function returned a device array that it was not given and did not make while it was recorded",
                     fix="pass it to the sequence, and call kernels in this thread alone",
                 )
-            self._results.append(_result(value, seen, self._recorder.small.get(value._number)))
+            recorder, number = self._recorder, value._number
+            counted = None if not value.size else recorder.counted.get(number)
+            self._results.append(_result(value, seen, recorder.small.get(number), counted))
             return At(len(self._results) - 1)
         if type(value) in PLAIN or isinstance(value, np.generic):
             return value
@@ -330,9 +349,9 @@ class _Recording:
 
     def _handed_back(self, given: Given, targets: Sequence[Array], outputs: Sequence[Any]) -> Any:
         """What the function returned, as arrays like those that were given; written arguments have their results."""
-        found = iter(outputs)
+        found, last = iter(outputs), iter(outputs[len(self._reads) :])
         written = [(target, next(found)) for target in targets]
-        handed = [self._handed(r, given, found) for r in self._results]
+        handed = [self._handed(r, given, found if r.counted is None else last) for r in self._results]
         for target, data in written:
             target[...] = from_bytes(data, target.dtype.newbyteorder("="), target.shape)
         return filled(self._form, handed)
@@ -347,7 +366,10 @@ class _Recording:
         if array._memory is None:
             numbers: Array = np.empty(array.shape, array.dtype)
         else:
-            numbers = from_bytes(next(found), array.dtype, array.shape)
+            data = next(found)
+            width = array.nbytes // max(array.size, 1)
+            shape = array.shape if result.counted is None else (memoryview(data).nbytes // width,)
+            numbers = from_bytes(data, array.dtype, shape)
         return numbers if result.small is None else shown_rows(result.small, numbers)
 
     def _lend(self, array: DeviceBuffer, over: Any) -> DeviceBuffer:
@@ -378,17 +400,19 @@ class _Recording:
         return known
 
 
-def _result(array: DeviceBuffer, seen: Sequence[Any], small: SmallType | None) -> _Result:
+def _result(
+    array: DeviceBuffer, seen: Sequence[Any], small: SmallType | None, counted: tuple[Memory, int] | None
+) -> _Result:
     at = next((k for k, each in enumerate(seen) if each is array), None)
     if at is not None:
-        return _Result(at, None, None, None)
+        return _Result(at, None, None, None, None)
     over = (k for k, each in enumerate(seen) if each._memory is not None and each._memory is array._memory)
-    return _Result(None, next(over, None), array, small)
+    return _Result(None, next(over, None), array, small, counted)
 
 
 def _read_back(result: _Result) -> ResidentReadRange | None:
     array = result.array
-    if array is None or array._memory is None:
+    if array is None or array._memory is None or result.counted is not None:
         return None
     return ResidentReadRange(array._memory.handle, 0, array.nbytes)
 
@@ -398,15 +422,32 @@ class _HostRecorder:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.counted: dict[int, tuple[Array, Array, int]] = {}
+        """Results that are counted, by identity, each with the array that has the word with its length."""
 
-    def call(self, kernel: Kernel, *rest: Any) -> Any:
-        return Call(kernel.on(self.name), *rest).run()
+    def call(self, kernel: Kernel, args: tuple[Any, ...], named: dict[str, Any], *rest: Any) -> Any:
+        made = Call(kernel.on(self.name), args, named, *rest)
+        counted = made.plan.counted
+        if not counted:
+            return made.run()
+        whole = {o.name: np.zeros(o.shape, o.dtype) for k, o in enumerate(made.plan.outputs) if k in counted}
+        handed = Call(kernel.on(self.name), args, {**named, **whole}, *rest).run()
+        self.counted |= {id(handed[k]): (handed[k], handed[word], at) for k, (word, at) in counted.items()}
+        return handed
+
+    def cut(self, part: Any) -> Any:
+        """What counts of an array that a function returns."""
+        array, words, at = self.counted.get(id(part), (None, None, 0))
+        if array is None or words is None:
+            return part
+        return array.reshape(-1)[: int(words.reshape(-1)[at])].copy()
 
 
 def _over_host_memory(function: Callable[..., Any], given: Given, home: Home) -> Any:
     """A call on a backend whose memory is that of the host, step by step. The caller's arrays change at its end."""
     copies = [np.array(a, order="C") for a in given.arrays]
-    with recording(_HostRecorder(home.name)):
+    recorder = _HostRecorder(home.name)
+    with recording(recorder):
         returned = given.call(function, copies)
     changed = [
         at for at, (a, b) in enumerate(zip(given.arrays, copies, strict=True)) if np.asarray(a).tobytes() != b.tobytes()
@@ -416,4 +457,4 @@ def _over_host_memory(function: Callable[..., Any], given: Given, home: Home) ->
     for at, target in zip(changed, targets, strict=True):
         target[...] = copies[at]
     own = {id(copy): at for at, copy in enumerate(copies)}
-    return walked(returned, lambda _, part: given.object(own[id(part)]) if id(part) in own else part)
+    return walked(returned, lambda _, part: given.object(own[id(part)]) if id(part) in own else recorder.cut(part))
