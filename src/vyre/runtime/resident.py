@@ -258,7 +258,7 @@ def run_steps(
     """Run steps in order, all of it `repeat` times, with one wait at the end."""
     begun = time.monotonic()
     turns = whole("repeat", repeat, U32_MAX) or 0
-    runs: Runs | None = None if timed or session.left is not None else session.residents.kept_steps(turns, steps)
+    runs: Runs | None = None if timed or session.left is not None else session.residents.kept_steps(turns, steps, times=turns)
     if runs is not None and not reads:
         _run_again(session, runs, ())
         return [], None
@@ -266,6 +266,7 @@ def run_steps(
     ranges = [(piece.memory, offset, nbytes) for piece, offset, nbytes in reading.copies]
     if runs is not None:
         return reading.results(_run_again(session, runs, ranges), None), None
+    session.residents.reuse.bound(session.residents.uses_of(steps), turns)
     bounds: list[Bound] = []
     work = Work(session, timed=timed)
     try:
