@@ -33,7 +33,7 @@ from ..errors import DeviceLost, VyreError
 from ..foundation.integers import round_up
 from ..foundation.ir.program import Program
 from ..foundation.memo import keep
-from .device import TRAP_BYTES, Artifact, Code, Device, Memory, Slot, SmallDispatch, Ticket
+from .device import TRAP_BYTES, Artifact, Code, Device, Slot, SmallDispatch, Ticket
 from .native import NativePipeline
 from .resident import dispatch_over
 from .work import DeviceLaunches, Work, plain, require_no_trap, settle, trap_words
@@ -134,7 +134,9 @@ class _Planned:
     def _prepared(self, device: Device) -> _Repeat | None:
         launches, traps = self.launches, bool(self.launches.facts.traps)
         filled, zero, read = ({row[0] for row in rows} for rows in (self.inputs, self.zeros, self.outputs))
-        slots = [Slot(b.nbytes, k in filled, k in zero, bool(b.nbytes) and k in read) for k, b in enumerate(launches.bound)]
+        slots = [
+            Slot(b.nbytes, k in filled, k in zero, bool(b.nbytes) and k in read) for k, b in enumerate(launches.bound)
+        ]
         if traps:
             slots.append(Slot(TRAP_BYTES, False, True, True))
         assert launches.parts is not None

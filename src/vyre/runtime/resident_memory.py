@@ -177,6 +177,10 @@ class ResidentMemory(ABC, Generic[M]):
     def holds(self, handle: ResidentHandle) -> bool:
         return handle.id in self._kept
 
+    def is_adopted(self, id: int) -> bool:
+        """Whether it is memory of another library, of which several handles may overlap."""
+        return id in self._adopted
+
     def watch(self, pipeline: Watching) -> None:
         """Tell it when memory is freed."""
         with self._lock:

@@ -254,4 +254,6 @@ def test_lengths_that_are_no_names_are_refused(lengths):
 def test_lengths_that_a_program_has_not_are_refused(lengths, said):
     x = np.arange(10, dtype=np.uint32)
     with pytest.raises(ArgumentValueError, match=said):
-        vyre.compile(first_of.program, backend="cpu").dispatch([x, np.uint32(1)], DispatchConfig(output_lengths=lengths))
+        vyre.compile(first_of.program, backend="cpu").dispatch(
+            [x, np.uint32(1)], DispatchConfig(output_lengths=lengths)
+        )

@@ -18,6 +18,8 @@ import numpy as np
 
 from ...driver.contract.values import OutputBuffers, ResidentDispatchStep, ResidentHandle, ResidentReadRange
 from ...driver.guard.compile import compile
+from ...driver.policy.overlap import choose_arms
+from ...driver.resident.arms import waits_of
 from ...driver.selection.registry import generation
 from ...driver.settings.knobs import BACKEND, SHADOW, STRICT
 from ...errors import ArgumentTypeError, ArgumentValueError, Trap, UnsupportedFeature
@@ -56,6 +58,8 @@ class SequenceExplanation:
 
     device: str
     steps: tuple[Step, ...]
+    arms: tuple[Decision, ...]
+    """For each step, whether it runs beside others."""
     uploaded_bytes: int
     downloaded_bytes: int
     device_bytes: int
@@ -71,6 +75,7 @@ class SequenceExplanation:
             told = step.explanation
             assert told is not None
             lines.append(f"step {k}: {step.kernel}, {told.invocations:,} invocations")
+            lines.append(f"  {self.arms[k - 1]}")
             lines += (f"  {decision}" for decision in told.decisions if decision not in said)
             said = told.decisions
         return "\n".join(lines)
@@ -315,9 +320,11 @@ class _Recording:
 
     def explanation(self) -> SequenceExplanation:
         recorder = self._recorder
+        how = self.home.backend.capability.extras.get("arms")
         return SequenceExplanation(
             self.home.name,
             tuple(recorder.steps),
+            tuple(choose_arms(waits_of([step.launch for step in recorder.steps]), how)),
             sum(handle.nbytes for _, handle in self._filled),
             sum(r.byte_len for r in (*self._reads, *self._words)),
             recorder.nbytes,

@@ -42,7 +42,9 @@ def test_results_without_room_are_no_copy(given):
 def test_what_cannot_be_is_refused():
     with pytest.raises(InvalidProgram, match=r"result 1 is there twice.*Fix: name each output once"):
         plan_result_compaction(slots((1, 4, 8), (0, 4, 8), (1, 0, 8)))
-    with pytest.raises(InvalidProgram, match=r"result 3 is said to have 9 bytes and has room for 8.*Fix: count no more"):
+    with pytest.raises(
+        InvalidProgram, match=r"result 3 is said to have 9 bytes and has room for 8.*Fix: count no more"
+    ):
         plan_result_compaction(slots((3, 9, 8)))
     with pytest.raises(InvalidProgram, match=r"result compaction: capacity overflowed u64.*Fix: read back less"):
         plan_result_compaction(slots((0, 0, U64_MAX), (1, 0, 1)))
@@ -50,7 +52,9 @@ def test_what_cannot_be_is_refused():
 
 @st.composite
 def grids(draw):
-    rows = draw(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 400), st.integers(0, 400)), unique_by=lambda r: r[0]))
+    rows = draw(
+        st.lists(st.tuples(st.integers(0, 60), st.integers(0, 400), st.integers(0, 400)), unique_by=lambda r: r[0])
+    )
     return slots(*((slot, min(a, b), max(a, b)) for slot, a, b in rows)), draw(st.integers(0, 300))
 
 
