@@ -256,8 +256,8 @@ class CallPlan:
     """
 
     __slots__ = (
-        "_config", "_grid", "_shapes", "code", "counted", "counts", "direct", "follows_domain", "idle", "inputs", "is_given",
-        "key", "logs", "numbers", "outputs", "over", "prints", "program", "request", "targets",
+        "_config", "_grid", "_shapes", "code", "counted", "counts", "direct", "follows_domain", "idle", "inputs",
+        "is_given", "key", "logs", "numbers", "outputs", "over", "prints", "program", "request", "targets",
     )  # fmt: skip
 
     def __init__(

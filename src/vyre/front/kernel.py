@@ -426,7 +426,7 @@ def _checked_lengths(kernel: Kernel, given: Lengths) -> Lengths:
         result, by = kernel._params.get(name), kernel._params.get(word)
         if result is None or result.role != "out" or result.rank > 1 or result.small is not None or word in lengths:
             raise ArgumentValueError(
-                f"lengths has {name!r}, which is no result of {kernel.__name__} that can have another length than memory",
+                f"lengths has {name!r}, which is no result of {kernel.__name__} that can be counted",
                 fix="name an Out of numbers with one axis, and as its length one that is not counted itself",
             )
         is_word = by is not None and by.role in ("out", "inout") and by.element is u32 and by.small is None

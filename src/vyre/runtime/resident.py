@@ -326,7 +326,7 @@ def _runs(session: Session, steps: Sequence[ResidentDispatchStep], bounds: Seque
 
 
 def _after(order: Sequence[Sequence[Wait]], lengths: Sequence[int]) -> list[tuple[int, ...]] | None:
-    """For each command the ones that it waits for, where steps are so many commands each; None where all are in order."""
+    """For each command the ones that it waits for, where steps are so many commands each; None if all are in order."""
     ends = list(accumulate(lengths))
     found: list[tuple[int, ...]] = []
     for k, waited in enumerate(order):

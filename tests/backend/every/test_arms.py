@@ -1,4 +1,4 @@
-"""Steps of a sequence that have nothing to do with each other: side by side where the device can, with the same bytes."""
+"""Steps of a sequence that have nothing to do with each other: side by side where the device can, with equal bytes."""
 
 import threading
 

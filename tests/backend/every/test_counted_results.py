@@ -58,7 +58,8 @@ def test_a_result_is_as_long_as_its_word_says_and_the_word_is_the_true_count(nam
 def test_a_count_survives_results_that_have_no_room(name):
     x = np.arange(-50, 100, dtype=np.int32)
     kept, n = positives.on(name)(x, zero(), sizes={"kept": 10})
-    assert len(kept) == len({*kept.tolist()}) == 10 and {*kept.tolist()} <= {*range(1, 100)}
+    assert len(kept) == len({*kept.tolist()}) == 10
+    assert {*kept.tolist()} <= {*range(1, 100)}
     assert n.tolist() == [99]
     kept, n = positives.on(name)(x, zero())
     assert sorted(kept.tolist()) == list(range(1, 100))
@@ -66,17 +67,21 @@ def test_a_count_survives_results_that_have_no_room(name):
 
 def test_calls_over_nothing_and_over_several_axes(name):
     kept, n = positives.on(name)(np.zeros(0, np.int32), zero())
-    assert kept.shape == (0,) and n.tolist() == [0]
+    assert kept.shape == (0,)
+    assert n.tolist() == [0]
     kept, _ = positives.on(name)(np.ones((4, 5), np.int32), zero())
     assert kept.shape == (20,)
     kept, n = positives.on(name)(np.ones(8, np.int32), np.array([3], np.uint32), domain=0)
-    assert kept.tolist() == [0, 0, 0] and n.tolist() == [3]  # nothing runs
+    assert kept.tolist() == [0, 0, 0]
+    assert n.tolist() == [3]
 
 
 def test_an_array_of_the_caller_is_filled_as_a_whole(name):
     x, into = np.arange(100, dtype=np.uint32), np.full(100, 9, np.uint32)
     kept, n = first_of.on(name)(x, 4, kept=into)
-    assert kept is into and into.tolist() == (x * 3).tolist() and n.tolist() == [4]
+    assert kept is into
+    assert into.tolist() == (x * 3).tolist()
+    assert n.tolist() == [4]
 
 
 def test_every_way_to_call_gives_the_same(name):
@@ -118,7 +123,7 @@ def test_dispatches_of_slots_are_cut_too(name):
 @vyre.sequence
 def twice(x, count):
     kept, n = first_of(x, count)
-    again, m = first_of(kept, 3)
+    again, _m = first_of(kept, 3)
     return {"kept": kept, "n": n, "again": again, "whole": first_of(again, 7)[1]}
 
 
@@ -146,7 +151,8 @@ def test_results_on_a_device_stay_whole(name):
         pytest.skip("the reference has no memory of its own")
     x = np.arange(100, dtype=np.uint32)
     kept, n = first_of(vyre.to_device(x, name), 4)
-    assert kept.numpy().tolist() == (x * 3).tolist() and n.numpy().tolist() == [4]
+    assert kept.numpy().tolist() == (x * 3).tolist()
+    assert n.numpy().tolist() == [4]
 
 
 MANY = 40
@@ -200,6 +206,12 @@ def test_lengths_of_bytes_and_bools(name):
     a, b, n = small.on(name)(np.arange(9, dtype=np.uint8))
     assert (a.tolist(), b.tolist(), n.tolist()) == ([0, 1, 2], [False, False, False, True], [3, 4])
     assert b.dtype == bool
+
+
+def test_explain_says_what_is_read_back():
+    x = np.arange(100, dtype=np.uint32)
+    assert "results: counted (kept is as long as n[0] says)" in str(first_of.on("cpu").explain(x, 5))
+    assert "results:" not in str(first_of.on("cpu").explain(x, 5, kept=x.copy()))
 
 
 def test_a_kernel_travels_with_its_lengths():

@@ -16,6 +16,7 @@ from ..contract.values import DEFAULT_CONFIG, DispatchConfig, decide_config, dec
 from ..device_state import WatchedBackend
 from ..pipeline.compiler import decide_code, key_of, pipelines_of
 from ..plan.claims import decide_determinism
+from ..plan.compaction import decide_results
 from ..plan.launch import plan_dispatch
 from ..plan.stages import launch_limits
 from ..policy.decision import Decision

@@ -116,7 +116,7 @@ class CountedOutput(NamedTuple):
         return packed_size(self.element, min(count, self.capacity)) or 0
 
 
-def counted_outputs(bindings: BindingPlan, said: Mapping[str, tuple[str, int]] | None) -> tuple[CountedOutput, ...]:
+def counted_outputs(bindings: BindingPlan, said: Mapping[str, Any] | None) -> tuple[CountedOutput, ...]:
     """The outputs whose lengths are said, of a plan with all lengths known."""
     if not said:
         return ()

@@ -150,12 +150,10 @@ def choose_arms(order: Sequence[Sequence[Wait]], how: str | None) -> list[Decisi
     for run in runs:
         for k in run:
             others = ", ".join(str(each + 1) for each in run if each != k)
-            if others and how is not None:
-                decided = Decision("arm", BESIDE, f"step {others} has nothing to do with it: {how}")
-            elif others:
-                decided = Decision(
-                    "arm", IN_TURN, f"step {others} has nothing to do with it, but this device keeps the order"
-                )
+            if others:
+                told = how or "but this device keeps the order"
+                apart = f"step {others} has nothing to do with it: {told}"
+                decided = Decision("arm", IN_TURN if how is None else BESIDE, apart)
             elif order[k]:
                 last = order[k][-1]
                 decided = Decision("arm", IN_TURN, f"{last.reason} by step {last.step + 1}")

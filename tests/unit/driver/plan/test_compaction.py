@@ -68,7 +68,8 @@ def test_every_byte_that_counts_is_read_once(case):
     for order in ([r.slot for r in plan.compact_records], plan.direct_slots):
         assert list(order) == sorted(set(order))
     ends = [0, *(r.compact_offset + r.bytes for r in plan.compact_records)]
-    assert [r.compact_offset for r in plan.compact_records] == ends[:-1] and ends[-1] == plan.compact_bytes
+    assert [r.compact_offset for r in plan.compact_records] == ends[:-1]
+    assert ends[-1] == plan.compact_bytes
     wide = plan_result_compaction(asked, most, step=16)
     assert all(r.compact_offset % 16 == 0 for r in wide.compact_records)
     assert [(r.slot, r.bytes) for r in wide.compact_records] == [(r.slot, r.bytes) for r in plan.compact_records]

@@ -32,7 +32,7 @@ def test_bytes_that_went_back_are_named():
 
 def test_figures_stay_within_64_bits():
     assert (Telemetry(U64_MAX) + Telemetry(0, 1)).cold_uploads == U64_MAX
-    with pytest.raises(Wrong, match="avoided_upload_bytes overflowed.*Fix: start a new session"):
+    with pytest.raises(Wrong, match=r"avoided_upload_bytes overflowed.*Fix: start a new session"):
         Telemetry(0, 0, 0, U64_MAX) + Telemetry(0, 0, 0, 1)
     with pytest.raises(Wrong, match="warm_reuses is below zero"):
         Telemetry(0, -1)
