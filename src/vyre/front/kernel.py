@@ -421,7 +421,7 @@ def _checked_lengths(kernel: Kernel, given: Lengths) -> Lengths:
     from ..driver.contract.values import DispatchConfig
     from ..foundation.ir.dtypes import u32
 
-    lengths = DispatchConfig(output_lengths=given).output_lengths or {}
+    lengths: Mapping[str, Any] = DispatchConfig(output_lengths=given).output_lengths or {}
     for name, (word, at) in lengths.items():
         result, by = kernel._params.get(name), kernel._params.get(word)
         if result is None or result.role != "out" or result.rank > 1 or result.small is not None or word in lengths:

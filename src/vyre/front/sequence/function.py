@@ -9,10 +9,10 @@ from __future__ import annotations
 import inspect
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, ParamSpec, TypeVar, cast
 
 import numpy as np
 
@@ -33,8 +33,9 @@ from ..device.home import Home, Memory, home_of
 from ..kernel import imported, is_at_its_name
 from ..tracebacks import MISTAKES, end_at_the_caller
 from .arguments import PLAIN, At, Given, filled, walked
-from .now import recording
+from .now import recording, refuse_to_look
 from .recording import Recorder, Step, argument
+from .stream import KernelStream, calls_of_sequence
 
 if TYPE_CHECKING:
     from ...driver.policy.decision import Decision
@@ -126,6 +127,30 @@ class KernelSequence(Generic[P, R]):
         except MISTAKES as e:
             end_at_the_caller(e)
             raise
+
+    def map(
+        self,
+        *arguments: Iterable[Any],
+        progress: Callable[[int, int | None], object] | bool | None = None,
+        **named: Any,
+    ) -> KernelStream:
+        """As `map` of a kernel: a call with one of each of these iterables after the other, each when the one before
+        has ended."""
+        try:
+            refuse_to_look("map()")
+            return calls_of_sequence(self, arguments, named, progress)
+        except MISTAKES as e:
+            end_at_the_caller(e)
+            raise
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """What kernels have and sequences have not."""
+        instead = {
+            "start": "call it on a thread: concurrent.futures.ThreadPoolExecutor().submit(sequence, ...)",
+            "evidence": "ask the kernel of a step: kernel.evidence(...)",
+        }.get(name)
+        said = f"a sequence has no {name}"
+        raise AttributeError(said if instead is None else f"{said}. Fix: {instead}", name=name, obj=self)
 
     def explain(self, *args: P.args, **named: P.kwargs) -> SequenceExplanation:
         """What a call with these arguments does: steps, copies, memory, and every decision with its reason.
