@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...driver.contract.pending import PendingDispatch, ReadyPending
 from ...driver.execute.stream import Hinders, Stream, hinders_of, length_of
 from ...driver.policy.overlap import Access, Span
 from ...errors import ArgumentTypeError
@@ -80,8 +81,8 @@ class _SequenceJob:
     def wait(self) -> None:
         """Nothing has been read of its arguments."""
 
-    def start(self) -> Any:
-        raise NotImplementedError  # it is never on its way
+    def start(self) -> PendingDispatch:
+        return ReadyPending(self.run())  # which nothing asks for, as it never is on its way
 
 
 def _require_iterables(name: str, arguments: tuple[Iterable[Any], ...]) -> None:
