@@ -289,7 +289,7 @@ class ResidentMemory(ABC, Generic[M]):
 
 
 def _transfers(uploaded: TransferLedger, downloaded: TransferLedger, reuse: Reuse) -> dict[str, int]:
-    spared = {f"resident_{name}": n for name, n in asdict(reuse.figures()).items()}
+    spared = {f"resident_reuse_{name}": n for name, n in asdict(reuse.figures()).items()}
     return uploaded.counts("resident_upload") | downloaded.counts("resident_download") | spared
 
 

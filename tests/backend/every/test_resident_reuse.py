@@ -29,7 +29,7 @@ def gather(edges: In[u32], out: InOut[u32]):
 
 def figures(backend):
     metrics = backend.metrics()
-    return Telemetry(*(metrics[f"resident_{f}"] for f in Telemetry.__dataclass_fields__))
+    return Telemetry(*(metrics[f"resident_reuse_{f}"] for f in Telemetry.__dataclass_fields__))
 
 
 def graph(backend):
@@ -60,6 +60,15 @@ def test_an_upload_in_between_is_paid_for_by_the_next_dispatch(backend):
     for _ in range(3):
         pipe.dispatch_resident([edges, out])
     assert figures(backend).delta_since(before) == Telemetry(6, 3 + 2 + 2, 2 * B + 48, 7 * B)
+
+
+def test_copies_and_reuse_are_counted_apart(backend):
+    before, metrics = figures(backend), backend.metrics()
+    edges = backend.allocate_resident(B)
+    backend.upload_resident([(edges, 0, bytes(64)), (edges, 32, bytes(64))])
+    assert figures(backend).delta_since(before) == Telemetry(1, 0, 128, 0)
+    copied = backend.metrics()["resident_upload_bytes"] - metrics["resident_upload_bytes"]
+    assert copied == (128 if backend.residents.most_fused == 0 else 96)
 
 
 def test_steps_count_for_each_time_that_one_reads(backend):
