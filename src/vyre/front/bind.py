@@ -383,7 +383,8 @@ class CallPlan:
             o = self.outputs[k]
             count = min(int(np.frombuffer(results[word], WORD)[at]), math.prod(o.shape))
             nbytes = count * (4 if o.is_bool else o.dtype.itemsize)
-            found[k] = from_bytes(memoryview(results[k]).cast("B")[:nbytes] if count else b"", o.dtype, (count,))
+            part = memoryview(results[k]).cast("B")[:nbytes] if count else b""
+            found[k] = from_bytes(part if 2 * nbytes >= o.nbytes else bytearray(part), o.dtype, (count,))
         return found
 
     def sized_config(self) -> DispatchConfig:

@@ -214,7 +214,7 @@ class Call:
         plan, compiled = self.plan, self.pipeline()
         if plan.idle:
             return self.hand_back([self._untouched(o) for o in plan.outputs])
-        if plan.counted:
+        if plan.counted and not compiled.in_place:
             return self._run_counted(compiled)
         values = self.values
         direct = plan.direct if compiled.in_place else None
@@ -236,7 +236,7 @@ class Call:
         return self.hand_back(out)
 
     def _run_counted(self, compiled: DriverPipeline) -> Any:
-        """With results that only the dispatch knows the lengths of."""
+        """With results that are no longer than what counts of them. Code that works in place fills what it is given."""
         plan = self.plan
         try:
             out = compiled.dispatch(self.inputs, plan.sized_config())

@@ -101,8 +101,9 @@ class Reuse:
 
     def _settle(self, use: Use) -> None:
         """Keep what was spared until now: the next dispatch pays."""
-        self._warm, self._avoided = self._warm + use.warm, self._avoided + use.warm * use.nbytes
-        use.paid = use.times
+        times = use.times
+        warm = max(times - use.paid - 1, 0)
+        self._warm, self._avoided, use.paid = self._warm + warm, self._avoided + warm * use.nbytes, times
 
     def of(self, handles: Iterable[ResidentHandle]) -> list[Use]:
         """Those of them that were uploaded."""

@@ -24,7 +24,7 @@ from ...driver.selection.registry import generation
 from ...driver.settings.knobs import BACKEND, SHADOW, STRICT
 from ...errors import ArgumentTypeError, ArgumentValueError, Trap, UnsupportedFeature
 from ...foundation.memo import keep
-from ..arrays import Array, from_bytes, shown_rows, to_input
+from ..arrays import HOST_DEVICES, WORD, Array, from_bytes, shown_rows, to_input
 from ..call import Call
 from ..compile import choose
 from ..debug import with_place
@@ -38,6 +38,7 @@ from .recording import Recorder, Step, argument
 from .stream import KernelStream, calls_of_sequence
 
 if TYPE_CHECKING:
+    from ...driver.contract.exchange import DeviceExchange
     from ...driver.policy.decision import Decision
     from ...foundation.language.small.types import SmallType
     from ..kernel import Kernel
@@ -291,6 +292,7 @@ class _Recording:
             self._reads += filter(None, map(_read_back, self._results))
             words = [r.counted for r in self._results if r.counted is not None]
             self._words = [ResidentReadRange(memory.handle, _WORD * at, _WORD) for memory, at in words]
+        self._in_place = _InPlace.of(home, given, self._filled, (*self._reads, *self._words))
         self._ids = tuple(handle.id for handle in given.handles)
         self._rebound: dict[tuple[int, ...], tuple[ResidentDispatchStep, ...]] = {}
         self._lent: list[weakref.ref[Memory]] = []
@@ -329,11 +331,15 @@ class _Recording:
             width = most // result.array.size
             count = int.from_bytes(memoryview(word), "little")
             ranges.append(ResidentReadRange(result.array._memory.handle, 0, min(width * count, most)))
-        return [*plain, *self.home.backend.download_resident(ranges)]
+        read = self.home.backend.download_resident if self._in_place is None else self._in_place.read
+        return [*plain, *read(ranges)]
 
     def _dispatched(self, steps: tuple[ResidentDispatchStep, ...]) -> OutputBuffers:
         """All steps together; one by one where a shadow is asked for, which checks dispatches."""
         backend = self.home.backend
+        if SHADOW.peek() is None and self._in_place is not None:
+            backend.dispatch_resident(steps)
+            return self._in_place.results()
         if SHADOW.peek() is None:
             return backend.dispatch_resident(steps, reads=[*self._reads, *self._words])[0]
         for step in steps:
@@ -356,6 +362,9 @@ class _Recording:
         )
 
     def _upload(self, given: Given) -> None:
+        if self._in_place is not None:
+            self._in_place.fill(given)
+            return
         ranges = [(handle, 0, to_input(given.arrays[at])) for at, handle in self._filled]
         if ranges:
             self.home.backend.upload_resident(ranges)
@@ -430,6 +439,47 @@ class _Recording:
             )
             keep(self._rebound, ids, known, MOST_ALIKE)
         return known
+
+
+class _InPlace:
+    """The memory of a recording on a device that works in memory of the host: nothing is uploaded, but copied there."""
+
+    def __init__(self, exchange: DeviceExchange, filled: Sequence[tuple[int, Array]], read: Sequence[Array]) -> None:
+        self._exchange, self._filled, self._read = exchange, filled, read
+
+    @classmethod
+    def of(
+        cls,
+        home: Home,
+        given: Given,
+        filled: Sequence[tuple[int, ResidentHandle]],
+        reads: Sequence[ResidentReadRange],
+    ) -> _InPlace | None:
+        exchange = home.exchange
+        if exchange is None or exchange.device[0] not in HOST_DEVICES:
+            return None
+        seen: list[tuple[int, Array]] = []
+        for at, handle in filled:
+            array = given.arrays[at]
+            dtype = WORD if array.dtype.char == "?" else array.dtype.newbyteorder("=")
+            seen.append((at, exchange.seen_by_host(handle).view(dtype).reshape(array.shape)))
+        found = cls(exchange, seen, ())
+        found._read = [found._part(r) for r in reads]
+        return found
+
+    def _part(self, r: ResidentReadRange) -> Array:
+        whole: Array = self._exchange.seen_by_host(r.resource)
+        return whole[r.byte_offset : r.byte_offset + r.byte_len]
+
+    def fill(self, given: Given) -> None:
+        for at, memory in self._filled:
+            np.copyto(memory, given.arrays[at])
+
+    def results(self) -> OutputBuffers:
+        return [part.copy().data for part in self._read]
+
+    def read(self, ranges: Sequence[ResidentReadRange]) -> OutputBuffers:
+        return [self._part(r).copy().data for r in ranges]
 
 
 def _result(
