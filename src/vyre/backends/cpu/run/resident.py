@@ -137,7 +137,7 @@ class HostResidents(ResidentMemory[Bytes]):
             kept.append(runs)
         elif runs and all(isinstance(r, ResidentHandle) for step in steps for r in step.resources):
             self.keep_steps(_ANY_TURNS, steps, [runs])
-        outputs = self.download(reads, None)
+        outputs: OutputBuffers = self.download(reads, None) if reads else []
         return outputs, ResidentSequenceTiming(time.perf_counter_ns() - begun) if timed else None
 
     def _first_turn(
