@@ -78,6 +78,8 @@ class OpenCLDevice(Device):
             timed = cl.command_queue_properties.PROFILING_ENABLE
             self.queues = [cl.CommandQueue(self.context, device, timed)]
             self.readings = cl.CommandQueue(self.context, device)
+        self.arms: list[Any] = []
+        """Queues for commands of a sequence that run beside others of it; all sequences share them."""
         _devices.add(self)
 
     # -- the interface

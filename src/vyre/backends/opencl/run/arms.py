@@ -22,9 +22,10 @@ def arms(device: OpenCLDevice, commands: Sequence[Command], after: Sequence[Sequ
     """
     cl, main = device.cl, device.queues[0]
     lanes = lanes_of(after)
-    with device.errors("opening a queue"):
-        beside = [cl.CommandQueue(device.context, device.target) for _ in range(max(lanes))]
-    queues = [main, *beside]
+    with device.lock, device.errors("opening a queue"):
+        while len(device.arms) < max(lanes):
+            device.arms.append(cl.CommandQueue(device.context, device.target))
+        queues = [main, *device.arms[: max(lanes)]]
     enqueues = [_enqueue(device, command) for command in commands]
     waited = [[k for k in before if lanes[k] != lanes[at]] for at, before in enumerate(after)]
     starts = {lane: lanes.index(lane) for lane in set(lanes) if lane}
@@ -32,7 +33,7 @@ def arms(device: OpenCLDevice, commands: Sequence[Command], after: Sequence[Sequ
     marker, error = cl.enqueue_marker, cl.Error
 
     def go() -> Ticket:
-        with device.lock:  # two threads would tell each other's kernels apart by nothing
+        with device.lock:  # all such work is enqueued one after the other, so that no two wait for each other
             events: list[Any] = []
             try:
                 begun = marker(main)
