@@ -290,7 +290,9 @@ class CallPlan:
         )
         places = {o.name: k for k, o in enumerate(self.outputs)}
         lengths: Mapping[str, Any] = self.request.output_lengths or {}
-        self.counted = {places[name]: (places[word], at) for name, (word, at) in lengths.items() if name in places}
+        self.counted = {
+            places[name]: (places[word], at) for name, (word, at) in lengths.items() if {name, word} <= places.keys()
+        }  # the driver refuses all others
         self.numbers = options.deciding_numbers(kernel, form, program)
         self.is_given = not any(p.rank or p.count or p.name not in arrays for p in kernel.params if p.role == "out")
         self._fit(kernel, arrays, options, values)
@@ -381,11 +383,22 @@ class CallPlan:
         found = list(results)
         for k, (word, at) in self.counted.items():
             o = self.outputs[k]
+            self.require_word(k)
             count = min(int(np.frombuffer(results[word], WORD)[at]), math.prod(o.shape))
             nbytes = count * (4 if o.is_bool else o.dtype.itemsize)
             part = memoryview(results[k]).cast("B")[:nbytes] if count else b""
             found[k] = from_bytes(part if 2 * nbytes >= o.nbytes else bytearray(part), o.dtype, (count,))
         return found
+
+    def require_word(self, k: int) -> None:
+        """Raise unless the word is there that says how long a result is."""
+        word, at = self.counted[k]
+        o, by = self.outputs[k], self.outputs[word]
+        if at >= math.prod(by.shape):
+            raise ArgumentValueError(
+                f"{o.name} is as long as {by.name}[{at}] says, and {by.name} has {math.prod(by.shape)} elements",
+                fix=f"give it more of them, or declare {by.name}: Out[u32, {at + 1}]",
+            )
 
     def sized_config(self) -> DispatchConfig:
         """The config for a dispatch that brings no output buffers, whose lengths would say the same."""

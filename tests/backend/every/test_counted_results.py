@@ -193,6 +193,25 @@ def test_many_small_results_are_one_copy(id, monkeypatch):
     assert all(bytes(a) == bytes(b)[: len(a)] for a, b in zip(found, whole, strict=True))
 
 
+def test_a_word_that_is_not_there_is_refused(name):
+    @vyre.kernel(lengths={"kept": ("n", 3)})
+    def fourth(x: In[u32], kept: Out[u32], n: Out[u32]):
+        if gid.x < len(n):
+            n[gid.x] = 2
+
+    x = np.arange(8, dtype=np.uint32)
+    assert fourth.on(name)(x)[0].shape == (2,)
+    for short in (3, 0):
+        with pytest.raises(ArgumentValueError, match=r"(element 3 of 'n'|as long as n\[3\] says).*Fix: "):
+            fourth.on(name)(x, sizes={"n": short})
+    with pytest.raises(ArgumentValueError, match=r"kept is as long as n\[3\] says, and n has 3 elements.*Fix: "):
+        vyre.sequence(lambda x: fourth(x, sizes={"n": 3})).on(name)(x)
+    with pytest.raises(ArgumentValueError, match=r"kept is as long as n\[3\] says, and n has 0 elements.*Fix: "):
+        fourth.on(name)(x[:0])
+    with pytest.raises(ArgumentValueError, match=r"output_lengths has 'x', which is no output.*Fix: name two of"):
+        first_of.on(name)(x, 1, config=DispatchConfig(output_lengths={"kept": "x"}))
+
+
 def test_lengths_of_bytes_and_bools(name):
     @vyre.kernel(workgroup=64, lengths={"a": "n", "b": ("n", 1)})
     def small(x: In[u8], a: Out[u8], b: Out[vyre.bool_], n: Out[u32, 2]):

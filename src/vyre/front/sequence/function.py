@@ -512,6 +512,8 @@ class _HostRecorder:
         counted = made.plan.counted
         if not counted:
             return made.run()
+        for k in counted:
+            made.plan.require_word(k)
         whole = {o.name: np.zeros(o.shape, o.dtype) for k, o in enumerate(made.plan.outputs) if k in counted}
         handed = Call(kernel.on(self.name), args, {**named, **whole}, *rest).run()
         self.counted |= {id(handed[k]): (handed[k], handed[word], at) for k, (word, at) in counted.items()}

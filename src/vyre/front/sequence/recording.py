@@ -196,6 +196,7 @@ class _RecordedCall(DeviceCall):
         handed = self.hand_back(made)
         results = handed if type(handed) is tuple else (handed,)
         for k, (word, at) in plan.counted.items():
+            plan.require_word(k)
             memory = results[word]._memory
             assert memory is not None  # a word has some
             self.recorder.counted[results[k]._number] = memory, at
