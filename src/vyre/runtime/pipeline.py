@@ -133,10 +133,9 @@ class _Planned:
 
     def _prepared(self, device: Device) -> _Repeat | None:
         launches, traps = self.launches, bool(self.launches.facts.traps)
-        filled, zero, read = ({row[0] for row in rows} for rows in (self.inputs, self.zeros, self.outputs))
-        slots = [
-            Slot(b.nbytes, k in filled, k in zero, bool(b.nbytes) and k in read) for k, b in enumerate(launches.bound)
-        ]
+        filled, zero = ({row[0] for row in rows} for rows in (self.inputs, self.zeros))
+        read = {slot for slot, _, n in self.outputs if n}
+        slots = [Slot(b.nbytes, k in filled, k in zero, k in read) for k, b in enumerate(launches.bound)]
         if traps:
             slots.append(Slot(TRAP_BYTES, False, True, True))
         assert launches.parts is not None
