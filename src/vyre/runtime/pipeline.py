@@ -334,7 +334,10 @@ class OffloadPipeline(NativePipeline[_Planned]):
             if repeat.traps is not None:
                 require_no_trap(planned.launches.facts.traps, trap_words(repeat.traps))
             if out is None:
-                return [bytearray(view) for view in repeat.outputs]
+                views = list(repeat.outputs)
+                for k, counted in planned.counted.items():
+                    views[k] = views[k][: counted.nbytes(repeat.outputs)]
+                return [bytearray(view) for view in views]
             for view, target in zip(repeat.outputs, out, strict=True):
                 plain(target)[:] = view
             return list(out)
