@@ -66,6 +66,7 @@ def test_arms_have_the_bytes_of_single_calls(name):
             assert y.tobytes() == expected_y.tobytes()
 
 
+@pytest.mark.check
 def test_arms_of_several_threads_do_not_meet(name):
     run, x = vyre.sequence(branches).on(name), np.arange(64, dtype=np.uint32)
     expected = branches(x, x.copy())[0].tobytes()
@@ -84,6 +85,7 @@ def test_arms_of_several_threads_do_not_meet(name):
     assert not wrong
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("turns", [1, 3, 40, 300])
 def test_repeated_steps_see_what_the_turn_before_left(turns):
     """The last step of a turn and the first of the next one are not beside each other where they share memory."""

@@ -46,7 +46,7 @@ def zero():
     return np.zeros(1, np.uint32)
 
 
-@pytest.mark.parametrize("count", [0, 1, 63, 99, 100, 101, 2**32 - 1])
+@pytest.mark.parametrize("count", [0, 1, 100, 101, 2**32 - 1])
 def test_a_result_is_as_long_as_its_word_says_and_the_word_is_the_true_count(name, count):
     x = np.arange(100, dtype=np.uint32)
     kept, n = first_of.on(name)(x, count)

@@ -1,7 +1,7 @@
 """What is read back where results have lengths: all that counts and no more, small ones in one piece."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vyre.driver.plan.compaction import CompactResultRecord, ResultSlot, plan_result_compaction
@@ -60,6 +60,7 @@ def grids(draw):
 
 @pytest.mark.row("C-rc-5")
 @given(grids())
+@settings(max_examples=30)
 def test_every_byte_that_counts_is_read_once(case):
     asked, most = case
     plan = plan_result_compaction(asked, most)

@@ -1,7 +1,7 @@
 """Which work may go on beside other work: ranges of real memory decide."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vyre.driver.policy.overlap import (
@@ -105,6 +105,7 @@ ACCESSES = st.lists(st.builds(Access, RANGES, RANGES), max_size=8)
 
 
 @given(ACCESSES)
+@settings(max_examples=30)
 def test_steps_wait_for_exactly_those_that_they_conflict_with(steps):
     """Directly, or by way of others."""
     order = waits(steps)
@@ -130,6 +131,7 @@ def test_a_segment_ends_at_a_conflict_with_any_of_its_steps():
 
 
 @given(ACCESSES)
+@settings(max_examples=30)
 def test_no_step_of_a_segment_conflicts_with_another(steps):
     runs, breaks = segments(waits(steps))
     assert [k for run in runs for k in run] == list(range(len(steps)))
