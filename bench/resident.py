@@ -5,7 +5,8 @@
 
 Ten small kernels as a sequence over the same calls one by one (goal on cpu: at most 0.5), over arrays of the host and
 of the device; eight inputs of 4 MB as a stream over plain calls; 64 neighbouring words read back at once over one by
-one; and 20,000 iterations of a program that has settled after 5 over 20 iterations.
+one; 20,000 iterations of a program that has settled after 5 over 20 iterations; four steps of one workgroup that have
+nothing to do with each other over four in a row; and 4 MB of results of which 4 KB count over all of them.
 """
 
 from __future__ import annotations
@@ -46,6 +47,23 @@ def upwards(x: InOut[u32], most: u32) -> None:
         x[gid.x] += 1
 
 
+@vyre.kernel(workgroup=64)
+def long(x: In[u32], out: Out[u32]) -> None:
+    if gid.x < len(out):
+        a: u32 = x[gid.x]
+        for k in range(20_000):
+            a = (a ^ (a >> 3)) * 1664525 + k
+        out[gid.x] = a
+
+
+@vyre.kernel(workgroup=256, lengths={"kept": "n"})
+def first_of(x: In[u32], count: u32, kept: Out[u32], n: Out[u32, 1]) -> None:
+    if gid.x < len(kept):
+        kept[gid.x] = x[gid.x]
+    if gid.x == 0:
+        n[0] = count
+
+
 def chain(on: Any, x: Any, y: Any) -> Any:
     for _ in range(KERNELS):
         x = on(0.5, x, y)
@@ -65,6 +83,10 @@ def ways(backend: str) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]
     settles = pipelines.compile(guard, upwards.program)
     zeros, limit = np.zeros(ELEMENTS, np.uint32), np.uint32(5).tobytes()
     inputs = [np.random.default_rng(k).random(1 << 20, np.float32) for k in range(8)]
+    few_words, words = np.arange(64, dtype=np.uint32), np.arange(1 << 20, dtype=np.uint32)
+    arms = vyre.sequence(lambda x: tuple(long(x) for _ in range(4))).on(backend)
+    in_a_row = vyre.sequence(lambda x: long(long(long(long(x))))).on(backend)
+    counted, whole = first_of.on(backend), vyre.Kernel.of_program(first_of.program).on(backend)
     few, many = (vyre.DispatchConfig(fixpoint_iterations=n) for n in (20, 20_000))
     return {
         f"{KERNELS} kernels, arrays of the host": (lambda: steps(x, y), lambda: chain(kernel, x, y)),
@@ -84,6 +106,8 @@ def ways(backend: str) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]
             lambda: settles.dispatch([zeros, limit], many),
             lambda: settles.dispatch([zeros, limit], few),
         ),
+        "4 steps side by side": (lambda: arms(few_words), lambda: in_a_row(few_words)),
+        "4 KB that count of 4 MB": (lambda: counted(words, 1000), lambda: whole(words, 1000)),
     }
 
 

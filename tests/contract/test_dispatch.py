@@ -609,6 +609,20 @@ def test_field_output_elements_sizes_an_output(backend):
         backend.dispatch(NUMBER, [], DispatchConfig(output_elements={"out": 3, "nothing": 3}))
 
 
+def test_field_output_lengths_gives_what_counts_of_an_output(backend):
+    counted = DispatchConfig(output_lengths={"high": "low"})
+    for count in (0, 1, 3, 4, 9):
+        x = words(count, 2 << 16, 3 << 16, 4 << 16)
+        low, high = backend.dispatch(SPLIT, [x], counted)
+        assert unwords(low) == [count, 0, 0, 0]
+        assert unwords(high) == [0, 2, 3, 4][:count]
+        whole = [bytearray(16), bytearray(16)]
+        backend.dispatch(SPLIT, [x], counted, out=whole)
+        assert [unwords(b) for b in whole] == [[count, 0, 0, 0], [0, 2, 3, 4]]
+    with pytest.raises(VyreError, match=r"no output.*Fix: "):
+        backend.dispatch(SPLIT, [words(1)], DispatchConfig(output_lengths={"high": "x"}))
+
+
 @pytest.mark.row("A-HS-5")
 def test_field_ulp_budget_asks_for_other_code_where_the_device_has_functions_within_it(backend):
     keys = [pipelines.compile(backend, EXP, FOUR.with_(ulp_budget=n)).key for n in (None, 0, 255)]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 
 import vyre
+from vyre import In, Out, gid, u32
 from vyre.conform.programs.random import random_program
 from vyre.conform.programs.random_values import random_bytes
 from vyre.foundation.ir.dtypes import bool_
@@ -82,6 +83,51 @@ class RandomSequence:
         return pool
 
 
+class Arms:
+    """Two such sequences, whose steps take turns and know nothing of each other."""
+
+    def __init__(self, seed, length):
+        self._arms = [RandomSequence(seed, length), RandomSequence(seed + 100_000, length)]
+
+    def __len__(self):
+        return len(self._arms[0])
+
+    def arrays(self, seed):
+        return [arm.arrays(seed + k) for k, arm in enumerate(self._arms)]
+
+    def run(self, pools, start=0, stop=None, call=None):
+        pools = list(pools)
+        for at in range(start, len(self) if stop is None else stop):
+            for k, arm in enumerate(self._arms):
+                pools[k] = arm.run(pools[k], at, at + 1, call)
+        return pools
+
+
+@vyre.kernel(workgroup=64, lengths={"kept": "n"})
+def first_of(x: In[u32], count: u32, kept: Out[u32], n: Out[u32, 1]):
+    if gid.x < len(kept):
+        kept[gid.x] = x[gid.x] ^ 0x5A5A
+    if gid.x == 0:
+        n[0] = count
+
+
+def compacted(pool, call=None):
+    """The arrays, and of some a result that says how long it is."""
+    call = call or (lambda kernel, inputs, options: kernel(**inputs, **options))
+    found = list(pool)
+    for k, array in enumerate(pool):
+        if isinstance(array, list):
+            found[k] = compacted(array, call)
+        elif array.dtype == np.uint32 and array.ndim == 1 and array.size:
+            found += call(first_of, {"x": array, "count": k}, {})
+    return found
+
+
+def flat(pool):
+    """The arrays of one sequence, or of several arms."""
+    return [a for each in pool for a in (each if isinstance(each, list) else [each])]
+
+
 def overlapped(kernel, inputs, options):
     """A call as a stream of one, on its way while nothing else is."""
     order = [p.name for p in kernel.params if p.name in inputs]
@@ -95,19 +141,23 @@ def on(name, call=None):
     return lambda kernel, inputs, options: call(kernel.on(name), inputs, options)
 
 
-def ways(sequence: RandomSequence, name: str, cut: int) -> Mapping[str, object]:
+def ways(sequence: RandomSequence | Arms, name: str, cut: int) -> Mapping[str, object]:
     """Name -> a function of arrays of the host that gives those of the host, with what was updated in place."""
 
     def back(pool):
-        return [a if isinstance(a, np.ndarray) else a.numpy() for a in pool]
+        return [back(a) if isinstance(a, list) else a if isinstance(a, np.ndarray) else a.numpy() for a in pool]
 
     def to(arrays):
-        return [vyre.to_device(a, name) for a in arrays]
+        return [to(a) if isinstance(a, list) else vyre.to_device(a, name) for a in arrays]
 
     def function(arrays, start=0, stop=None):
         return sequence.run(arrays, start, stop)
 
+    def counted(arrays, start=0, stop=None):
+        return compacted(function(arrays, start, stop))
+
     recorded, first, rest = vyre.sequence(function), vyre.sequence(function), vyre.sequence(function)
+    whole, last = vyre.sequence(counted), vyre.sequence(counted)
     return {
         "device arrays": lambda arrays: back(sequence.run(to(arrays))),
         "recorded": lambda arrays: recorded.on(name)(arrays),
@@ -118,6 +168,12 @@ def ways(sequence: RandomSequence, name: str, cut: int) -> Mapping[str, object]:
         "overlapped, then recorded": lambda arrays: back(
             rest(to(sequence.run(arrays, 0, cut, on(name, overlapped))), cut)
         ),
+        "compacted": lambda arrays: compacted(sequence.run(arrays, call=on(name)), on(name)),
+        "recorded, compacted": lambda arrays: whole.on(name)(arrays),
+        "overlapped, compacted": lambda arrays: compacted(
+            sequence.run(arrays, call=on(name, overlapped)), on(name, overlapped)
+        ),
+        "split, compacted": lambda arrays: last.on(name)(back(first(to(arrays), 0, cut)), cut),
         "recorded, then overlapped": lambda arrays: sequence.run(
             first.on(name)(arrays, 0, cut), cut, call=on(name, overlapped)
         ),

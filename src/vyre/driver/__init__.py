@@ -59,6 +59,7 @@ _NAMES = {
     ),
     "plan.specialize": "SpecCacheKey SpecMap SpecValue program_vsa_fingerprint",
     "resident.memory": "validate_buffer_ownership",
+    "resident.reuse": "ResidentGraphReuseTelemetry ResidentGraphReuseTelemetryError",
     "selection.registry": (
         "Selection acquire acquire_preferred_dispatch_backend backend_dispatches backend_precedence "
         "backend_registration devices register registered_backends registered_backends_by_precedence select"
@@ -83,6 +84,7 @@ _ALIASES = {
 """Names whose twins differ only in ownership elsewhere, and names that live in a lower layer."""
 _MODULES = {
     "accounting": "plan.bounds",
+    "arm_independence": "policy.overlap",
     "async_copy_overlap": "policy.overlap",
     "allocation": "plan.bounds",
     "backend": "contract",
@@ -112,7 +114,9 @@ _MODULES = {
     "program_walks": "plan",
     "registry": "admission.gates",  # of operations, not of backends: the dialects are still to come
     "reservation_policy": "plan.bounds",
+    "residency": "resident.reuse",
     "resident_transfer_fusion": "resident.transfers",
+    "result_compaction": "plan.compaction",
     "shadow": "verify.shadow",
     "specialization": "plan.specialize",
     "transfer_accounting": "resident.transfers",

@@ -7,7 +7,7 @@ out once per combination of those. What differs between two such calls (addresse
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from sys import byteorder
 from typing import TYPE_CHECKING, Any
@@ -23,12 +23,14 @@ from ..errors import ArgumentTypeError, ArgumentValueError, DeviceOutOfMemory, s
 from ..foundation.ir.prints import is_log, prints_of
 from ..foundation.language.kernel import Param, shapes_name
 from ..foundation.language.numbers import MOST_OF_AN_AXIS
+from ..foundation.memo import keep
 from .arrays import (
     ARRAY_DTYPES,
     WORD,
     Array,
     as_array,
     check_writable,
+    from_bytes,
     is_plain,
     number_writer,
     row_bytes,
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
     from ..foundation.ir.program import Program
     from .kernel import Kernel
 
+_MAX_REQUESTS = 64
+"""Configs with lengths that a kernel remembers."""
 Shape = tuple[int, ...]
 Extent = tuple[int, ...] | int | None
 Numbers = tuple[tuple[int, str, Callable[[Any], bytes]], ...]
@@ -248,12 +252,14 @@ class CallPlan:
     `direct` says where the caller's arrays for all results are, if a dispatch can work in those; `is_given`: the caller
     brings those for outputs, in any shapes, and `follows_domain`: there may be one whose shape is the domain. `key` is
     what the driver wants to know of the buffers, once a call has had them.
+    `counted` says which results are as long as an element of another one says: where that is, and which.
     `code` tells apart what is compiled. `idle` means that the grid has no workgroup: outputs are zero and
     nothing runs.
     """
 
     __slots__ = (
-        "_arrays", "_config", "_grid", "_shapes", "code", "counts", "direct", "follows_domain", "idle", "inputs",
+        "_arrays", "_config", "_grid", "_shapes", "code", "counted", "counts", "direct", "follows_domain", "idle",
+        "inputs",
         "is_given", "key", "logs", "numbers", "outputs", "over", "prints", "program", "request", "targets",
     )  # fmt: skip
 
@@ -268,6 +274,8 @@ class CallPlan:
     ) -> None:
         self.program = program
         self.request = options.config
+        if kernel.lengths is not None or self.request.output_lengths is not None:
+            self.request = _counting(kernel, self.request, arrays.keys())
         # An id is 0.05 us and a hash of the program 0.4; `program` above is kept as long as the id.
         self.code = id(program), None if self.request is DEFAULT_CONFIG else self.request
         params, hidden = kernel._params, shapes_name(kernel.params)
@@ -283,6 +291,11 @@ class CallPlan:
             for b in program.host_outputs
             if b.name in params
         )
+        places = {o.name: k for k, o in enumerate(self.outputs)}
+        lengths: Mapping[str, Any] = self.request.output_lengths or {}
+        self.counted = {
+            places[name]: (places[word], at) for name, (word, at) in lengths.items() if {name, word} <= places.keys()
+        }  # the driver refuses all others
         self.numbers = options.deciding_numbers(kernel, form, program)
         self._arrays = tuple(p for p in kernel.params if p.role not in ("const", "scalar", "uniform"))
         self.is_given = not any(p.rank or p.count or p.name not in arrays for p in kernel.params if p.role == "out")
@@ -309,6 +322,7 @@ class CallPlan:
         made.inputs, made.prints, made.logs, made.numbers = self.inputs, self.prints, self.logs, self.numbers
         made._arrays = self._arrays
         made.outputs, made.targets, made.counts, made._shapes = self.outputs, self.targets, self.counts, self._shapes
+        made.counted = self.counted
         made.direct, made.is_given, made.follows_domain = self.direct, self.is_given, self.follows_domain
         return made
 
@@ -372,6 +386,28 @@ class CallPlan:
         why = why_grid(told, self.request.workgroup_override or self.program.workgroup_size)
         return grid_from(grid, given=why if given else None, covers=why)
 
+    def cut(self, results: Sequence[Any]) -> list[Any]:
+        """The results of a dispatch, with what counts of those that are counted."""
+        found = list(results)
+        for k, (word, at) in self.counted.items():
+            o = self.outputs[k]
+            self.require_word(k)
+            count = min(int(np.frombuffer(results[word], WORD)[at]), math.prod(o.shape))
+            nbytes = count * (4 if o.is_bool else o.dtype.itemsize)
+            part = memoryview(results[k]).cast("B")[:nbytes] if count else b""
+            found[k] = from_bytes(part if 2 * nbytes >= o.nbytes else bytearray(part), o.dtype, (count,))
+        return found
+
+    def require_word(self, k: int) -> None:
+        """Raise unless the word is there that says how long a result is."""
+        word, at = self.counted[k]
+        o, by = self.outputs[k], self.outputs[word]
+        if at >= math.prod(by.shape):
+            raise ArgumentValueError(
+                f"{o.name} is as long as {by.name}[{at}] says, and {by.name} has {math.prod(by.shape)} elements",
+                fix=f"give it more of them, or declare {by.name}: Out[u32, {at + 1}]",
+            )
+
     def sized_config(self) -> DispatchConfig:
         """The config for a dispatch that brings no output buffers, whose lengths would say the same."""
         return self.config.with_(output_elements=self.counts) if self.counts else self.config
@@ -383,6 +419,18 @@ def _maker(param: Param, array: Array | None) -> Callable[[Any], Any] | None:
         assert param.element is not None
         return number_writer(param.name, param.element) if param.small is None else partial(row_bytes, param)
     return None if is_plain(array) else to_input
+
+
+def _counting(kernel: Kernel, asked: DispatchConfig, given: Collection[str]) -> DispatchConfig:
+    """The config with the lengths that the kernel declares. An array of the caller's is filled as a whole."""
+    said = {**(kernel.lengths or {}), **(asked.output_lengths or {})}
+    lengths = {name: word for name, word in said.items() if name not in given}
+    key = asked, *lengths
+    found = kernel._requests.get(key)
+    if found is None:
+        found = asked.with_(output_lengths=lengths or None)
+        keep(kernel._requests, key, found, _MAX_REQUESTS)
+    return found
 
 
 def output_shapes(kernel: Kernel, arrays: Mapping[str, Array], options: Options) -> dict[str, Shape]:

@@ -214,6 +214,8 @@ class Call:
         plan, compiled = self.plan, self.pipeline()
         if plan.idle:
             return self.hand_back([self._untouched(o) for o in plan.outputs])
+        if plan.counted and not compiled.in_place:
+            return self._run_counted(compiled)
         values = self.values
         direct = plan.direct if compiled.in_place else None
         out: list[Any]
@@ -229,6 +231,17 @@ class Call:
             raise with_place(e, plan.program) from None
         if direct is not None:
             return out[0] if len(out) == 1 else tuple(out)
+        if plan.logs:
+            show_prints(plan.prints, out[-len(plan.logs) :])
+        return self.hand_back(out)
+
+    def _run_counted(self, compiled: DriverPipeline) -> Any:
+        """With results that are no longer than what counts of them. Code that works in place fills what it is given."""
+        plan = self.plan
+        try:
+            out = compiled.dispatch(self.inputs, plan.sized_config())
+        except Trap as e:
+            raise with_place(e, plan.program) from None
         if plan.logs:
             show_prints(plan.prints, out[-len(plan.logs) :])
         return self.hand_back(out)
@@ -298,6 +311,8 @@ class Call:
     def hand_back(self, results: Sequence[Any]) -> Any:
         """Results in slot order: in the caller's arrays where there are some, else in new ones."""
         handed: list[Array] = []
+        if self.plan.counted:
+            results = self.plan.cut(results)
         for o, data in zip(self.plan.outputs, results):  # noqa: B905 - the driver has seen that none is missing
             target = None if o.at is None else self.values[o.at]
             if target is not data:

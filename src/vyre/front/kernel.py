@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 Extent = tuple[int, ...] | int | None
 Sizes = Mapping[str, int | tuple[int, ...]] | None
 Workgroup = int | tuple[int, ...]
+Lengths = Mapping[str, str | tuple[str, int]] | None
 MAX_PROGRAMS = 256
 """Specializations kept per kernel, the oldest out first."""
 _ABSENT = object()
@@ -44,15 +45,16 @@ class Kernel:
     gives the length (or shape) of outputs that follow no input, `domain` the number of invocations, x first, `grid`
     the number of workgroups, and `config` the rest of how to run it. With `check_races=True` the call runs on the
     reference first, which raises `RaceDetected` if the order of invocations can show in the result. `backend` is None
-    or the one that `on` named.
+    or the one that `on` named, and `lengths` what was declared of the lengths of its results.
     """
 
     backend: str | None = None
+    lengths: Lengths = None
     __name__: str
     __qualname__: str
     _only_program: Program | None
 
-    def __init__(self, function: Callable[..., Any], workgroup: Workgroup) -> None:
+    def __init__(self, function: Callable[..., Any], workgroup: Workgroup, lengths: Lengths = None) -> None:
         from ..foundation.language.kernel import NO_DEFAULT, read_source
 
         if not callable(function):
@@ -60,6 +62,8 @@ class Kernel:
                 f"kernel() got a {type(function).__name__}", fix="write @vyre.kernel(workgroup=64) above a function"
             )
         self._start(read_source(function, workgroup))
+        if lengths is not None:
+            self.lengths = _checked_lengths(self, lengths)
         self.__qualname__ = getattr(function, "__qualname__", self.__name__)
         self.__doc__ = function.__doc__
         self.__module__ = function.__module__
@@ -83,8 +87,8 @@ class Kernel:
         if found is None:
             found = Kernel.__new__(Kernel)
             found._start(source.of_types(dict(zip(source.generics, types, strict=True))))
-            names = ("__qualname__", "__doc__", "__module__", "__wrapped__")
-            found.__dict__.update({name: self.__dict__[name] for name in names})
+            names = ("__qualname__", "__doc__", "__module__", "__wrapped__", "lengths")
+            found.__dict__.update({name: self.__dict__[name] for name in names if name in self.__dict__})
             if set(found._consts) <= set(source.generics):
                 found._only_program = found._specialized({})
             keep(self._of_types, types, found, MAX_PROGRAMS)
@@ -118,6 +122,7 @@ class Kernel:
         self._kinds: dict[tuple[object, ...], CallPlan] = {}
         self._pipelines: dict[tuple[object, ...], tuple[DriverPipeline, PipelineCache, int]] = {}
         self._ready: dict[tuple[object, ...], Any] = {}
+        self._requests: dict[tuple[object, ...], DispatchConfig] = {}
         self._only_program = None
         self._is_generic = not isinstance(source, _ProgramSource) and bool(source.generics)
         self.__name__ = source.name
@@ -407,7 +412,7 @@ class Kernel:
             )
         source = _ProgramSource(self.__name__, self.params, self.workgroup)
         programs = {key: program.to_wire() for key, program in self._programs.items()}
-        names = {"__qualname__": self.__qualname__, "__module__": self.__module__, "__doc__": self.__doc__}
+        names = {name: getattr(self, name) for name in ("__qualname__", "__module__", "__doc__", "lengths")}
         return _arrived, (source, programs, names, self.backend)
 
     def __copy__(self) -> Kernel:
@@ -419,6 +424,28 @@ class Kernel:
     def __repr__(self) -> str:
         shown = ", ".join(f"{p.name}: {p.role} {p.element or ''}".rstrip() for p in self.params)
         return f"<kernel {self.__name__}({shown}) workgroup={self.workgroup}>"
+
+
+def _checked_lengths(kernel: Kernel, given: Lengths) -> Lengths:
+    """Which result says how long another one is, if these can."""
+    from ..driver.contract.values import DispatchConfig
+    from ..foundation.ir.dtypes import u32
+
+    lengths: Mapping[str, Any] = DispatchConfig(output_lengths=given).output_lengths or {}
+    for name, (word, at) in lengths.items():
+        result, by = kernel._params.get(name), kernel._params.get(word)
+        if result is None or result.role != "out" or result.rank > 1 or result.small is not None or word in lengths:
+            raise ArgumentValueError(
+                f"lengths has {name!r}, which is no result of {kernel.__name__} that can be counted",
+                fix="name an Out of numbers with one axis, and as its length one that is not counted itself",
+            )
+        is_word = by is not None and by.role in ("out", "inout") and by.element is u32 and by.small is None
+        if by is None or not is_word or (by.count and at >= by.count):
+            raise ArgumentValueError(
+                f"the length of {name!r} cannot be element {at} of {word!r}",
+                fix=f"count in a result of words: {word}: Out[u32, {at + 1}]",
+            )
+    return lengths
 
 
 class _ProgramSource(NamedTuple):
@@ -502,13 +529,22 @@ def _call_type() -> type[Call]:
 @overload
 def kernel(function: Callable[..., Any], /) -> Kernel: ...
 @overload
-def kernel(*, source: str, workgroup: Workgroup = 64) -> Kernel: ...
+def kernel(*, source: str, workgroup: Workgroup = 64, lengths: Lengths = None) -> Kernel: ...
 @overload
-def kernel(*, workgroup: Workgroup = 64) -> Callable[[Callable[..., Any]], Kernel]: ...
+def kernel(*, workgroup: Workgroup = 64, lengths: Lengths = None) -> Callable[[Callable[..., Any]], Kernel]: ...
 def kernel(
-    function: Any = _ABSENT, /, *, workgroup: Workgroup = 64, source: Any = _ABSENT, **unknown: object
+    function: Any = _ABSENT,
+    /,
+    *,
+    workgroup: Workgroup = 64,
+    lengths: Lengths = None,
+    source: Any = _ABSENT,
+    **unknown: object,
 ) -> Kernel | Callable[[Callable[..., Any]], Kernel]:
     """Make a function a compute kernel. `workgroup` is the number of invocations that share memory and barriers.
+
+    With `lengths={"kept": "n"}` the result `kept` has as many elements as the result `n` says, or `("n", 3)`: element 3
+    of it; no more of it is read back. `n` may be more than there is room for, and is what the kernel counted.
 
     `source` is the text of the function instead, where Python keeps none; it sees the names of the caller.
     """
@@ -521,16 +557,16 @@ def kernel(
             if function is not _ABSENT:
                 raise ArgumentTypeError("kernel() got a function and a text", fix="pass one of them")
             caller = sys._getframe(1)
-            return Kernel(_defined_by(source, {**caller.f_globals, **caller.f_locals}), workgroup)
+            return Kernel(_defined_by(source, {**caller.f_globals, **caller.f_locals}), workgroup, lengths)
         if function is not _ABSENT:
-            return Kernel(function, workgroup)
+            return Kernel(function, workgroup, lengths)
     except MISTAKES as e:
         end_at_the_caller(e)
         raise
 
     def decorate(function: Callable[..., Any]) -> Kernel:
         try:
-            return Kernel(function, workgroup)
+            return Kernel(function, workgroup, lengths)
         except MISTAKES as e:
             end_at_the_caller(e)
             raise

@@ -272,8 +272,14 @@ class Device(ABC):
 
         return go
 
-    def sequence(self, commands: Sequence[Command]) -> Callable[[], Ticket]:
-        """Commands in order that can be repeated, from any thread, as one where the target can."""
+    def sequence(
+        self, commands: Sequence[Command], after: Sequence[Sequence[int]] | None = None
+    ) -> Callable[[], Ticket]:
+        """Commands in order that can be repeated, from any thread, as one where the target can.
+
+        `after`: a command needs to wait for these alone, by their places, and those that they wait for. A target may
+        run others beside it.
+        """
 
         def go() -> Ticket:
             batch = self.batch()

@@ -24,6 +24,7 @@ from ..foundation.memo import keep
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from ..driver.resident.reuse import Use
     from .compiled import CompiledBackend
     from .resident_memory import ResidentMemory
 
@@ -121,7 +122,7 @@ class NativePipeline(CompiledPipeline, Generic[P]):
     ) -> None:
         """From now on, and until some of it is freed, this is a dispatch over exactly this memory."""
         residents.watch(self)
-        self.repeats.keep(config, given, again)
+        self.repeats.keep(config, given, _counting(residents.uses(self.program, given), again))
         for r in given:
             if not residents.holds(r):
                 self.repeats.forget(r)  # another thread freed it just now
@@ -135,3 +136,25 @@ class NativePipeline(CompiledPipeline, Generic[P]):
         self._code = None
         self.repeats.clear()
         self._planned.clear()
+
+
+def _counting(uses: Sequence[Use], again: Again) -> Again:
+    """The same, and that it binds memory which was uploaded."""
+    if not uses:
+        return again
+    if len(uses) == 1:
+        tick = uses[0].tick
+
+        def counted() -> list[ResidentHandle] | None:
+            tick()
+            return again()
+
+        return counted
+    ticks = tuple(use.tick for use in uses)
+
+    def counted_all() -> list[ResidentHandle] | None:
+        for each in ticks:
+            each()
+        return again()
+
+    return counted_all

@@ -25,6 +25,7 @@ from ..driver.contract.values import (
     named,
 )
 from ..driver.counters import count_decision
+from ..driver.plan.compaction import ResultSlot, plan_result_compaction
 from ..driver.plan.outputs import OutputSlot, replace_output_buffers_preserving_slots
 from ..driver.policy.decision import Decision
 from ..driver.policy.launch import NEVER, RECORDED, WHEN_REPEATED
@@ -32,7 +33,7 @@ from ..errors import DeviceLost, VyreError
 from ..foundation.integers import round_up
 from ..foundation.ir.program import Program
 from ..foundation.memo import keep
-from .device import TRAP_BYTES, Artifact, Code, Device, Memory, Slot, SmallDispatch, Ticket
+from .device import TRAP_BYTES, Artifact, Code, Device, Slot, SmallDispatch, Ticket
 from .native import NativePipeline
 from .resident import dispatch_over
 from .work import DeviceLaunches, Work, plain, require_no_trap, settle, trap_words
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 _MAX_RESIDENT_LENGTHS = 64
 """Combinations of lengths of resident memory that a pipeline remembers."""
 _NEVER = -sys.maxsize
+_WORD = 4
 _RECORDED = Decision("recording", RECORDED, "one call copies its inputs, launches it and copies its results")
 
 
@@ -52,8 +54,8 @@ class _Planned:
     """A dispatch over memory of the caller: its launches, and what goes to the device and comes back."""
 
     __slots__ = (
-        "__weakref__", "first", "inputs", "launches", "outputs", "plan", "reads", "recording", "repeats", "runs",
-        "small_dispatch", "zeros",
+        "__weakref__", "counted", "first", "inputs", "launches", "outputs", "plan", "reads", "recording", "repeats",
+        "runs", "small_dispatch", "zeros",
     )  # fmt: skip
 
     def __init__(self, launches: DeviceLaunches, plan: DispatchPlan) -> None:
@@ -79,7 +81,9 @@ class _Planned:
             if b.output_index is not None:
                 start, end = b.output_byte_range or (0, b.nbytes)
                 self.outputs.append((slot, start, end - start))
-        self.reads = [(slot, start, n) for slot, start, n in self.outputs if n]
+        self.counted = {each.output: each for each in plan.counted}
+        self.reads = [row for k, row in enumerate(self.outputs) if row[2] and k not in self.counted]
+        """What is read at once; of outputs that are counted, what counts is read after that."""
 
     @property
     def is_recorded(self) -> bool:
@@ -129,7 +133,8 @@ class _Planned:
 
     def _prepared(self, device: Device) -> _Repeat | None:
         launches, traps = self.launches, bool(self.launches.facts.traps)
-        filled, zero, read = ({row[0] for row in rows} for rows in (self.inputs, self.zeros, self.reads))
+        filled, zero = ({row[0] for row in rows} for rows in (self.inputs, self.zeros))
+        read = {slot for slot, _, n in self.outputs if n}
         slots = [Slot(b.nbytes, k in filled, k in zero, k in read) for k, b in enumerate(launches.bound)]
         if traps:
             slots.append(Slot(TRAP_BYTES, False, True, True))
@@ -329,7 +334,10 @@ class OffloadPipeline(NativePipeline[_Planned]):
             if repeat.traps is not None:
                 require_no_trap(planned.launches.facts.traps, trap_words(repeat.traps))
             if out is None:
-                return [bytearray(view) for view in repeat.outputs]
+                views = list(repeat.outputs)
+                for k, counted in planned.counted.items():
+                    views[k] = views[k][: counted.nbytes(repeat.outputs)]
+                return [bytearray(view) for view in views]
             for view, target in zip(repeat.outputs, out, strict=True):
                 plain(target)[:] = view
             return list(out)
@@ -353,7 +361,7 @@ class OffloadPipeline(NativePipeline[_Planned]):
         launches = planned.launches
         work = Work(self.session, timeout=config.timeout, begun=begun, timed=timed, ahead=ahead)
         try:
-            memories: list[Memory] = work.take_all(launches.pieces)
+            work.memories = memories = work.take_all(launches.pieces)
             batch = work.batch
             send = batch.write if ahead else batch.lend
             for slot, index in planned.inputs:
@@ -375,15 +383,48 @@ def collect(planned: _Planned, work: Work, out: Sequence[Buffer] | None, *, rele
             work.finish([plain(o) for o, (_, _, n) in zip(out, planned.outputs, strict=True) if n])
             return list(out)
         found = iter(work.finish([None] * len(planned.reads)))
+        counted = planned.counted
+        results: OutputBuffers = [
+            next(found) if n and k not in counted else bytearray() for k, (_, _, n) in enumerate(planned.outputs)
+        ]
+        if counted:
+            _read_counted(planned, work, results)
     finally:
         if releases:
             work.release()
-    results: OutputBuffers = [next(found) if n else bytearray() for _, _, n in planned.outputs]
     if out is None:
         return results
     targets = list(out)
     replace_output_buffers_preserving_slots(results, targets)
     return targets
+
+
+def _read_counted(planned: _Planned, work: Work, results: OutputBuffers) -> None:
+    """What counts of the outputs that are counted, now that it is known how much that is: small ones as one copy."""
+    slots = [ResultSlot(k, c.nbytes(results), planned.outputs[k][2]) for k, c in planned.counted.items()]
+    chosen = plan_result_compaction(slots, step=_WORD)
+    if not chosen.selected_readback_bytes:
+        return
+    work.go_on()
+    memories = {k: work.memories[planned.outputs[k][0]] for k in planned.counted}
+    alone = [(slot, nbytes) for slot, nbytes, _ in slots if slot in chosen.direct_slots]
+    gathered, reads = chosen.compact_records, []
+    if len(gathered) == 1:
+        alone, gathered = [*alone, (gathered[0].slot, gathered[0].bytes)], ()
+    if gathered:
+        together = work.take(round_up(chosen.compact_bytes, _WORD))
+        for slot, offset, nbytes in gathered:
+            work.batch.copy(memories[slot], 0, together, offset, round_up(nbytes, _WORD))
+        reads.append((together, 0, chosen.compact_bytes))
+    reads += [(memories[slot], 0, nbytes) for slot, nbytes in alone]
+    work.submit(reads)
+    found = work.finish([None] * len(reads))
+    if gathered:
+        whole = memoryview(found.pop(0))
+        for slot, offset, nbytes in gathered:
+            results[slot] = bytearray(whole[offset : offset + nbytes])
+    for (slot, _), data in zip(alone, found, strict=True):
+        results[slot] = data
 
 
 class WorkPending(PendingDispatch):

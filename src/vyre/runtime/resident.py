@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from ..driver.contract.values import (
@@ -19,6 +20,8 @@ from ..driver.contract.values import (
 )
 from ..driver.counters import count_decision
 from ..driver.plan.launch import LaunchPlan, resolve_fixpoint_iterations
+from ..driver.policy.overlap import Wait
+from ..driver.resident.arms import waits_of
 from ..foundation.integers import round_up
 from .device import Batch, Command, Device, Launch, Memory, Ticket, Zero
 from .memory_pool import MemoryPool, Piece
@@ -258,7 +261,9 @@ def run_steps(
     """Run steps in order, all of it `repeat` times, with one wait at the end."""
     begun = time.monotonic()
     turns = whole("repeat", repeat, U32_MAX) or 0
-    runs: Runs | None = None if timed or session.left is not None else session.residents.kept_steps(turns, steps)
+    runs: Runs | None = (
+        None if timed or session.left is not None else session.residents.kept_steps(turns, steps, times=turns)
+    )
     if runs is not None and not reads:
         _run_again(session, runs, ())
         return [], None
@@ -266,13 +271,14 @@ def run_steps(
     ranges = [(piece.memory, offset, nbytes) for piece, offset, nbytes in reading.copies]
     if runs is not None:
         return reading.results(_run_again(session, runs, ranges), None), None
+    session.residents.reuse.bound(session.residents.uses_of(steps), turns)
     bounds: list[Bound] = []
     work = Work(session, timed=timed)
     try:
         for step in steps:
             pipeline, settled = backend.step_pipeline(step)
             bounds.append(Bound(cast("OffloadPipeline", pipeline), step.resources, settled, work, may_allocate=False))
-        if not timed and (runs := _runs(session.device, [bound.commands() for bound in bounds], turns)):
+        if not timed and (runs := _runs(session, steps, bounds, turns)):
             session.residents.keep_steps(turns, steps, runs)
             return reading.results(_run_again(session, runs, ranges), None), None
         armed = [work.armed(bound.launches, bound.memories) for bound in bounds]
@@ -301,15 +307,33 @@ Runs: TypeAlias = list[tuple[Callable[[], Ticket], int]]
 """What to do, and how often."""
 
 
-def _runs(device: Device, commands: Sequence[list[Command]], turns: int) -> Runs:
+def _runs(session: Session, steps: Sequence[ResidentDispatchStep], bounds: Sequence[Bound], turns: int) -> Runs:
     """Steps, so many times, in as few parts as can be repeated; nothing if the host has a part in one of the steps."""
+    device, commands = session.device, [bound.commands() for bound in bounds]
     once = [command for each in commands for command in each]
     if not all(commands) or not once or not turns or len(once) > _MAX_COMMANDS:
         return []
     each = min(turns, max(1, _PART_COMMANDS // len(once)))
     times, left = divmod(turns, each)
-    found = [(_ready(device, once * each), times)]
-    return [*found, (_ready(device, once * left), 1)] if left else found
+    apart = not any(bound.launches.facts.whole for bound in bounds)  # such fill the device alone
+
+    def part(size: int) -> Callable[[], Ticket]:
+        order = waits_of(list(steps) * size, session.residents.is_adopted) if apart else None
+        return _ready(device, once * size, None if order is None else _after(order, [len(c) for c in commands] * size))
+
+    found = [(part(each), times)]
+    return [*found, (part(left), 1)] if left else found
+
+
+def _after(order: Sequence[Sequence[Wait]], lengths: Sequence[int]) -> list[tuple[int, ...]] | None:
+    """For each command the ones that it waits for, where steps are so many commands each; None if all are in order."""
+    ends = list(accumulate(lengths))
+    found: list[tuple[int, ...]] = []
+    for k, waited in enumerate(order):
+        found.append(tuple(ends[w.step] - 1 for w in waited))
+        found += [(at,) for at in range(ends[k] - lengths[k], ends[k] - 1)]
+    in_order = all(k - 1 in waited for k, waited in enumerate(found) if k)
+    return None if in_order else found
 
 
 def _run_again(session: Session, runs: Runs, reads: Sequence[tuple[Memory, int, int]]) -> Sequence[Any]:
@@ -326,8 +350,10 @@ def _run_again(session: Session, runs: Runs, reads: Sequence[tuple[Memory, int, 
     return work.finish([None] * len(reads))
 
 
-def _ready(device: Device, commands: Sequence[Command]) -> Callable[[], Ticket]:
+def _ready(
+    device: Device, commands: Sequence[Command], after: Sequence[Sequence[int]] | None = None
+) -> Callable[[], Ticket]:
     first = commands[0]
     if len(commands) == 1 and isinstance(first, Launch) and not any(first.base):
         return device.ready(first.code, first.memories, first.lengths, first.grid)
-    return device.sequence(commands)
+    return device.sequence(commands, after)

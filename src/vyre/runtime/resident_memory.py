@@ -10,7 +10,8 @@ from __future__ import annotations
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from ..driver.contract.values import (
@@ -37,6 +38,7 @@ from ..driver.resident.memory import (
     unknown,
     validate_buffer_ownership,
 )
+from ..driver.resident.reuse import Reuse, Use
 from ..driver.resident.transfers import (
     FUSED_BYTES,
     ResidentTransferInterval,
@@ -93,6 +95,7 @@ class ResidentMemory(ABC, Generic[M]):
         """Of memory that is ours."""
         self._watching: weakref.WeakSet[Any] = weakref.WeakSet()
         self._repeats: dict[tuple[int, ...], _Kept] = {}
+        self.reuse = Reuse()
         self.uploaded, self.downloaded = TransferLedger("resident upload"), TransferLedger("resident download")
 
     @property
@@ -174,6 +177,10 @@ class ResidentMemory(ABC, Generic[M]):
     def holds(self, handle: ResidentHandle) -> bool:
         return handle.id in self._kept
 
+    def is_adopted(self, id: int) -> bool:
+        """Whether it is memory of another library, of which several handles may overlap."""
+        return id in self._adopted
+
     def watch(self, pipeline: Watching) -> None:
         """Tell it when memory is freed."""
         with self._lock:
@@ -188,13 +195,17 @@ class ResidentMemory(ABC, Generic[M]):
             own = handle.id not in self._adopted
             self._adopted.discard(handle.id)
             watching = list(self._watching)
-        for pipeline in watching:
-            pipeline.forget_resident(handle)
-        self.forget_steps(handle)
+        self._forget_ready(handle, watching)
+        self.reuse.freed(handle)
         if own:
             self.release(memory)
             with self._lock:
                 self.nbytes -= handle.nbytes
+
+    def _forget_ready(self, handle: ResidentHandle, watching: Iterable[Watching]) -> None:
+        for pipeline in watching:
+            pipeline.forget_resident(handle)
+        self.forget_steps(handle)
 
     def upload(self, ranges: Sequence[tuple[ResidentHandle, int, Buffer]]) -> None:
         given: dict[int, tuple[ResidentHandle, M]] = {}
@@ -207,6 +218,10 @@ class ResidentMemory(ABC, Generic[M]):
         with self._lock:
             self.uploaded.charge(len(copies), (len(c.data) for c in fused))
         self.write([Upload(*given[c.handle_id], c.dst, memoryview(c.data)) for c in fused])
+        for id, nbytes in _sums(copies):
+            handle = given[id][0]
+            if self.reuse.uploaded(handle, nbytes):
+                self._forget_ready(handle, list(self._watching))
 
     def download(self, ranges: Sequence[ResidentReadRange], out: Sequence[Buffer] | None) -> OutputBuffers:
         reading = self.reading(ranges)
@@ -229,8 +244,8 @@ class ResidentMemory(ABC, Generic[M]):
         return reading
 
     def transfers(self) -> dict[str, int]:
-        """What was copied, for metrics."""
-        return _transfers(self.uploaded, self.downloaded)
+        """What was copied, and what was spared, for metrics."""
+        return _transfers(self.uploaded, self.downloaded, self.reuse)
 
     # -- steps
 
@@ -239,16 +254,32 @@ class ResidentMemory(ABC, Generic[M]):
         if not all(type(step.resources) is tuple for step in steps):
             return  # a list may be another one at the next call
         handles = {r.id: r for step in steps for r in step.resources if isinstance(r, ResidentHandle)}
-        kept = _Kept(runs, handles.keys(), (steps, tuple(steps)))
+        kept = _Kept(runs, handles.keys(), (steps, tuple(steps)), self.uses_of(steps))
         keep(self._repeats, _identity(turns, steps), kept, _MAX_REPEATS)
         for handle in handles.values():
             if not self.holds(handle):
                 self.forget_steps(handle)  # another thread freed it just now
 
-    def kept_steps(self, turns: int, steps: Sequence[ResidentDispatchStep]) -> Any:
-        """What was kept for them, or None."""
+    def kept_steps(self, turns: int, steps: Sequence[ResidentDispatchStep], *, times: int = 1) -> Any:
+        """What was kept for them, or None, and it counts as bound so many times."""
         found = self._repeats.get(_identity(turns, steps))
-        return None if found is None else found.runs
+        if found is None:
+            return None
+        if found.uses:
+            self.reuse.bound(found.uses, times)
+        return found.runs
+
+    def uses_of(self, steps: Sequence[ResidentDispatchStep]) -> list[Use]:
+        """Of the uploaded memory that steps read, for each time that one does."""
+        return [use for step in steps for use in self.uses(step.program, step.resources)]
+
+    def uses(self, program: Program, resources: Sequence[Resource]) -> list[Use]:
+        """Of the uploaded memory among these that the program reads: there is one for each of its buffers, or for each
+        input."""
+        bound = [b for b in BindingPlan.build(program).bindings if b.role is not BindingRole.SHARED]
+        if len(resources) == len(bound):
+            resources = [r for b, r in zip(bound, resources, strict=True) if b.input_index is not None]
+        return self.reuse.of(r for r in resources if isinstance(r, ResidentHandle))
 
     def forget_steps(self, handle: ResidentHandle) -> None:
         """Its memory is gone."""
@@ -257,20 +288,32 @@ class ResidentMemory(ABC, Generic[M]):
                 self._repeats.pop(key, None)
 
 
-def _transfers(uploaded: TransferLedger, downloaded: TransferLedger) -> dict[str, int]:
-    return uploaded.counts("resident_upload") | downloaded.counts("resident_download")
+def _transfers(uploaded: TransferLedger, downloaded: TransferLedger, reuse: Reuse) -> dict[str, int]:
+    spared = {f"resident_reuse_{name}": n for name, n in asdict(reuse.figures()).items()}
+    return uploaded.counts("resident_upload") | downloaded.counts("resident_download") | spared
 
 
-NO_TRANSFERS = _transfers(TransferLedger("upload"), TransferLedger("download"))
+NO_TRANSFERS = _transfers(TransferLedger("upload"), TransferLedger("download"), Reuse())
 """The figures of a backend that has copied nothing yet."""
 
 
 class _Kept(NamedTuple):
-    """Steps that are ready, with the ids of their memory; `steps` keep their identities meanwhile."""
+    """Steps that are ready, with the ids of their memory; `steps` keep their identities meanwhile. `uses` are those of
+    uploaded memory."""
 
     runs: Any
     handles: Set[int]
     steps: object
+    uses: list[Use]
+
+
+def _sums(copies: Iterable[ResidentUploadCopy]) -> Iterable[tuple[int, int]]:
+    """The bytes for each handle."""
+    found: dict[int, int] = {}
+    for c in copies:
+        if len(c.data):
+            found[c.handle_id] = found.get(c.handle_id, 0) + len(c.data)
+    return found.items()
 
 
 def _identity(turns: int, steps: Sequence[ResidentDispatchStep]) -> tuple[int, ...]:
@@ -341,6 +384,8 @@ class Resources(Generic[M]):
         self._found = [residents.held(r) if isinstance(r, ResidentHandle) else None for r in self.given]
         refuse_shared(self._bindings, self.given)
         self.sizes = [nbytes_of(r) for r in self.given]
+        if may_allocate:  # else the steps are counted as a whole
+            residents.reuse.bound(residents.uses(program, resources), 1)
         self.all_resident = all(isinstance(r, ResidentHandle) for r in self.given)
         self.fresh: list[ResidentHandle] = []
         self.outputs: list[ResidentHandle] = []

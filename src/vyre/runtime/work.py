@@ -218,6 +218,8 @@ class Work:
         self._parts: list[Ticket] = []
         """What was sent off before the last batch, if it is timed."""
         self._recorded = 0
+        self.memories: Sequence[Memory] = ()
+        """Of the buffers, by slot, of a dispatch over host memory."""
         self.batch = self._new_batch()
         self.ticket: Ticket | None = None
         self._ended = False
@@ -368,6 +370,13 @@ class Work:
                 target[:] = results[k]
                 results[k] = target
         return results
+
+    def go_on(self) -> None:
+        """It has ended, and there is more to read, over the same memory."""
+        if self.ticket is not None and self._timed:
+            self._parts.append(self.ticket)
+        self._traps.clear()
+        self.batch, self._ended = self._new_batch(), False
 
     @property
     def device_ns(self) -> int | None:

@@ -6,6 +6,7 @@ What devices share runs on each of them; graphs need the hardware.
 import ctypes
 import threading
 from collections import Counter
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -19,7 +20,7 @@ from vyre.backends.cuda.emit.coarsen import cuda_code
 from vyre.backends.cuda.run import staging
 from vyre.backends.cuda.run.commands import CudaBatch, Loaded, Numbers, Sent
 from vyre.backends.cuda.run.fast_calls import Calls, Setting
-from vyre.backends.cuda.run.graphs import OF_A_KIND
+from vyre.backends.cuda.run.graphs import OF_A_KIND, Graphs
 from vyre.driver.contract.values import DispatchConfig, HostResource, ResidentDispatchStep, ResidentReadRange
 from vyre.driver.guard import compile as pipelines
 from vyre.driver.guard.backend import guarded
@@ -313,6 +314,46 @@ def test_work_that_was_left_behind_is_told_before_what_was_kept_runs(backend, mo
 
 
 # ---- numbers for the driver -----------------------------------------------------------------------------------------
+
+
+def drawn(after):
+    """Each node of the graphs that are made of fills, with the nodes before it, by a driver that draws them."""
+    made = []
+
+    def add(graph, before, count, parameters, context):
+        assert count == len(before)
+        made.append(tuple(before))
+        return len(made) - 1
+
+    driver = SimpleNamespace(
+        CUDA_MEMSET_NODE_PARAMS=SimpleNamespace,
+        cuGraphCreate=lambda flags: "graph",
+        cuGraphAddMemsetNode=add,
+        cuGraphInstantiate=lambda graph, flags: 7,
+        cuGraphExecDestroy=lambda handle: None,
+        cuGraphDestroy=lambda handle: None,
+    )
+    context = SimpleNamespace(ok=lambda found, doing: found, current=nullcontext, handle=1, lost=False, failed=None)
+    calls = SimpleNamespace(launch_graph=lambda graph, stream: 0)
+    device = SimpleNamespace(cu=driver, context=context, calls=calls, stream=3, closed=False)
+    graphs = Graphs()
+    fills = [Zero(64 * k, 0, 64) for k in range(4)]
+    for each in after:
+        graphs.sequence(device, fills, after=each)()
+    return made, graphs.made
+
+
+def test_branches_of_a_graph_wait_for_what_they_need_alone():
+    in_order = [(), (0,), (1,), (2,)]
+    assert drawn([None]) == (in_order, 1)
+    diamond = [(), (0,), (0,), (1, 2)]
+    assert drawn([diamond]) == (diamond, 1)
+    assert drawn([None, diamond, in_order]) == (in_order + diamond_of(4), 2)  # the last is of the kind of the first
+
+
+def diamond_of(first):
+    """A diamond, as the driver numbers nodes from `first` on."""
+    return [(), (first,), (first,), (first + 1, first + 2)]
 
 
 def test_a_setting_lies_in_memory_as_the_driver_reads_it():

@@ -41,6 +41,7 @@ def host_bytes():
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(7200)
 @pytest.mark.parametrize("name", ["cpu", *IDS])
 def test_a_million_dispatches_leave_nothing_behind(name):
     open_or_skip(name)

@@ -88,6 +88,15 @@ def test_a_dispatch_that_is_repeated_is_recorded_and_new_inputs_count(backend, r
     assert bytes(pipeline.dispatch([wide[::2], wide[1::2]])[0]) == (wide[::2] + wide[1::2]).tobytes()
 
 
+def test_a_recorded_dispatch_gives_what_counts(backend, recorded):
+    pipeline, counted = compiled(backend, SPLIT), DispatchConfig(output_lengths={"high": "low"})
+    for k in range(OFTEN):
+        low, high = pipeline.dispatch([words(k % 6, 2 << 16, 3 << 16, 4 << 16)], counted)
+        assert bytes(low) == words(k % 6, 0, 0, 0)
+        assert bytes(high) == words(0, 2, 3, 4)[: 4 * (k % 6)]
+    assert recorded
+
+
 @pytest.fixture
 def told(backend, recorded):
     """What is said about the recording of a dispatch, by a device that records."""

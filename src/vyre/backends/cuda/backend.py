@@ -109,5 +109,6 @@ def capability(found: Found, exactness: Exactness[Mode]) -> BackendCapability:
             "compiler": f"NVRTC {'.'.join(map(str, compiler_version()))}",
             "binding": metadata.version("cuda-bindings"),
             "emulated": False,
+            "arms": "they are branches of one graph",
         },
     )

@@ -193,11 +193,13 @@ class CudaDevice(Device):
 
         return self.graphs.sequence(self, [Launch(code, memories, lengths, (0, 0, 0), grid)], plain)
 
-    def sequence(self, commands: Sequence[Command]) -> Callable[[], Ticket]:
+    def sequence(
+        self, commands: Sequence[Command], after: Sequence[Sequence[int]] | None = None
+    ) -> Callable[[], Ticket]:
         codes = (command.code for command in commands if isinstance(command, Launch))
         if any(code.polls or code.whole for code in codes):
             return super().sequence(commands)
-        return self.graphs.sequence(self, commands)
+        return self.graphs.sequence(self, commands, after=after)
 
     def small_dispatch(
         self, code: Code, slots: Sequence[Slot], lengths: Sequence[int], launches: Sequence[tuple[Dims, Dims]]

@@ -75,5 +75,6 @@ def capability(found: Found, exactness: Exactness[Mode]) -> BackendCapability:
             "device_version": device.version.strip(),
             "binding": library().VERSION_TEXT,
             "emulated": found.emulated,
+            "arms": "small launches go through several queues",
         },
     )

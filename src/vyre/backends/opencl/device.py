@@ -14,6 +14,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from math import prod
 from typing import Any
 
 from ...driver.contract.values import U32_MAX, Dims
@@ -24,10 +25,11 @@ from ...errors import (
     VyreError,
 )
 from ...foundation.forking import in_child
-from ...runtime.device import Artifact, Code, Device, Memory, Ticket
+from ...runtime.device import Artifact, Code, Command, Device, Launch, Memory, Ticket
 from ...runtime.exits import skip_exit_handlers
 from .devices import library, used_in
 from .emit.text import Mode
+from .run.arms import arms
 from .run.commands import Launched, Loaded, OpenCLBatch
 
 SPIN_S = 0.005
@@ -76,6 +78,8 @@ class OpenCLDevice(Device):
             timed = cl.command_queue_properties.PROFILING_ENABLE
             self.queues = [cl.CommandQueue(self.context, device, timed)]
             self.readings = cl.CommandQueue(self.context, device)
+        self.arms: list[Any] = []
+        """Queues for commands of a sequence that run beside others of it; all sequences share them."""
         _devices.add(self)
 
     # -- the interface
@@ -126,6 +130,16 @@ class OpenCLDevice(Device):
             return Launched(self, event)
 
         return go
+
+    def sequence(
+        self, commands: Sequence[Command], after: Sequence[Sequence[int]] | None = None
+    ) -> Callable[[], Ticket]:
+        """Where launches leave room for others, those that need not wait go through several queues."""
+        launches = [c for c in commands if isinstance(c, Launch)]
+        leaves_room = any(prod(c.grid) < self.target.max_compute_units for c in launches)
+        if after is None or not leaves_room or any(c.code.polls for c in launches):
+            return super().sequence(commands)
+        return arms(self, commands, after)
 
     def lost(self) -> bool:
         return self._lost

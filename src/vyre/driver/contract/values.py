@@ -328,6 +328,19 @@ class DispatchConfig:
         },
     )
 
+    output_lengths: Mapping[str, str | tuple[str, int]] | None = field(
+        default=None,
+        metadata={
+            "about": Option(
+                "by buffer name, the output that says how many elements of it count, or that and the number of its "
+                "element: only so many are read back, unless the caller gives memory for them",
+                lambda _, value: None if value is None else _length_words(value),
+                result=True,
+                whole=True,
+                code=None,
+            )
+        },
+    )
     determinism: Literal["require"] | None = field(
         default=None,
         metadata={
@@ -367,8 +380,8 @@ class DispatchConfig:
         return DispatchConfig(label=self.label, **kept)
 
     def __hash__(self) -> int:
-        sizes = None if self.output_elements is None else tuple(sorted(self.output_elements.items()))
-        return hash((*(getattr(self, f.name) for f in fields(self) if f.name != "output_elements"), sizes))
+        found = (getattr(self, f.name) for f in fields(self))
+        return hash(tuple([tuple(sorted(v.items())) if type(v) is FrozenDict else v for v in found]))
 
 
 OPTIONS: Mapping[str, Option] = {f.name: f.metadata["about"] for f in fields(DispatchConfig)}
@@ -433,6 +446,20 @@ def _element_counts(given: Any) -> FrozenDict:
         if counts[name] is None:
             raise ArgumentTypeError(f"output_elements[{name!r}] is None", fix=fix)
     return FrozenDict(counts)
+
+
+def _length_words(given: Any) -> FrozenDict:
+    """Output -> (the output that has its length, which element of that)."""
+    fix = "pass output_lengths={'name of the output': 'name of the output with its length'}"
+    if not isinstance(given, Mapping):
+        raise ArgumentTypeError(f"output_lengths is {type(given).__name__}, not a mapping", fix=fix)
+    found = {}
+    for name, said in given.items():
+        word, at = said if isinstance(said, tuple | list) and len(said) == 2 else (said, 0)
+        if not isinstance(name, str) or not isinstance(word, str):
+            raise ArgumentTypeError(f"output_lengths has {shown(name)}: {shown(said)}, which are not names", fix=fix)
+        found[name] = word, whole(f"output_lengths[{name!r}][1]", at, U32_MAX) or 0
+    return FrozenDict(found)
 
 
 def _mode(name: str, value: Any, kind: type[StrEnum]) -> StrEnum | None:

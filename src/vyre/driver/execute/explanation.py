@@ -16,6 +16,7 @@ from ..contract.values import DEFAULT_CONFIG, DispatchConfig, decide_config, dec
 from ..device_state import WatchedBackend
 from ..pipeline.compiler import decide_code, key_of, pipelines_of
 from ..plan.claims import decide_determinism
+from ..plan.compaction import decide_results
 from ..plan.launch import plan_dispatch
 from ..plan.stages import launch_limits
 from ..policy.decision import Decision
@@ -151,6 +152,7 @@ def explain_dispatch(
             *(d for d in plan.launch.decisions if d.what != "determinism"),
             launch,
             *(() if code is None or launch.choice == SEQUENCE else code.decisions(plan, settled, memory)),
+            *([decide_results(program, plan.counted)] if plan.counted else []),
             deadline_of(backend, settled),
             decide_floats(settled.ulp_budget, backend.capability, program),
             decide_determinism(program, plan.launch),

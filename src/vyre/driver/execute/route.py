@@ -32,6 +32,7 @@ from ..observers import Dispatched, routes, told, watching
 from ..pipeline.compiler import code_for
 from ..pipeline.deadline import DeadlinePipeline
 from ..pipeline.sequence import SequencePipeline
+from ..plan.compaction import CountedSizes, decide_results
 from ..plan.launch import lengths, plan_dispatch
 from ..plan.outputs import (
     check_outputs_apart,
@@ -230,7 +231,9 @@ class Route:
             plan = plan_dispatch(self.program, inputs, config, self._limits, self.backend.id, out=out)
             if out is not None:
                 check_outputs_apart(out)
-            sizes = [o.layout.read_size for o in plan.outputs]
+            sizes: list[int] = [o.layout.read_size for o in plan.outputs]
+            if plan.counted:
+                sizes = CountedSizes(sizes, plan.counted)
             native = self.timed(self._code(plan.launch.grid), sizes)
             taken, made = sum(memoryview(b).nbytes for b in inputs), plan.output_bytes
             try:
@@ -247,6 +250,8 @@ class Route:
         TALLY.numbers[PLANS] += 1
         for decided in plan.launch.decisions:
             count_decision(decided)
+        if plan.counted:
+            count_decision(decide_results(self.program, plan.counted))
         if not plan.indirect and (out is None or all(_is_buffer(b) for b in out)):
             key = lengths(inputs, out, grid)  # type: ignore[arg-type] # which the config has taken
             if key is not None:
@@ -317,6 +322,8 @@ class Route:
             raise self.broken("it returned something that holds no bytes", _RETURN_BUFFERS)
         enforce_actual_output_budget(self.config, outputs)
         found = [memoryview(b).nbytes for b in outputs]
+        if type(sizes) is CountedSizes and sizes.allow(found, outputs):
+            return sizes.cut(outputs)
         if found != sizes:
             raise self.broken(f"it returned buffers of {found} bytes and {sizes} were planned", _RETURN_BUFFERS)
         if out is None:

@@ -24,6 +24,7 @@ from ..policy.decision import Decision
 from ..policy.geometry import choose_workgroup, grid_from
 from .binding import BindingPlan, byte_lengths
 from .bounds import Checked
+from .compaction import CountedOutput, counted_outputs
 from .grid import (
     Grid,
     LaunchGeometryLimits,
@@ -121,13 +122,17 @@ class LaunchPlan:
 
 @dataclass(frozen=True, slots=True)
 class PlannedDispatch:
-    """What one dispatch binds, launches and reads back. `indirect`: its grid was read from this call's inputs."""
+    """What one dispatch binds, launches and reads back. `indirect`: its grid was read from this call's inputs.
+
+    Of outputs that are `counted` only what counts is read back.
+    """
 
     bindings: BindingPlan
     launch: LaunchPlan
     outputs: tuple[OutputBindingLayout, ...]
     iterations: int = 1
     indirect: bool = False
+    counted: tuple[CountedOutput, ...] = ()
 
     @property
     def output_bytes(self) -> int:
@@ -156,7 +161,8 @@ def plan_dispatch(
     indirect = resolve_indirect_grid(program, inputs)
     launch = LaunchPlan.prepare(program, bindings, config, limits, indirect=indirect, backend=backend)
     outputs = output_binding_layouts(bindings)
-    plan = PlannedDispatch(bindings, launch, outputs, iterations, indirect is not None)
+    counted = counted_outputs(bindings, config.output_lengths)
+    plan = PlannedDispatch(bindings, launch, outputs, iterations, indirect is not None, counted if out is None else ())
     enforce_output_budget(config, plan.output_bytes)
     if out is not None:
         check_outputs(out, outputs)

@@ -4,10 +4,10 @@ buffers, plainer inputs. Candidates need not be valid programs; the caller refus
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ...errors import VyreError
 from ...foundation.check.typing import type_of
@@ -156,7 +156,9 @@ def _fewer_buffers(case: Case) -> Iterator[Case]:
         buffers = tuple(other for other in case.program.buffers if other is not b)
         kept = [data for given, data in zip(case.program.host_inputs, case.inputs, strict=True) if given is not b]
         sizes = {n: count for n, count in (case.config.output_elements or {}).items() if n != b.name}
-        config = case.config.with_(output_elements=sizes or None)
+        said: Mapping[str, Any] = case.config.output_lengths or {}
+        lengths = {n: word for n, word in said.items() if b.name not in (n, word[0])}
+        config = case.config.with_(output_elements=sizes or None, output_lengths=lengths or None)
         yield Case(case.program.replace(buffers=buffers), tuple(kept), config)
 
 

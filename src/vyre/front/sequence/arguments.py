@@ -68,7 +68,7 @@ class Given:
             self.home, array = home, value
             place = self._place_of_memory(value)
             self._kind += (value.dtype, value.shape, value._is_bfloat, value._read_only, place)
-        elif device_of(value) is not None:
+        elif type(value) is not ndarray and device_of(value) is not None:
             raise ArgumentTypeError(
                 f"{name} is an array of another library on a device",
                 fix=f'share its memory first: vyre.to_device({name}, "id")',

@@ -9,21 +9,23 @@ from __future__ import annotations
 import inspect
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, ParamSpec, TypeVar, cast
 
 import numpy as np
 
 from ...driver.contract.values import OutputBuffers, ResidentDispatchStep, ResidentHandle, ResidentReadRange
 from ...driver.counters import count_decision
 from ...driver.guard.compile import compile
+from ...driver.policy.overlap import choose_arms
+from ...driver.resident.arms import waits_of
 from ...driver.selection.registry import generation
 from ...driver.settings.knobs import BACKEND, FUSION, SHADOW, STRICT
 from ...errors import ArgumentTypeError, ArgumentValueError, Trap, UnsupportedFeature
 from ...foundation.memo import keep
-from ..arrays import Array, from_bytes, shown_rows, to_input
+from ..arrays import HOST_DEVICES, WORD, Array, from_bytes, shown_rows, to_input
 from ..call import Call
 from ..compile import choose
 from ..debug import with_place
@@ -32,10 +34,12 @@ from ..device.home import Home, Memory, home_of
 from ..kernel import imported, is_at_its_name
 from ..tracebacks import MISTAKES, end_at_the_caller
 from .arguments import PLAIN, At, Given, filled, walked
-from .now import recording
+from .now import recording, refuse_to_look
 from .recording import Recorder, Step, argument
+from .stream import KernelStream, calls_of_sequence
 
 if TYPE_CHECKING:
+    from ...driver.contract.exchange import DeviceExchange
     from ...driver.execute.fusing import FusedStep
     from ...driver.policy.decision import Decision
     from ...foundation.language.small.types import SmallType
@@ -47,6 +51,7 @@ MOST_KINDS = 64
 """Kinds of arguments for which a sequence keeps recordings, the oldest out first."""
 _WITHOUT_MEMORY = ("resident buffer allocation", "resident buffer upload", "resident dispatch")
 """What a backend lacks that keeps nothing on its device."""
+_WORD = 4
 MOST_ALIKE = 8
 """Recordings of one kind: one for each thread at work, and for each set of results on the device that is in use."""
 
@@ -57,16 +62,19 @@ class SequenceExplanation:
 
     device: str
     steps: tuple[Step, ...]
-    launches: int
+    launches: tuple[range, ...]
+    """The steps of each launch."""
     decisions: tuple[Decision, ...]
+    """Why steps are one launch, or are not."""
+    arms: tuple[Decision, ...]
+    """For each launch, whether it runs beside others."""
     uploaded_bytes: int
     downloaded_bytes: int
     device_bytes: int
 
     def __str__(self) -> str:
-        few = (
-            f" in {self.launches} launch{'es' if self.launches != 1 else ''}" if self.launches < len(self.steps) else ""
-        )
+        n = len(self.launches)
+        few = "" if n == len(self.steps) else f" in {n} launch{'es' if n != 1 else ''}"
         lines = [
             f"{len(self.steps)} steps on {self.device}{few}, dispatched together",
             f"uploads {self.uploaded_bytes:,} bytes, downloads {self.downloaded_bytes:,}, and holds "
@@ -78,6 +86,9 @@ class SequenceExplanation:
             told = step.explanation
             assert told is not None
             lines.append(f"step {k}: {step.kernel}, {told.invocations:,} invocations")
+            lines += (
+                f"  {arm}" for arm, members in zip(self.arms, self.launches, strict=True) if members.start == k - 1
+            )
             lines += (f"  {decision}" for decision in told.decisions if decision not in said)
             said = told.decisions
         return "\n".join(lines)
@@ -128,6 +139,30 @@ class KernelSequence(Generic[P, R]):
         except MISTAKES as e:
             end_at_the_caller(e)
             raise
+
+    def map(
+        self,
+        *arguments: Iterable[Any],
+        progress: Callable[[int, int | None], object] | bool | None = None,
+        **named: Any,
+    ) -> KernelStream:
+        """As `map` of a kernel: a call with one of each of these iterables after the other, each when the one before
+        has ended."""
+        try:
+            refuse_to_look("map()")
+            return calls_of_sequence(self, arguments, named, progress)
+        except MISTAKES as e:
+            end_at_the_caller(e)
+            raise
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """What kernels have and sequences have not."""
+        instead = {
+            "start": "call it on a thread: concurrent.futures.ThreadPoolExecutor().submit(sequence, ...)",
+            "evidence": "ask the kernel of a step: kernel.evidence(...)",
+        }.get(name)
+        said = f"a sequence has no {name}"
+        raise AttributeError(said if instead is None else f"{said}. Fix: {instead}", name=name, obj=self)
 
     def explain(self, *args: P.args, **named: P.kwargs) -> SequenceExplanation:
         """What a call with these arguments does: steps, copies, memory, and every decision with its reason.
@@ -225,13 +260,14 @@ def sequence(function: Callable[P, R]) -> KernelSequence[P, R]:
 class _Result(NamedTuple):
     """An array that the function returned: it is an argument, or lies over the memory of one, or over our own.
 
-    `small` is what its rows are, where a kernel said so.
+    `small` is what its rows are, where a kernel said so, and `counted` where the word is that says how long it is.
     """
 
     argument: int | None
     over: int | None
     array: DeviceBuffer | None
     small: SmallType | None
+    counted: tuple[Memory, int] | None
 
 
 class _Recording:
@@ -260,6 +296,8 @@ class _Recording:
         for result in self._results:
             if result.array is not None and result.array._memory is not None:
                 self._wanted.add(result.array._memory.handle.id)
+            if result.counted is not None:
+                self._wanted.add(result.counted[0].handle.id)
         self._fused: list[FusedStep] = []
         self._steps = self._launches()
         self._on_device = given.home is not None
@@ -267,8 +305,12 @@ class _Recording:
         written = {at for at, _ in self._written}
         given.require_apart(written | given.places_of(self._recorder.written))
         self._reads = [ResidentReadRange(handle, 0, seen[at].nbytes) for at, handle in self._written]
+        self._words: list[ResidentReadRange] = []
         if not self._on_device:
             self._reads += filter(None, map(_read_back, self._results))
+            words = [r.counted for r in self._results if r.counted is not None]
+            self._words = [ResidentReadRange(memory.handle, _WORD * at, _WORD) for memory, at in words]
+        self._in_place = _InPlace.of(home, given, self._filled, (*self._reads, *self._words))
         self._ids = tuple(handle.id for handle in given.handles)
         self._rebound: dict[tuple[int, ...], tuple[ResidentDispatchStep, ...]] = {}
         self._lent: list[weakref.ref[Memory]] = []
@@ -312,33 +354,54 @@ class _Recording:
             outputs = self._dispatched(self._bound(given))
         except Trap as e:
             raise with_place(e, *(step.program for step in self._steps)) from None
-        return self._handed_back(given, targets, outputs)
+        return self._handed_back(given, targets, outputs if not self._words else self._with_counted(outputs))
+
+    def _with_counted(self, outputs: OutputBuffers) -> OutputBuffers:
+        """All that is read back, once the words say how long some of it is; those come last."""
+        plain, words = outputs[: len(self._reads)], outputs[len(self._reads) :]
+        ranges = []
+        for result, word in zip((r for r in self._results if r.counted is not None), words, strict=True):
+            assert result.array is not None and result.array._memory is not None
+            most = result.array.nbytes
+            width = most // result.array.size
+            count = int.from_bytes(memoryview(word), "little")
+            ranges.append(ResidentReadRange(result.array._memory.handle, 0, min(width * count, most)))
+        read = self.home.backend.download_resident if self._in_place is None else self._in_place.read
+        return [*plain, *read(ranges)]
 
     def _dispatched(self, steps: tuple[ResidentDispatchStep, ...]) -> OutputBuffers:
         """All steps together; one by one where a shadow is asked for, which checks dispatches."""
         backend = self.home.backend
+        if SHADOW.peek() is None and self._in_place is not None:
+            backend.dispatch_resident(steps)
+            return self._in_place.results()
         if SHADOW.peek() is None:
-            return backend.dispatch_resident(steps, reads=self._reads)[0]
+            return backend.dispatch_resident(steps, reads=[*self._reads, *self._words])[0]
         for step in steps:
             if all(isinstance(r, ResidentHandle) for r in step.resources):
                 compile(backend, step.program).dispatch_resident(step.resources, step.config)
             else:
                 backend.dispatch_resident([step])
-        return backend.download_resident(self._reads)
+        return backend.download_resident([*self._reads, *self._words])
 
     def explanation(self) -> SequenceExplanation:
         recorder = self._recorder
+        how = self.home.backend.capability.extras.get("arms")
         return SequenceExplanation(
             self.home.name,
             tuple(recorder.steps),
-            len(self._steps),
+            tuple(each.members for each in self._fused) or tuple(range(k, k + 1) for k in range(len(recorder.steps))),
             tuple(decision for each in self._fused for decision in each.decisions),
+            tuple(choose_arms(waits_of(self._steps), how)),
             sum(handle.nbytes for _, handle in self._filled),
-            sum(r.byte_len for r in self._reads),
+            sum(r.byte_len for r in (*self._reads, *self._words)),
             recorder.nbytes_of(self._used()),
         )
 
     def _upload(self, given: Given) -> None:
+        if self._in_place is not None:
+            self._in_place.fill(given)
+            return
         ranges = [(handle, 0, to_input(given.arrays[at])) for at, handle in self._filled]
         if ranges:
             self.home.backend.upload_resident(ranges)
@@ -351,7 +414,9 @@ class _Recording:
                     "the function returned a device array that it was not given and did not make while it was recorded",
                     fix="pass it to the sequence, and call kernels in this thread alone",
                 )
-            self._results.append(_result(value, seen, self._recorder.small.get(value._number)))
+            recorder, number = self._recorder, value._number
+            counted = None if not value.size else recorder.counted.get(number)
+            self._results.append(_result(value, seen, recorder.small.get(number), counted))
             return At(len(self._results) - 1)
         if type(value) in PLAIN or isinstance(value, np.generic):
             return value
@@ -362,9 +427,9 @@ class _Recording:
 
     def _handed_back(self, given: Given, targets: Sequence[Array], outputs: Sequence[Any]) -> Any:
         """What the function returned, as arrays like those that were given; written arguments have their results."""
-        found = iter(outputs)
+        found, last = iter(outputs), iter(outputs[len(self._reads) :])
         written = [(target, next(found)) for target in targets]
-        handed = [self._handed(r, given, found) for r in self._results]
+        handed = [self._handed(r, given, found if r.counted is None else last) for r in self._results]
         for target, data in written:
             target[...] = from_bytes(data, target.dtype.newbyteorder("="), target.shape)
         return filled(self._form, handed)
@@ -379,7 +444,10 @@ class _Recording:
         if array._memory is None:
             numbers: Array = np.empty(array.shape, array.dtype)
         else:
-            numbers = from_bytes(next(found), array.dtype, array.shape)
+            data = next(found)
+            width = array.nbytes // max(array.size, 1)
+            shape = array.shape if result.counted is None else (memoryview(data).nbytes // width,)
+            numbers = from_bytes(data, array.dtype, shape)
         return numbers if result.small is None else shown_rows(result.small, numbers)
 
     def _lend(self, array: DeviceBuffer, over: Any) -> DeviceBuffer:
@@ -410,17 +478,60 @@ class _Recording:
         return known
 
 
-def _result(array: DeviceBuffer, seen: Sequence[Any], small: SmallType | None) -> _Result:
+class _InPlace:
+    """The memory of a recording on a device that works in memory of the host: nothing is uploaded, but copied there."""
+
+    def __init__(self, exchange: DeviceExchange, filled: Sequence[tuple[int, Array]], read: Sequence[Array]) -> None:
+        self._exchange, self._filled, self._read = exchange, filled, read
+
+    @classmethod
+    def of(
+        cls,
+        home: Home,
+        given: Given,
+        filled: Sequence[tuple[int, ResidentHandle]],
+        reads: Sequence[ResidentReadRange],
+    ) -> _InPlace | None:
+        exchange = home.exchange
+        if exchange is None or exchange.device[0] not in HOST_DEVICES:
+            return None
+        seen: list[tuple[int, Array]] = []
+        for at, handle in filled:
+            array = given.arrays[at]
+            dtype = WORD if array.dtype.char == "?" else array.dtype.newbyteorder("=")
+            seen.append((at, exchange.seen_by_host(handle).view(dtype).reshape(array.shape)))
+        found = cls(exchange, seen, ())
+        found._read = [found._part(r) for r in reads]
+        return found
+
+    def _part(self, r: ResidentReadRange) -> Array:
+        whole: Array = self._exchange.seen_by_host(r.resource)
+        return whole[r.byte_offset : r.byte_offset + r.byte_len]
+
+    def fill(self, given: Given) -> None:
+        for at, memory in self._filled:
+            np.copyto(memory, given.arrays[at])
+
+    def results(self) -> OutputBuffers:
+        return [part.copy().data for part in self._read]
+
+    def read(self, ranges: Sequence[ResidentReadRange]) -> OutputBuffers:
+        return [self._part(r).copy().data for r in ranges]
+
+
+def _result(
+    array: DeviceBuffer, seen: Sequence[Any], small: SmallType | None, counted: tuple[Memory, int] | None
+) -> _Result:
     at = next((k for k, each in enumerate(seen) if each is array), None)
     if at is not None:
-        return _Result(at, None, None, None)
+        return _Result(at, None, None, None, None)
     over = (k for k, each in enumerate(seen) if each._memory is not None and each._memory is array._memory)
-    return _Result(None, next(over, None), array, small)
+    return _Result(None, next(over, None), array, small, counted)
 
 
 def _read_back(result: _Result) -> ResidentReadRange | None:
     array = result.array
-    if array is None or array._memory is None:
+    if array is None or array._memory is None or result.counted is not None:
         return None
     return ResidentReadRange(array._memory.handle, 0, array.nbytes)
 
@@ -430,15 +541,34 @@ class _HostRecorder:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.counted: dict[int, tuple[Array, Array, int]] = {}
+        """Results that are counted, by identity, each with the array that has the word with its length."""
 
-    def call(self, kernel: Kernel, *rest: Any) -> Any:
-        return Call(kernel.on(self.name), *rest).run()
+    def call(self, kernel: Kernel, args: tuple[Any, ...], named: dict[str, Any], *rest: Any) -> Any:
+        made = Call(kernel.on(self.name), args, named, *rest)
+        counted = made.plan.counted
+        if not counted:
+            return made.run()
+        for k in counted:
+            made.plan.require_word(k)
+        whole = {o.name: np.zeros(o.shape, o.dtype) for k, o in enumerate(made.plan.outputs) if k in counted}
+        handed = Call(kernel.on(self.name), args, {**named, **whole}, *rest).run()
+        self.counted |= {id(handed[k]): (handed[k], handed[word], at) for k, (word, at) in counted.items()}
+        return handed
+
+    def cut(self, part: Any) -> Any:
+        """What counts of an array that a function returns."""
+        array, words, at = self.counted.get(id(part), (None, None, 0))
+        if array is None or words is None:
+            return part
+        return array.reshape(-1)[: int(words.reshape(-1)[at])].copy()
 
 
 def _over_host_memory(function: Callable[..., Any], given: Given, home: Home) -> Any:
     """A call on a backend whose memory is that of the host, step by step. The caller's arrays change at its end."""
     copies = [np.array(a, order="C") for a in given.arrays]
-    with recording(_HostRecorder(home.name)):
+    recorder = _HostRecorder(home.name)
+    with recording(recorder):
         returned = given.call(function, copies)
     changed = [
         at for at, (a, b) in enumerate(zip(given.arrays, copies, strict=True)) if np.asarray(a).tobytes() != b.tobytes()
@@ -448,4 +578,4 @@ def _over_host_memory(function: Callable[..., Any], given: Given, home: Home) ->
     for at, target in zip(changed, targets, strict=True):
         target[...] = copies[at]
     own = {id(copy): at for at, copy in enumerate(copies)}
-    return walked(returned, lambda _, part: given.object(own[id(part)]) if id(part) in own else part)
+    return walked(returned, lambda _, part: given.object(own[id(part)]) if id(part) in own else recorder.cut(part))

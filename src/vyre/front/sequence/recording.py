@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from ...foundation.language.small.types import SmallType
     from ..kernel import Kernel
 
-_PER_LAUNCH = ("grid_override", "workgroup_override")
-"""Options of a dispatch that a step has."""
+_PER_LAUNCH = ("grid_override", "workgroup_override", "output_lengths")
+"""Options of a dispatch that a step has, or the reading of its results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,8 @@ class Recorder:
         """Ids of the memory that some step writes to."""
         self.small: dict[int, SmallType] = {}
         """What the rows of some results are, by the numbers of their arrays."""
+        self.counted: dict[int, tuple[Memory, int]] = {}
+        """Where the words are that say how long some results are: memory, and which word of it."""
         self._known = {handle.id for handle in given}
         self._made: list[weakref.ref[Memory]] = []
         self._owned: list[ResidentHandle] = []
@@ -217,7 +219,14 @@ class _RecordedCall(DeviceCall):
         told = self.explain() if self.recorder.explains else None
         written = [r for (_, _, k), r in zip(plan.slots, resources, strict=True) if k is not None]
         self.recorder.add(Step(self.kernel.__name__, launch, told), written)
-        return self.hand_back(made)
+        handed = self.hand_back(made)
+        results = handed if type(handed) is tuple else (handed,)
+        for k, (word, at) in plan.counted.items():
+            plan.require_word(k)
+            memory = results[word]._memory
+            assert memory is not None  # a word has some
+            self.recorder.counted[results[k]._number] = memory, at
+        return handed
 
     def _require_one_launch(self) -> None:
         is_several = not runs_on_device(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...driver.contract.pending import PendingDispatch, ReadyPending
 from ...driver.execute.stream import Hinders, Stream, hinders_of, length_of
 from ...driver.policy.overlap import Access, Span
 from ...errors import ArgumentTypeError
@@ -42,19 +43,59 @@ def calls_of(
     progress: Callable[[int, int | None], object] | bool | None,
 ) -> KernelStream:
     """The calls of a kernel with one of each of the arguments."""
+    _require_iterables(kernel.__name__, arguments)
+    hinders = _HindersOf()
+    jobs = (_CallJob(partial(Call, kernel, args, named, *options), hinders) for args in zip(*arguments, strict=False))
+    return KernelStream(jobs, total=length_of(arguments), in_flight=in_flight, progress=progress)
+
+
+def calls_of_sequence(
+    call: Callable[..., Any],
+    arguments: tuple[Iterable[Any], ...],
+    named: dict[str, Any],
+    progress: Callable[[int, int | None], object] | bool | None,
+) -> KernelStream:
+    """The calls of a sequence with one of each of the arguments, one after the other."""
+    _require_iterables(getattr(call, "__name__", "sequence"), arguments)
+    jobs = (_SequenceJob(partial(call, *args, **named)) for args in zip(*arguments, strict=False))
+    return KernelStream(jobs, total=length_of(arguments), progress=progress)
+
+
+class _SequenceJob:
+    """A call of a sequence in a stream."""
+
+    __slots__ = ("run",)
+
+    def __init__(self, run: Callable[[], Any]) -> None:
+        self.run = run
+
+    def nbytes(self) -> int:
+        return 0
+
+    def access(self) -> Access:
+        return Access()
+
+    def hinders(self) -> Hinders:
+        return Hinders(never="a sequence uploads into memory that the one before works over")
+
+    def wait(self) -> None:
+        """Nothing has been read of its arguments."""
+
+    def start(self) -> PendingDispatch:
+        return ReadyPending(self.run())  # which nothing asks for, as it never is on its way
+
+
+def _require_iterables(name: str, arguments: tuple[Iterable[Any], ...]) -> None:
     if not arguments:
         raise ArgumentTypeError(
-            f"{kernel.__name__}.map() got nothing to go through", fix="pass an iterable for each positional parameter"
+            f"{name}.map() got nothing to go through", fix="pass an iterable for each positional parameter"
         )
     for k, each in enumerate(arguments):
         if not isinstance(each, Iterable):
             raise ArgumentTypeError(
-                f"argument {k} of {kernel.__name__}.map() is a {type(each).__name__}, not an iterable",
+                f"argument {k} of {name}.map() is a {type(each).__name__}, not an iterable",
                 fix="pass what all calls have by its name, and else an iterable with one for each call",
             )
-    hinders = _HindersOf()
-    jobs = (_CallJob(partial(Call, kernel, args, named, *options), hinders) for args in zip(*arguments, strict=False))
-    return KernelStream(jobs, total=length_of(arguments), in_flight=in_flight, progress=progress)
 
 
 class _HindersOf:

@@ -36,6 +36,7 @@ FULL = {
     "persistent_thread": PersistentThreadMode.DISABLE,
     "cooperative": True,
     "output_elements": {"out": 9},
+    "output_lengths": {"out": ("n", 2)},
     "determinism": "require",
 }
 
@@ -137,12 +138,13 @@ def test_a_field_without_what_it_is_about_fails_at_once():
 
 def test_a_launch_of_several_goes_without_what_is_about_the_whole():
     one = DispatchConfig(**FULL).for_one_launch()
-    gone = {"profile", "timeout", "max_output_bytes", "fixpoint_iterations", "output_elements", "determinism"}
+    gone = {"profile", "timeout", "max_output_bytes", "fixpoint_iterations", "determinism"}
+    gone |= {"output_elements", "output_lengths"}
     assert one == DispatchConfig(**{name: value for name, value in FULL.items() if name not in gone})
 
 
 def test_a_reference_gets_what_says_which_result_is_right():
-    kept = {"label", "workgroup_override", "grid_override", "fixpoint_iterations", "output_elements"}
+    kept = {"label", "workgroup_override", "grid_override", "fixpoint_iterations", "output_elements", "output_lengths"}
     assert DispatchConfig(**FULL).for_reference() == DispatchConfig(**{name: FULL[name] for name in kept})
 
 

@@ -1,10 +1,11 @@
 """Which work may go on beside other work: ranges of real memory decide."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vyre.driver.policy.overlap import (
+    BESIDE,
     IN_TURN,
     OVERLAPPED,
     OVERLAPPED_BYTES,
@@ -12,10 +13,15 @@ from vyre.driver.policy.overlap import (
     WRITE_READ,
     WRITE_WRITE,
     Access,
+    Break,
     Span,
+    Wait,
+    choose_arms,
     choose_overlap,
     conflict,
     conflict_among,
+    segments,
+    waits,
 )
 
 
@@ -93,3 +99,65 @@ def test_uploads_overlap_where_they_may_and_where_it_saves_time(nbytes, options,
     assert (decided.what, decided.choice) == ("upload", choice)
     assert why in decided.reason
     assert decided.numbers["bytes"] == nbytes
+
+
+ACCESSES = st.lists(st.builds(Access, RANGES, RANGES), max_size=8)
+
+
+@given(ACCESSES)
+@settings(max_examples=30)
+def test_steps_wait_for_exactly_those_that_they_conflict_with(steps):
+    """Directly, or by way of others."""
+    order = waits(steps)
+    reached: list[set[int]] = []
+    for k, before in enumerate(order):
+        assert all(conflict(steps[w.step], steps[k]) is not None for w in before)
+        reached.append({w.step for w in before}.union(*(reached[w.step] for w in before)))
+    for k, step in enumerate(steps):
+        direct = {j for j in range(k) if conflict(steps[j], step) is not None}
+        assert direct <= reached[k]
+
+
+@pytest.mark.row("B-ACC-05")
+def test_a_segment_ends_at_a_conflict_with_any_of_its_steps():
+    x_written, apart, x_read = access([], [1]), access([2], [3]), access([1], [4])
+    order = waits([x_written, apart, x_read])
+    assert order == [(), (), (Wait(0, READ_WRITTEN),)]
+    assert segments(order) == ([range(2), range(2, 3)], [Break(0, 2, READ_WRITTEN)])
+    assert segments([]) == ([], [])
+    assert segments(waits([apart])) == ([range(1)], [])
+    chain = waits([access([], [1]), access([1], [2]), access([2], [1])])
+    assert [len(run) for run in segments(chain)[0]] == [1, 1, 1]
+
+
+@given(ACCESSES)
+@settings(max_examples=30)
+def test_no_step_of_a_segment_conflicts_with_another(steps):
+    runs, breaks = segments(waits(steps))
+    assert [k for run in runs for k in run] == list(range(len(steps)))
+    assert len(breaks) == max(len(runs) - 1, 0)
+    assert all(conflict(steps[j], steps[k]) is None for run in runs for k in run for j in run if j < k)
+    assert all(conflict(steps[b.earlier], steps[b.later]) is not None for b in breaks)
+
+
+def test_the_first_reason_of_several_is_told():
+    both = access([1], [2])
+    assert waits([both, access([2], [1])])[1] == (Wait(0, READ_WRITTEN),)
+    assert waits([both, access([2], [2])])[1] == (Wait(0, WRITE_WRITE),)
+    assert waits([both, access([], [1])])[1] == (Wait(0, WRITE_READ),)
+
+
+def test_a_thousand_steps_are_looked_at_once_each():
+    steps = [access([k], [k + 1]) for k in range(2000)]
+    assert waits(steps)[1:] == [(Wait(k, READ_WRITTEN),) for k in range(1999)]
+
+
+def test_arms_say_which_steps_they_are_beside_and_why_not():
+    order = waits([access([1], [2]), access([1], [3]), access([2, 3], [4])])
+    told = choose_arms(order, "on two queues")
+    assert [d.choice for d in told] == [BESIDE, BESIDE, IN_TURN]
+    assert "step 2 has nothing to do with it: on two queues" in told[0].reason
+    assert told[2].reason == "it reads what is written by step 2"
+    assert [d.choice for d in choose_arms(order, None)] == [IN_TURN] * 3
+    assert "keeps the order" in choose_arms(order, None)[0].reason
+    assert choose_arms([], None) == []

@@ -179,7 +179,7 @@ def test_memory_of_what_the_function_drops_is_used_again(backend):
     x = words(1024)
     with vyre.config(fusion=False):
         few, many = chain.on(backend).explain(x, 5), chain.on(backend).explain(x, 50)
-    assert len(many.steps) == many.launches == 50
+    assert len(many.steps) == len(many.launches) == 50
     assert many.device_bytes - few.device_bytes < 50 * 16  # numbers, and no more arrays
 
 

@@ -335,3 +335,37 @@ def test_a_shadow_checks_every_step_of_a_sequence(device):
         with vyre.config(shadow=1):
             assert checked.on(device)(x.copy()).tobytes() == (x + np.uint32(1)).tobytes()
         assert counters()["shadow_samples"] - before["shadow_samples"] == 3 * k
+
+
+def test_a_stream_of_calls_goes_through_a_sequence():
+    told = []
+    run = vyre.sequence(lambda n, x: add_up(n, reverse(x))).on("cpu")
+    xs = [np.arange(k, 9 + k, dtype=np.uint32) for k in range(4)]
+    found = run.map([1, 2, 3, 4], xs, progress=lambda done, total: told.append((done, total)))
+    assert [f.tolist() for f in found] == [add_up(k + 1, reverse(x)).tolist() for k, x in enumerate(xs)]
+    assert told == [(k, 4) for k in range(1, 5)]
+    assert found.decision.choice == "in turn"
+    assert [f[0] for f in run.map([1, 2], x=xs[0])] == [8, 15]
+    with pytest.raises(ArgumentTypeError, match=r"map\(\) got nothing to go through.*Fix: pass an iterable"):
+        run.map()
+    with pytest.raises(
+        ArgumentTypeError, match=r"argument 1 of .* is a int, not an iterable.*Fix: pass what all calls"
+    ):
+        run.map(xs, 1)
+    with pytest.raises(ArgumentTypeError, match="while a sequence is recorded"):
+        vyre.sequence(lambda x: list(run.map([1], [x]))).on("cpu")(xs[0])
+
+
+def test_what_kernels_have_and_sequences_have_not_says_what_to_do():
+    run = vyre.sequence(lambda x: reverse(x))
+    with pytest.raises(AttributeError, match=r"a sequence has no start\. Fix: call it on a thread"):
+        run.start(np.zeros(3, np.uint32))
+    with pytest.raises(AttributeError, match=r"a sequence has no evidence\. Fix: ask the kernel of a step"):
+        run.evidence()
+    assert not hasattr(run, "program")
+    assert pickle.loads(pickle.dumps(copied)).__name__ == "copied"
+
+
+@vyre.sequence
+def copied(x):
+    return reverse(x)

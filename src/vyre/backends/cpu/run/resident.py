@@ -120,12 +120,14 @@ class HostResidents(ResidentMemory[Bytes]):
         """Run steps in order, all of it `repeat` times; `compiled` gives the pipeline and the config of each."""
         begun = time.perf_counter_ns()
         turns = whole("repeat", repeat, U32_MAX) or 0
-        kept: list[list[Again]] | None = self.kept_steps(_ANY_TURNS, steps)
+        kept: list[list[Again]] | None = self.kept_steps(_ANY_TURNS, steps, times=turns)
+        is_known = kept is not None
         try:
             runs = None if kept is None else kept.pop()  # which one thread uses at a time
         except IndexError:
             kept = runs = None
         if runs is None and turns:
+            self.reuse.bound(() if is_known else self.uses_of(steps), turns)
             runs = self._first_turn(steps, compiled)
             turns -= 1
         for _ in range(turns):
@@ -135,7 +137,7 @@ class HostResidents(ResidentMemory[Bytes]):
             kept.append(runs)
         elif runs and all(isinstance(r, ResidentHandle) for step in steps for r in step.resources):
             self.keep_steps(_ANY_TURNS, steps, [runs])
-        outputs = self.download(reads, None)
+        outputs: OutputBuffers = self.download(reads, None) if reads else []
         return outputs, ResidentSequenceTiming(time.perf_counter_ns() - begun) if timed else None
 
     def _first_turn(

@@ -33,6 +33,8 @@ DOING = "launching a graph"
 _WORD_BYTES = 4
 Numbered: TypeAlias = tuple[Any, ...]
 """What a node is told: plain numbers, so that a graph that keeps them keeps no memory of the device."""
+Order: TypeAlias = tuple[tuple[int, ...], ...]
+"""For each node the ones before it that it waits for: others may run beside it."""
 Kind: TypeAlias = tuple[object, ...]
 Owner: TypeAlias = Callable[[], Any]
 """Gives the owner, or None if it is gone."""
@@ -40,6 +42,11 @@ Owner: TypeAlias = Callable[[], Any]
 
 def _no_owner() -> None:
     return None
+
+
+def _in_order(count: int) -> Order:
+    """Each node behind the one before."""
+    return tuple([(k - 1,) if k else () for k in range(count)])
 
 
 class _Node:
@@ -60,13 +67,13 @@ class _Node:
         self._numbers.set(memories, lengths, base, None, code.last(grid))
         self.told = *code.blocks(grid), self._numbers.packed()
 
-    def added(self, device: CudaDevice, graph: Any, after: Sequence[Any]) -> Any:
-        """The node, in a graph that is not complete yet."""
-        cu, last = device.cu, list(after[-1:])
+    def added(self, device: CudaDevice, graph: Any, after: list[Any]) -> Any:
+        """The node, in a graph that is not complete yet, behind these."""
+        cu = device.cu
         if self._numbers is None:
-            made = cu.cuGraphAddMemsetNode(graph, last, len(last), self._parameters(cu), device.context.handle)
+            made = cu.cuGraphAddMemsetNode(graph, after, len(after), self._parameters(cu), device.context.handle)
         else:
-            made = cu.cuGraphAddKernelNode(graph, last, len(last), self._parameters(cu))
+            made = cu.cuGraphAddKernelNode(graph, after, len(after), self._parameters(cu))
         return device.context.ok(made, "making a graph")
 
     def give(self, device: CudaDevice, graph: Any, node: Any) -> None:
@@ -98,7 +105,7 @@ class _Node:
 class _Graph:
     """A graph that can be launched. `owner` gives the sequence whose numbers it has, or None once that is gone."""
 
-    def __init__(self, device: CudaDevice, nodes: Sequence[_Node]) -> None:
+    def __init__(self, device: CudaDevice, nodes: Sequence[_Node], after: Order) -> None:
         self._cu, self._context = device.cu, device.context  # and not the device, which keeps its graphs
         cu, ok = device.cu, device.context.ok
         self.handle: Any = None
@@ -106,8 +113,8 @@ class _Graph:
         with device.context.current():
             self._plan = ok(cu.cuGraphCreate(0), "making a graph")
             self._nodes: list[Any] = []
-            for node in nodes:
-                self._nodes.append(node.added(device, self._plan, self._nodes))
+            for node, waited in zip(nodes, after, strict=True):
+                self._nodes.append(node.added(device, self._plan, [self._nodes[k] for k in waited]))
             self.handle = ok(cu.cuGraphInstantiate(self._plan, 0), "making a graph")
         self.address: Address = address(self.handle)
         self._told = [node.told for node in nodes]
@@ -142,15 +149,20 @@ class Graphs:
         self.made = self.changed = self.launched = 0
 
     def sequence(
-        self, device: CudaDevice, commands: Sequence[Command], plain: Callable[[], Ticket] | None = None
+        self,
+        device: CudaDevice,
+        commands: Sequence[Command],
+        plain: Callable[[], Ticket] | None = None,
+        after: Sequence[Sequence[int]] | None = None,
     ) -> Callable[[], Ticket]:
-        """Commands as a graph.
+        """Commands as a graph, whose branches run side by side where they are not `after` each other.
 
         `plain` does the same, and costs less than to take the graph of another sequence: it is used while there are too
         many of them, and for the first few runs.
         """
         nodes = [_Node(command) for command in commands]
-        kind = tuple(node.kind for node in nodes)
+        order = _in_order(len(nodes)) if after is None else tuple(map(tuple, after))
+        kind = order, *(node.kind for node in nodes)
         launch, stream, failed = device.calls.launch_graph, address(device.stream), device.context.failed
         later = Later(device, commands)
         owner = weakref.ref(later)
@@ -169,7 +181,7 @@ class Graphs:
                         if waits:
                             waits -= 1
                             return plain()
-                    graph = self._found(device, kind, nodes)
+                    graph = self._found(device, kind, nodes, order)
                     graph.owner = owner
                 result = launch(graph.address, stream)
                 self.launched += 1
@@ -183,7 +195,7 @@ class Graphs:
     def own(self, device: CudaDevice, commands: Sequence[Command]) -> Callable[[], None]:
         """Commands as a graph that no other sequence takes. Its holder keeps the memory, and marks its own end."""
         with self.lock:
-            graph = self._new(device, [_Node(command) for command in commands])
+            graph = self._new(device, [_Node(command) for command in commands], _in_order(len(commands)))
         launch, stream, failed = device.calls.launch_graph, address(device.stream), device.context.failed
 
         def go(codes: Sequence[Command] = commands) -> None:
@@ -200,8 +212,8 @@ class Graphs:
     def close(self) -> None:
         self._kinds.clear()
 
-    def _new(self, device: CudaDevice, nodes: Sequence[_Node]) -> _Graph:
-        graph = _Graph(device, nodes)
+    def _new(self, device: CudaDevice, nodes: Sequence[_Node], order: Order) -> _Graph:
+        graph = _Graph(device, nodes, order)
         self._alive.add(graph)
         self.made += 1
         return graph
@@ -213,13 +225,13 @@ class Graphs:
             return True
         return len(graphs) < OF_A_KIND and len(self._alive) < MOST
 
-    def _found(self, device: CudaDevice, kind: Kind, nodes: Sequence[_Node]) -> _Graph:
+    def _found(self, device: CudaDevice, kind: Kind, nodes: Sequence[_Node], order: Order) -> _Graph:
         """A graph with these numbers: one without an owner, a new one while there are few, or another owner's."""
         graphs = self._kinds.pop(kind, [])
         keep(self._kinds, kind, graphs, KINDS)  # the youngest now; sequences that still use a dropped one keep it
         graph = next((g for g in graphs if g.owner() is None), None)
         if graph is None and len(graphs) < OF_A_KIND:
-            graph = self._new(device, nodes)
+            graph = self._new(device, nodes, order)
         else:
             graph = graph or graphs[0]  # which was taken before all others
             graphs.remove(graph)

@@ -143,13 +143,9 @@ class OpenCLBatch(Batch):
         work.kept.append(work.last)  # which holds the bytes, and would wait for the copy when it is dropped
 
     def zero(self, memory: Memory, offset: int, nbytes: int) -> None:
-        device, fill = self._device, self._device.cl.enqueue_fill_buffer
-        many = nbytes - nbytes % 16 if offset % 16 == 0 else 0
-        with device.errors("filling memory"):
-            if many:
-                self._work.last = fill(self._queue, memory, _FILL, offset, many)
-            if many < nbytes:
-                self._work.last = fill(self._queue, memory, _WORD_ZERO, offset + many, nbytes - many)
+        with self._device.errors("filling memory"):
+            if nbytes:
+                self._work.last = enqueue_zero(self._device.cl, self._queue, memory, offset, nbytes)
 
     def copy(self, source: Memory, source_offset: int, target: Memory, target_offset: int, nbytes: int) -> None:
         device = self._device
@@ -196,6 +192,19 @@ class OpenCLBatch(Batch):
             raise device.failure(e, "submitting work") from e
         device.latest[self._at] = work.last
         return work
+
+
+def enqueue_zero(
+    cl: Any, queue: Any, memory: Memory, offset: int, nbytes: int, needed: Sequence[Any] | None = None
+) -> Any:
+    """Fill some bytes, a multiple of four, behind some events; the event of the last command for it."""
+    many = nbytes - nbytes % 16 if offset % 16 == 0 else 0
+    event = None
+    if many:
+        event = cl.enqueue_fill_buffer(queue, memory, _FILL, offset, many, wait_for=needed)
+    if many < nbytes:
+        event = cl.enqueue_fill_buffer(queue, memory, _WORD_ZERO, offset + many, nbytes - many, wait_for=needed)
+    return event
 
 
 class Launched(Ticket):
