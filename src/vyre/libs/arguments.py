@@ -138,6 +138,15 @@ def check_out(out: Any, shape: tuple[int, ...]) -> None:
         )
 
 
+def counted(name: str, n: Any) -> int:
+    """How many elements the caller asks for."""
+    if isinstance(n, bool) or not isinstance(n, int | np.integer):
+        raise ArgumentTypeError(f"{name} is {shown(n)}", fix=f"pass a whole number: {name}=10")
+    if not 0 <= n <= MOST_ELEMENTS:
+        raise ArgumentValueError(f"{name}={shown(n)}", fix=f"pass a number from 0 to {MOST_ELEMENTS}")
+    return int(n)
+
+
 def bits_of(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Elements that move as they are: f32 in kernels has one NaN and no subnormals. Bools are words on a device."""
     return dtype if dtype.kind == "b" else np.dtype(f"{dtype.byteorder}u{dtype.itemsize}")
@@ -206,6 +215,11 @@ def near(x: Given, backend: str | None) -> Given:
         return x if shares else upload(home, np.asarray(x))
     except UnsupportedFeature:  # a backend that keeps nothing on its device
         return x
+
+
+def beside(made: Any, x: Given) -> Any:
+    """An array of the host where x is, if that is a device: calls take both."""
+    return made if isinstance(x, np.ndarray) or not isinstance(made, np.ndarray) else to_device(made, x.device)
 
 
 def handed(result: Any, x: Given, out: Any) -> Any:

@@ -126,9 +126,9 @@ def permutation(
     low = bits(n, seed=seed, stream=stream, start=start, backend=backend)
     high = bits(n, seed=seed, stream=stream, start=start + n, backend=backend)
     by_low = sort.argsort(low, backend=backend)
-    take = on(found_at, backend)
-    by_both = sort.argsort(take(high, by_low), backend=backend)
-    return take(by_low, by_both, out=out)
+    take = chosen(found_at, backend, V=u32)
+    by_both = sort.argsort(take(high, by_low, n, n), backend=backend)
+    return take(by_low, by_both, n, n, out=out)
 
 
 # ---- with a state ----------------------------------------------------------------------------------------------------
