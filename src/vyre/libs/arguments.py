@@ -51,7 +51,9 @@ def given(name: str, x: Any, allowed: Sequence[DataType] = tuple(TYPES.values())
         found = view(name, x, ARRAY_DTYPES[allowed[0].name].name)
     is_bfloat = type(found) is DeviceBuffer and found._is_bfloat
     if is_bfloat or TYPES.get(found.dtype.newbyteorder("=")) not in allowed:
-        wanted = "int32" if found.dtype.kind in "iu" and f64 not in allowed else "float32"
+        wanted = (
+            "bool" if allowed == (bool_,) else "int32" if found.dtype.kind in "iu" and f64 not in allowed else "float32"
+        )
         raise ArgumentTypeError(
             f"{name} holds {'bfloat16' if is_bfloat else found.dtype}, and this function takes "
             f"{', '.join(t.name for t in allowed)}",
@@ -234,4 +236,5 @@ def handed(result: Any, x: Given, out: Any) -> Any:
 
 def filled(value: Any, t: DataType, shape: tuple[int, ...], x: Given, out: Any, backend: str | None) -> Any:
     """The result of a call that has nothing to look at."""
+    value = bool(value) if t is bool_ else value
     return handed(chosen(fill, backend, T=t)(value, out=out, sizes={"out": shape}), x, out)
