@@ -215,8 +215,8 @@ def histogram(
     counts = chosen(fill, backend, T=u32)(0, out=out, sizes={"out": count})
     if asked.size:
         scale = scale if wide else float(np.float32(scale))
-        step = chosen(binned, backend, even=even, wide=wide, T=element_of(asked), A=kind)
-        counts = step(asked, beside(edges, asked), scale, counts if out is None else out)
+        by_edges = chosen(binned, backend, even=even, wide=wide, T=element_of(asked), A=kind)
+        counts = by_edges(asked, beside(edges, asked), scale, counts if out is None else out)
     return handed(counts, asked, out), handed(edges, asked, None)
 
 

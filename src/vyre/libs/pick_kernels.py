@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from vyre import In, InOut, Out, atomic_add, atomic_max, bool_, const, device, f32, f64, fma, gid, i64, kernel, u32
+from vyre import In, InOut, Out, atomic_add, atomic_max, bool_, const, device, f32, f64, gid, i64, kernel, u32
 
 from .reduce_kernels import joined
 
@@ -137,8 +137,6 @@ def evenly(low: A, high: A, step: A, out: Out[A], *, wide: const, A: const) -> N
     if gid.x < len(out):
         k = as_float(gid.x, wide)
         edge = low + k * step
-        if not wide:
-            edge = fma(k, step, low)
         out[gid.x] = high if gid.x + 1 == len(out) else min(edge, high)
 
 

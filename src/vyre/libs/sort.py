@@ -146,7 +146,7 @@ def pairs(
 
 
 def topk(
-    x: Any, k: int, *, largest: bool = True, out: tuple[Any, Any] | None = None, backend: str | None = None
+    x: Any, k: Any, *, largest: bool = True, out: tuple[Any, Any] | None = None, backend: str | None = None
 ) -> tuple[Any, Any]:
     """The k greatest elements of each row, or the k least, in order, and their places in it as u32.
 
