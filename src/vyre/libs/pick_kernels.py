@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from vyre import In, InOut, Out, atomic_add, atomic_max, bool_, const, device, f32, f64, gid, i64, kernel, u32
+from vyre import In, InOut, Out, atomic_add, atomic_max, bool_, const, device, f32, f64, gid, i64, kernel, u32, u64
 
 from .reduce_kernels import joined
 
@@ -77,7 +77,7 @@ def place_of(p: Number, length: u32, signed: const) -> u32:
         q = q + n if q < 0 else q
         assert q >= 0 and q < n, "a place outside of the array"
         return u32(q)
-    assert p < length, "a place outside of the array"
+    assert u64(p) < u64(length), "a place outside of the array"
     return u32(p)
 
 
@@ -125,10 +125,9 @@ def merged(into: In[T], found: In[T], limits: In[u32], out: Out[T], *, how: cons
 @kernel(workgroup=64)
 def tallied(x: In[N], counts: InOut[u32], *, N: const) -> None:
     if gid.x < len(x):
-        v = x[gid.x]
-        at = u32(v)
-        assert N(at) == v and at < len(counts), "a number that is not counted: below 0, or size or more"
-        atomic_add(counts, at, 1)
+        v = i64(x[gid.x])
+        assert v >= 0 and v < i64(len(counts)), "a number that is not counted: below 0, or size or more"
+        atomic_add(counts, u32(v), 1)
 
 
 @kernel(workgroup=64)

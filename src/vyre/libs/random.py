@@ -148,10 +148,8 @@ def permutation(
 
     It takes two indices for each of them.
     """
-    if not isinstance(n, bool | int | float | str | np.number):
+    if getattr(n, "shape", ()):
         x = given("n", n, sort.CARRIED)
-        if not x.ndim:
-            raise ArgumentValueError("an array without axes has no order", fix="pass an array with one or more")
         order = permutation(x.shape[0], seed=seed, stream=stream, start=start, backend=backend)
         return pick.take(x, beside(order, x), 0, out=out, backend=backend)
     (most,) = _count(n)
@@ -185,11 +183,10 @@ def choice(
     number drawn takes one index. Without it none is drawn twice: that takes n indices, or 2 n where there are no
     weights, and those of weight 0 come last.
     """
-    if not isinstance(n, bool | int | float | str | np.number):
+    if getattr(n, "shape", ()):
         x = given("n", n, sort.CARRIED)
-        rows = x.shape[0] if x.ndim else 0
         consts: dict[str, Any] = {"seed": seed, "stream": stream, "start": start, "backend": backend}
-        found = choice(rows, shape, replace=replace, weights=weights, **consts)
+        found = choice(x.shape[0], shape, replace=replace, weights=weights, **consts)
         return pick.take(x, beside(np.asarray(found) if found.shape == () else found, x), 0, out=out, backend=backend)
     wanted = shape_of("shape", shape)
     (most,) = _count(n)
@@ -370,7 +367,7 @@ def _count(n: Any) -> tuple[int]:
     if isinstance(n, bool) or not isinstance(n, int | np.integer):
         raise ArgumentTypeError(
             f"n is {shown(n)}, not how many numbers there are",
-            fix="pass a whole number; x[permutation(len(x))], with what else you pass, shuffles an array x",
+            fix="pass a whole number, or an array; x[permutation(len(x))], with what else you pass, shuffles a list x",
         )
     return shape_of("n", n)  # type: ignore[return-value] # of one axis
 

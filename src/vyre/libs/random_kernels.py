@@ -153,6 +153,11 @@ def floats(
     out[at + 3 * LANES] = fma(scale, s, offset)
 
 
+@device
+def below_one_of_two(a: u32, b: u32) -> f64:
+    return f64(a >> 5) * 2.0**-27 + f64(b >> 6) * 2.0**-53
+
+
 @kernel(workgroup=LANES)
 def wide_floats(
     k0: u32, k1: u32, stream: u32, first: u32, above: u32, skipped: u32, low: f64, scale: f64, out: Out[f64]
@@ -165,11 +170,6 @@ def wide_floats(
     out[at + LANES] = low + scale * below_one_of_two(b, f)
     out[at + 2 * LANES] = low + scale * below_one_of_two(c, g)
     out[at + 3 * LANES] = low + scale * below_one_of_two(d, h)
-
-
-@device
-def below_one_of_two(a: u32, b: u32) -> f64:
-    return f64(a >> 5) * 2.0**-27 + f64(b >> 6) * 2.0**-53
 
 
 @kernel(workgroup=64)
