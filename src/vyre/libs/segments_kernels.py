@@ -152,7 +152,9 @@ def by_invocations(
             for k in static_range(FOLDS):
                 if length > 1 << k:
                     folds = k + 1
-            for j in range(u32(1) << folds):
+            for j in range(COLUMNS):
+                if j >> folds != 0:
+                    break
                 k = reverse_bits(j) >> (32 - folds)
                 t = first
                 if length > COLUMNS:
@@ -196,11 +198,13 @@ def totals(
         total = first
         for stretch in range(STRETCH):
             at = begin + stretch * STRETCH
-            if at < end:
-                t = first
-                for k in range(at, min(end, at + STRETCH)):
-                    t = joined(t, converted(x[k], kind), how)
-                total = joined(total, t, how)
+            if at >= end:
+                break
+            t = first
+            for k in range(STRETCH):
+                if at + k < end:
+                    t = joined(t, converted(x[at + k], kind), how)
+            total = joined(total, t, how)
         out[gid.x] = total
 
 
@@ -237,14 +241,17 @@ def runs(
         if end - begin > BLOCK:
             end = begin
     total = first
-    stretches = (end - begin + (STRETCH - 1)) // STRETCH
-    for stretch in range(stretches):
+    for stretch in range(STRETCH):
+        at = begin + stretch * STRETCH
+        if at >= end:
+            break
         offset = joined(base, total, how)
         t = first
-        for k in range(begin + stretch * STRETCH, min(end, begin + (stretch + 1) * STRETCH)):
-            if exclusive:
-                out[k] = R(joined(offset, t, how))
-            t = joined(t, converted(x[k], kind), how)
-            if not exclusive:
-                out[k] = R(joined(offset, t, how))
+        for k in range(STRETCH):
+            if at + k < end:
+                if exclusive:
+                    out[at + k] = R(joined(offset, t, how))
+                t = joined(t, converted(x[at + k], kind), how)
+                if not exclusive:
+                    out[at + k] = R(joined(offset, t, how))
         total = joined(total, t, how)

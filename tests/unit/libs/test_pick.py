@@ -76,6 +76,7 @@ def require_binned(n, backend):
         assert np.allclose(edges, [-2, -1, -1, 0.5, 2])
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_backend_picks_as_defined(backend):
     on_backend(backend)
@@ -107,6 +108,7 @@ def test_take_has_axes():
     assert np.array_equal(rows, np.stack([x[1], x[1], x[2], x[3]]))
 
 
+@pytest.mark.check
 def test_places_and_numbers_may_be_of_any_integer_type():
     x = np.arange(9, dtype=np.float64)
     for dtype in ("u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8"):

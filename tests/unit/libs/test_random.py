@@ -311,6 +311,7 @@ def test_what_does_not_fit_is_refused_with_a_fix():
         random.default_rng(1).bits(-1)
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_backend_chooses_as_defined(backend):
     on_backend(backend)
@@ -334,6 +335,7 @@ def test_every_backend_chooses_as_defined(backend):
     assert np.array_equal(random.choice(rows, 3, replace=False, seed=5, backend=backend), rows[order[:3]])
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("backend", BACKENDS[:3])
 def test_f64_has_more_of_the_same_numbers(backend):
     on_backend(backend)

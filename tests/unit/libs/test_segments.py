@@ -40,6 +40,7 @@ def require_each_alone(n, cuts, backend, names=("sum", "min", "mean", "any"), ru
             assert found.tobytes() == want.tobytes(), (name, exclusive, n)
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_backend_takes_each_segment_as_if_alone(backend):
     on_backend(backend)

@@ -124,6 +124,7 @@ def test_what_follows_from_the_order_is_defined_too(dtype, backend):
         require_unique(dtype, shape, backend)
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_backend_gives_what_follows_from_the_order(backend):
     on_backend(backend)
