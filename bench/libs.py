@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from record import record
 
-from vyre.libs import linalg, prefix, random, reduce, sort
+from vyre.libs import linalg, pick, prefix, random, reduce, segments, sort
 
 ROUNDS = 21
 N = 1 << 24
@@ -35,6 +35,9 @@ def pairs() -> dict[str, tuple[Call, Call]]:
     vector, keys = small[0].copy(), rng.integers(0, 1 << 32, 1 << 20, dtype=np.uint32)
     turned, product = np.empty((4096, 4096), np.float32), np.empty((1024, 1024), np.float32)
     sfc = np.random.Generator(np.random.SFC64(0))
+    mask, pixels = x < 0.5, (x * 256).astype(np.uint8)
+    places = rng.integers(0, N, 1 << 20, dtype=np.uint32)
+    edges = np.concatenate(([0], np.sort(rng.choice(N, (1 << 16) - 1, replace=False)), [N]))
     here = {"backend": "cpu"}
     return {
         "sum, 16 M f32": (lambda: reduce.sum(x, **here), lambda: x.sum()),
@@ -61,6 +64,27 @@ def pairs() -> dict[str, tuple[Call, Call]]:
         ),
         "sort, 1 M u32": (lambda: sort.sort(keys, **here), lambda: np.sort(keys)),
         "argsort, 1 M u32": (lambda: sort.argsort(keys, **here), lambda: np.argsort(keys, kind="stable")),
+        "top 100 of 1 M u32": (lambda: sort.topk(keys, 100, **here), lambda: np.sort(np.partition(keys, -100)[-100:])),
+        "unique, 1 M u32": (lambda: sort.unique(keys, **here), lambda: np.unique(keys)),
+        "argsort, 1000 u32": (
+            lambda: sort.argsort(keys[:1000], **here),
+            lambda: np.argsort(keys[:1000], kind="stable"),
+        ),
+        "compact, 16 M f32": (lambda: pick.compact(x, mask, **here), lambda: x[mask]),
+        "take, 1 M of 16 M f32": (lambda: pick.take(x, places, **here), lambda: np.take(x, places)),
+        "histogram, 16 M f32": (
+            lambda: pick.histogram(x, 256, (0, 1), **here),
+            lambda: np.histogram(x, 256, (0, 1)),
+        ),
+        "bincount, 16 M u8": (lambda: pick.bincount(pixels, 256, **here), lambda: np.bincount(pixels, minlength=256)),
+        "scatter_add, 1 M f32 to 1000": (
+            lambda: pick.scatter_add(x[:1000], places % 1000, x[: 1 << 20], **here),
+            lambda: np.add.at(x[:1000].copy(), places % 1000, x[: 1 << 20]),
+        ),
+        "sum of 64 k segments, 16 M f32": (
+            lambda: segments.sum(x, edges, **here),
+            lambda: np.add.reduceat(x, edges[:-1]),
+        ),
         "matmul, 1024": (
             lambda: linalg.matmul(small, small, out=product, **here),
             lambda: np.matmul(small, small, out=product),

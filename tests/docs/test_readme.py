@@ -118,11 +118,13 @@ PAGES = [
     ("docs/how-to/debug-a-divergence.md", 5, "differ"),
     ("docs/how-to/debug-a-kernel.md", 5, "odd: u32(7)"),
     ("docs/how-to/add-floats.md", 3, "proved"),
-    ("docs/libs/index.md", 3, "(64, 64) True"),
+    ("docs/libs/index.md", 6, "(64, 64) True"),
     ("docs/libs/reduce.md", 3, "True"),
     ("docs/libs/random.md", 3, "3.14"),
     ("docs/libs/linalg.md", 2, "(64, 300, 100)"),
     ("docs/libs/sort.md", 1, "[4 1 3 0 5 2]"),
+    ("docs/libs/pick.md", 2, "[0 2 4 5 7]"),
+    ("docs/libs/segments.md", 3, "[0 3 3 8]"),
     ("docs/libs/prefix.md", 3, "[0 4 4 6]"),
 ]
 """Page, how many Python blocks it has at least, and something that they print."""

@@ -51,7 +51,9 @@ def given(name: str, x: Any, allowed: Sequence[DataType] = tuple(TYPES.values())
         found = view(name, x, ARRAY_DTYPES[allowed[0].name].name)
     is_bfloat = type(found) is DeviceBuffer and found._is_bfloat
     if is_bfloat or TYPES.get(found.dtype.newbyteorder("=")) not in allowed:
-        wanted = "int32" if found.dtype.kind in "iu" and f64 not in allowed else "float32"
+        wanted = (
+            "bool" if allowed == (bool_,) else "int32" if found.dtype.kind in "iu" and f64 not in allowed else "float32"
+        )
         raise ArgumentTypeError(
             f"{name} holds {'bfloat16' if is_bfloat else found.dtype}, and this function takes "
             f"{', '.join(t.name for t in allowed)}",
@@ -138,6 +140,15 @@ def check_out(out: Any, shape: tuple[int, ...]) -> None:
         )
 
 
+def counted(name: str, n: Any) -> int:
+    """How many elements the caller asks for."""
+    if isinstance(n, bool) or not isinstance(n, int | np.integer):
+        raise ArgumentTypeError(f"{name} is {shown(n)}", fix=f"pass a whole number: {name}=10")
+    if not 0 <= n <= MOST_ELEMENTS:
+        raise ArgumentValueError(f"{name}={shown(n)}", fix=f"pass a number from 0 to {MOST_ELEMENTS}")
+    return int(n)
+
+
 def bits_of(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Elements that move as they are: f32 in kernels has one NaN and no subnormals. Bools are words on a device."""
     return dtype if dtype.kind == "b" else np.dtype(f"{dtype.byteorder}u{dtype.itemsize}")
@@ -208,6 +219,11 @@ def near(x: Given, backend: str | None) -> Given:
         return x
 
 
+def beside(made: Any, x: Given) -> Any:
+    """An array of the host where x is, if that is a device: calls take both."""
+    return made if isinstance(x, np.ndarray) or not isinstance(made, np.ndarray) else to_device(made, x.device)
+
+
 def handed(result: Any, x: Given, out: Any) -> Any:
     """What a function returns: on the device if its argument was there, else NumPy's; a number for one without axes."""
     if out is not None:
@@ -220,4 +236,9 @@ def handed(result: Any, x: Given, out: Any) -> Any:
 
 def filled(value: Any, t: DataType, shape: tuple[int, ...], x: Given, out: Any, backend: str | None) -> Any:
     """The result of a call that has nothing to look at."""
+    value = bool(value) if t is bool_ else value
+    if t is f64 and value == 0:  # a backend without f64 can move its bits
+        there = None if out is None else target_of(out, np.dtype(np.float64)).view(np.uint64)
+        zeros = chosen(fill, backend, T=u64)(0, out=there, sizes={"out": shape})
+        return handed(zeros.view(np.float64), x, out)
     return handed(chosen(fill, backend, T=t)(value, out=out, sizes={"out": shape}), x, out)

@@ -106,11 +106,18 @@ def transpose(x: Any, *, out: Any = None, backend: str | None = None) -> Any:
     shape, count = (*batch, width, height), math.prod(batch)
     check_out(out, shape)
     bits = bits_of(found.dtype)
-    step = chosen(transposed_kernel, backend, T=TYPES[bits.newbyteorder("=")])
-    squares = (-(-width // TILE), -(-height // TILE), count)
     target = None if out is None else target_of(out, found.dtype).view(bits)
-    result = step(found.view(bits), height, width, out=target, sizes={"out": shape}, grid=squares)
+    result = turned(found.view(bits), count, height, width, target, shape, backend)
     return handed(result.view(found.dtype.newbyteorder("=")), found, out)
+
+
+def turned(
+    bits: Any, count: int, height: int, width: int, out: Any, shape: tuple[int, ...], backend: str | None
+) -> Any:
+    """So many matrices transposed, as an array of any shape."""
+    step = chosen(transposed_kernel, backend, T=TYPES[bits.dtype.newbyteorder("=")])
+    squares = (-(-width // TILE), -(-height // TILE), count)
+    return step(bits, height, width, out=out, sizes={"out": shape}, grid=squares)
 
 
 def _alike(name: str, x: Any, other: str, y: Any) -> tuple[Given, Given, DataType]:

@@ -6,10 +6,10 @@ import math
 from typing import Any
 
 from ..errors import ArgumentValueError, shown
-from ..foundation.ir.dtypes import DataType, f16
-from .arguments import Extent, Given, check_out, chosen, element_of, extent, filled, given, handed, named_type, near
+from ..foundation.ir.dtypes import DataType
+from .arguments import Extent, Given, check_out, chosen, element_of, extent, filled, given, handed, near
 from .prefix_kernels import BLOCK, SEGMENT, run, run_beside, starts, starts_beside
-from .reduce import ANY, KINDS, WIDER, neutral
+from .reduce import ANY, KINDS, neutral, summed_as
 from .reduce_kernels import LEAST, MOST, SUM
 
 __all__ = ["max", "min", "sum"]
@@ -54,13 +54,13 @@ def max(
 def _along(how: int, x: Any, axis: Any, exclusive: bool, dtype: Any, out: Any, backend: str | None) -> Any:
     asked = given("x", x, ANY)
     t = element_of(asked)
-    kind = WIDER[t][0] if dtype is None else named_type(dtype, WIDER[t])
+    kind, result = summed_as(t, dtype)
     if isinstance(axis, tuple):
         raise ArgumentValueError(f"axis={shown(axis)} is not one axis", fix="pass one number")
     e = extent(asked, axis)
     shape = (asked.size,) if axis is None else asked.shape
     check_out(out, shape)
-    result = t if how != SUM or (dtype is None and t is f16) else kind
+    result = result if how == SUM else t
     if not asked.size:
         return filled(0, result, shape, asked, out, backend)
     found = near(asked, backend)

@@ -5,20 +5,26 @@
 
 from __future__ import annotations
 
+import math
 from typing import TypeVar
 
 from vyre import (
+    In,
     Out,
     const,
     cospi,
     device,
     f32,
+    f64,
     fma,
+    gid,
+    is_finite,
     kernel,
     lid,
     local,
     log,
     mul_high,
+    nextafter,
     rotate_left,
     sinpi,
     sqrt,
@@ -28,6 +34,7 @@ from vyre import (
 )
 
 T = TypeVar("T")
+inf = math.inf
 
 LANES = 64
 """Blocks of a tile."""
@@ -144,6 +151,49 @@ def floats(
     out[at + LANES] = fma(scale, q, offset)
     out[at + 2 * LANES] = fma(scale, r, offset)
     out[at + 3 * LANES] = fma(scale, s, offset)
+
+
+@device
+def below_one_of_two(a: u32, b: u32) -> f64:
+    return f64(a >> 5) * 2.0**-27 + f64(b >> 6) * 2.0**-53
+
+
+@kernel(workgroup=LANES)
+def wide_floats(
+    k0: u32, k1: u32, stream: u32, first: u32, above: u32, skipped: u32, low: f64, scale: f64, out: Out[f64]
+) -> None:
+    """Evenly, in steps of 2^-53: 27 bits of a word, and 26 of the one that a second attempt has."""
+    a, b, c, d = block(first, above, 0, stream, k0, k1)
+    e, f, g, h = block(first, above, 1, stream, k0, k1)
+    at = wg.x * TILE + lid.x - skipped
+    out[at] = low + scale * below_one_of_two(a, e)
+    out[at + LANES] = low + scale * below_one_of_two(b, f)
+    out[at + 2 * LANES] = low + scale * below_one_of_two(c, g)
+    out[at + 3 * LANES] = low + scale * below_one_of_two(d, h)
+
+
+@kernel(workgroup=64)
+def scaled(u: In[f32], upto: In[f32], out: Out[f32]) -> None:
+    """Parts of the last number, each below it."""
+    if gid.x < len(out):
+        total = upto[len(upto) - 1]
+        out[gid.x] = min(u[gid.x] * total, nextafter(total, 0.0))
+
+
+@kernel(workgroup=64)
+def races(waits: In[f32], weights: In[f32], out: Out[f32]) -> None:
+    """When each one comes, if it comes so often."""
+    if gid.x < len(out):
+        out[gid.x] = waits[gid.x] / weights[gid.x] if weights[gid.x] > 0.0 else inf
+
+
+@kernel(workgroup=64)
+def weighed(weights: In[f32], out: Out[f32]) -> None:
+    """The weights, none of which is negative, NaN or infinite."""
+    if gid.x < len(out):
+        w = weights[gid.x]
+        assert w >= 0.0 and is_finite(w), "a weight is negative, infinite or no number"
+        out[gid.x] = w
 
 
 @kernel(workgroup=LANES)

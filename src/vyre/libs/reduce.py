@@ -241,12 +241,16 @@ def _of(
 
 def _joined(how: int, what: int, x: Any, axis: Axis, dtype: Any, keepdims: bool, out: Any, backend: str | None) -> Any:
     found = given("x", x, ANY)
-    t = element_of(found)
-    kind = WIDER[t][0] if dtype is None else named_type(dtype, WIDER[t])
+    kind, result = summed_as(element_of(found), dtype)
     e = extent(found, axis, keepdims=keepdims)
     check_out(out, e.shape)
-    result = t if dtype is None and t is f16 else kind
     return _of(Rule(how, what, kind, neutral(how, kind)), found, e, result, out, backend)
+
+
+def summed_as(t: DataType, dtype: Any) -> tuple[DataType, DataType]:
+    """As what elements are joined, and the type of the result."""
+    kind = WIDER[t][0] if dtype is None else named_type(dtype, WIDER[t])
+    return kind, t if dtype is None and t is f16 else kind
 
 
 def _extreme(how: int, x: Any, axis: Axis, keepdims: bool, out: Any, backend: str | None) -> Any:
@@ -312,9 +316,13 @@ def _measured(
         found = given("x", x, MEASURED)
         e = extent(found, axis, keepdims=keepdims)
         check_out(out, e.shape)
-    t = element_of(found)
+    return found, e, *measured_as(element_of(found), dtype)
+
+
+def measured_as(t: DataType, dtype: Any) -> tuple[DataType, DataType]:
+    """The float type in which a mean is computed, and that of the result."""
     kind = named_type(dtype, (f64,) if t is f64 else (f32, f64)) if dtype is not None else f64 if t is f64 else f32
-    return found, e, kind, t if t is f16 and dtype is None else kind
+    return kind, t if t is f16 and dtype is None else kind
 
 
 # ---- one call after the other ----------------------------------------------------------------------------------------

@@ -245,6 +245,13 @@ def of_problem(
     """A problem of at most 16,384 elements that lie one after the other, by one workgroup."""
     k = lid.x
     row[k] = column(x, y, first, y[wg.x], wg.x * length, length, COLUMNS, k, k, how, what, kind)
+    return folded(row, how)
+
+
+@device
+def folded(row: InOut[A], how: const) -> Number:
+    """A row of 64 as one number, by one workgroup."""
+    k = lid.x
     barrier()
     if k < 8:
         a = joined(joined(row[k], row[k + 32], how), joined(row[k + 16], row[k + 48], how), how)

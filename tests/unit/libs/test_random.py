@@ -10,7 +10,7 @@ import pytest
 import vyre
 from vyre import In, Out, gid, u32
 from vyre.conform.values.functions import function
-from vyre.errors import ArgumentTypeError, ArgumentValueError
+from vyre.errors import ArgumentTypeError, ArgumentValueError, Trap
 from vyre.libs import random
 from vyre.libs.random import philox4x32, threefry2x32
 
@@ -291,7 +291,7 @@ def test_what_does_not_fit_is_refused_with_a_fix():
             random.normal(3, mean, seed=1)
     with pytest.raises(ArgumentValueError, match=r"high - low=6e\+38 is not finite as f32. Fix"):
         random.uniform(3, -3e38, 3e38, seed=1)
-    for n in ([1, 2, 3], np.zeros((3, 4)), 3.0, True, (3,)):
+    for n in ([1, 2, 3], np.zeros(()), 3.0, True, (3,)):
         for draw in (random.permutation, lambda n, seed: random.default_rng(seed).permutation(n)):
             with pytest.raises(ArgumentTypeError, match=r"not how many numbers.*Fix: .*x\[permutation"):
                 draw(n, seed=1)
@@ -303,9 +303,76 @@ def test_what_does_not_fit_is_refused_with_a_fix():
         random.integers(3, -1, 3, dtype=np.uint32, seed=1)
     with pytest.raises(ArgumentTypeError, match=r"high is 3.0. Fix"):
         random.integers(3, 0, 3.0, seed=1)
-    with pytest.raises(ArgumentTypeError, match=r"is not one of f32. Fix: pass dtype=np.float32"):
-        random.default_rng(1).random(3, np.float64)
+    with pytest.raises(ArgumentTypeError, match=r"is not one of f32, f64. Fix: pass dtype=np.float32"):
+        random.default_rng(1).random(3, np.float16)
     with pytest.raises(ArgumentValueError, match=r"out has shape \(4,\), and the result \(3,\). Fix"):
         random.bits(3, seed=1, out=np.zeros(4, np.uint32))
     with pytest.raises(ArgumentValueError, match=r"size=-1 is negative. Fix"):
         random.default_rng(1).bits(-1)
+
+
+@pytest.mark.check
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_backend_chooses_as_defined(backend):
+    on_backend(backend)
+    weights = np.float32([1, 0, 3, 4, 0.5])
+    upto = np.cumsum(weights)
+    u = random.uniform(300, seed=5, stream=2)
+    want = [int(np.searchsorted(upto, v, "right")) for v in u * upto[-1]]
+    found = random.choice(5, (300,), weights=weights, seed=5, stream=2, backend=backend)
+    assert found.dtype == np.uint32
+    assert found.tolist() == want
+    assert 1 not in found
+    waits = random.exponential(5, seed=5)
+    order = sorted(range(5), key=lambda k: waits[k] / weights[k] if weights[k] else np.inf)
+    assert random.choice(5, 5, replace=False, weights=weights, seed=5, backend=backend).tolist() == order
+    few = random.choice(9, (2, 2), replace=False, seed=5, backend=backend)
+    assert few.reshape(-1).tolist() == random.permutation(9, seed=5)[:4].tolist()
+    assert np.array_equal(random.choice(9, 20, seed=5, backend=backend), random.integers(20, 0, 9, seed=5))
+    rows = np.arange(12.0).reshape(4, 3)
+    order = random.permutation(4, seed=5)
+    assert np.array_equal(random.permutation(rows, seed=5, backend=backend), rows[order])
+    assert np.array_equal(random.choice(rows, 3, replace=False, seed=5, backend=backend), rows[order[:3]])
+
+
+@pytest.mark.check
+@pytest.mark.parametrize("backend", BACKENDS[:3])
+def test_f64_has_more_of_the_same_numbers(backend):
+    on_backend(backend)
+    wide = random.uniform((20, 30), seed=3, start=7, dtype=np.float64, backend=backend)
+    narrow = random.uniform((20, 30), seed=3, start=7)
+    assert wide.dtype == np.float64
+    assert np.array_equal(np.floor(wide * 2**24) / 2**24, narrow)
+    assert np.array_equal(wide * 2**53, np.floor(wide * 2**53))
+    a, b = (words(7, 3, 0, attempt)[0][0] for attempt in (0, 1))
+    assert wide[0, 0] == (a >> 5) * 2.0**-27 + (b >> 6) * 2.0**-53
+    rng = random.default_rng(3)
+    rng.index = 7
+    assert np.array_equal(rng.random((20, 30), np.float64), wide)
+
+
+def test_a_generator_counts_what_choices_take():
+    rng = random.default_rng(1)
+    assert rng.choice(5).shape == ()
+    assert rng.index == 1
+    rng.choice(5, 3, replace=False)
+    assert rng.index == 11
+    rng.choice(5, 3, replace=False, weights=np.ones(5, np.float32))
+    assert rng.index == 16
+    assert sorted(rng.permutation(np.arange(4)).tolist()) == [0, 1, 2, 3]
+    assert rng.index == 24
+
+
+def test_choices_that_are_none_are_refused_with_a_fix():
+    with pytest.raises(ArgumentTypeError, match=r"no seed was passed, and none is made up. Fix: pass seed=1"):
+        random.uniform(3)
+    with pytest.raises(ArgumentTypeError, match=r"no seed was passed"):
+        random.choice(np.arange(3), 2)
+    with pytest.raises(ArgumentValueError, match=r"5 of 3 numbers without replacement. Fix: ask for fewer"):
+        random.choice(3, 5, replace=False, seed=1)
+    with pytest.raises(ArgumentValueError, match=r"2 of 0 numbers. Fix: pass a number above 0"):
+        random.choice(0, 2, seed=1)
+    with pytest.raises(ArgumentValueError, match=r"weights have shape \(2,\). Fix: pass one row of 3"):
+        random.choice(3, 2, weights=np.ones(2, np.float32), seed=1)
+    with pytest.raises(Trap, match="a weight is negative, infinite or no number"):
+        random.choice(2, 2, weights=np.float32([1, -1]), seed=1)
