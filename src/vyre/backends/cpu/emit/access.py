@@ -64,6 +64,7 @@ def load(e: LaneValues, ins: Ins) -> Val:
     if index.kind == ROW and masks[0] is None:
         return Val(WIDE, each_once(_far(e, ins), lambda far: _load_row(e, ins, far)))
     if index.kind == WIDE and masks[0] is None and (stride := e.variance.stride(ins.args[0])):
+        e.strided.add(ins)
         return Val(WIDE, each_once(index.parts, lambda at: _load_apart(e, ins, at, stride)))
     some = zip(index.parts, masks, strict=True)
     return Val(WIDE, each_once(some, lambda im: _load_vector(e, ins, index.kind, im[0], im[1])))
@@ -123,7 +124,10 @@ def _loaded(e: LaneValues, ins: Ins, raw: str, width: int) -> str:
 
 def store(e: LaneValues, ins: Ins) -> None:
     buffer, test = ins.attr, tested(e, ins)
-    index, value = e.value(ins.args[0]), e.value(ins.args[1])
+    source = ins.args[1]
+    if buffer.shared and source.op == "quiet" and id(source.args[0]) in e.known:
+        source = source.args[0]  # what is made of it is, before anybody sees bits
+    index, value = e.value(ins.args[0]), e.value(source)
     if index.kind in (SAME, EACH) or e.width == 1:
         _store_one(e, ins, index, value, test)
         return
@@ -136,6 +140,7 @@ def store(e: LaneValues, ins: Ins) -> None:
     for p, mask in enumerate(masks):
         raw = to_storage(e.w, element, values[p], e.width)
         if stride:
+            e.strided.add(ins)
             _store_apart(e, ins, index.parts[p], raw, stride)
             continue
         if index.kind == ROW:

@@ -13,7 +13,7 @@ from ....lower.kernel_ir import PURE, Body, If, Ins, Kernel, Local, Loop, Statem
 from . import access, subgroups
 from .barrier_phases import PAD, Phases
 from .control_flow import LaneFlow
-from .instructions import ty
+from .instructions import literal, ty
 from .tile_check import Block, unused, without
 from .uniformity import ROW, SAME, WIDE, Val, Variance, assigned
 from .values import LEFT, Version
@@ -23,6 +23,8 @@ FREE = frozenset(("const", "gid", "wid", "lid", "lane", "index", "flush"))
 SCATTERED = {"load": 10, "store": 56, "atomic": 32}
 _LINE = 64
 """Bytes that a cache moves together."""
+_MOST_RESIDENT = 16
+"""Vectors that stay in registers from one stretch to the next."""
 _ROW_GAIN, _WORK_GAIN = 7, 4
 """Cycles that a vector of 16 lanes loses by accesses all over memory, and gains by others and by instructions (about,
 as measured)."""
@@ -47,6 +49,10 @@ class Lanes(LaneFlow):
         """How many lanes there are, in this stretch."""
         self.most = version.width, version.parts
         self.cut(*self.most)
+        one = self.phases.left is None and self.variance.block == kernel.lanes and not version.flat
+        few = one and len(self.phases.memory) * version.parts <= _MOST_RESIDENT
+        self.resident = frozenset(self.phases.memory) if few else frozenset()
+        """Locals that stay in registers from stretch to stretch: one block is the whole workgroup."""
 
     # ---- the function
 
@@ -62,6 +68,10 @@ class Lanes(LaneFlow):
         fixed = f"ptr %shared, ptr %worker, i64 %x0, i64 %x1, i32 %wy, i32 %wz{given}"
         head = f"define internal i1 @{self.name}({fixed}) #0 {{"
         return "\n".join((head, "entry:", *self.first, "  br label %start", *self.w.lines, "}"))
+
+    def numbers(self) -> dict[str, int]:
+        """How many accesses became vectors and shuffles, and locals stay in registers across barriers."""
+        return {"strided": len(self.strided), "resident": len(self.resident)}
 
     def cut(self, width: int, parts: int) -> None:
         """From here on, blocks are `parts` vectors of `width` lanes."""
@@ -208,6 +218,7 @@ class Lanes(LaneFlow):
                 subgroups.emit(self, piece)
             elif piece.op == "return":
                 self.jump(self.group_end)
+            self.cut(*self.most)
 
     def _stretch(self, body: Body) -> None:
         """Every lane runs `body`. Values that no lane changes are computed once, before them."""
@@ -218,7 +229,8 @@ class Lanes(LaneFlow):
         self.env = env.fork()
         shared = self._exports(rest)
         until = self._lanes_wanted(rest) if self.phases.left is None else None
-        self.cut(*self._best(rest))
+        if self.resident.isdisjoint(_touched(rest)):
+            self.cut(*self._best(rest))
         if self.phases.left is None:
             with self.blocks(until) as last:
                 self._block_of(rest, last)
@@ -331,9 +343,9 @@ class Lanes(LaneFlow):
         return found
 
     def _exports(self, body: Body) -> tuple[list[Local], list[Ins]]:
-        """Locals and values of a stretch that all lanes share and another stretch uses."""
-        changed = assigned(body)
-        locals_ = [local for local in _touched(body) if local in changed and local in self.phases.shared_locals]
+        """Locals and values of a stretch that another one finds in registers: all lanes share most of them."""
+        changed, stay = assigned(body), self.resident.union(self.phases.shared_locals)
+        locals_ = [local for local in _touched(body) if local in changed and local in stay]
         return locals_, [i for i in body if isinstance(i, Ins) and id(i) in self.phases.exported]
 
     def _hoist(self, body: Body) -> Body:
@@ -550,7 +562,11 @@ class Lanes(LaneFlow):
         leaves = any(id(item) in self.variance.leaves for item in body)
         if leaves or phases.left is not None:
             self.env[LEFT] = Val(WIDE, self.mask or self.ones())
-        kept = [local for local in _touched(body) if local in phases.memory]
+        touched = [local for local in _touched(body) if local in phases.memory]
+        for local in touched:
+            if local in self.resident and local not in self.env:
+                self.env[local] = Val(WIDE, (literal(local.dtype, 0, self.width),) * self.parts)
+        kept = [local for local in touched if local not in self.resident]
         for local in kept:
             self.env[local] = self.kept(phases.memory[local], local.dtype)
         self.lanes(body)
