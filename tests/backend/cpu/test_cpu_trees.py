@@ -7,7 +7,25 @@ import numpy as np
 import pytest
 
 import vyre
-from vyre import In, Out, barrier, bitcast, f32, f64, gid, i32, lid, shared, trap, u8, u16, u32, wg
+from vyre import (
+    In,
+    Out,
+    barrier,
+    bitcast,
+    f32,
+    f64,
+    gid,
+    i32,
+    lid,
+    shared,
+    subgroup_add,
+    subgroup_max,
+    trap,
+    u8,
+    u16,
+    u32,
+    wg,
+)
 from vyre.lower import LowerOptions, lower
 from vyre.lower.kernel_ir import If, Loop, walk
 
@@ -200,10 +218,28 @@ def unknown(x: In[f32], n: u32, out: Out[f32]):
     out[gid.x] = s[lid.x]
 
 
+@vyre.kernel(workgroup=LANES)
+def then_all(x: In[f32], out: Out[f32]):
+    """All lanes meet behind a turn for the first ones, 16 and one."""
+    s = shared(f32, LANES)
+    s[lid.x] = x[gid.x]
+    total = f32(0)
+    for k in range(3):
+        barrier()
+        if lid.x < (16 >> (2 * k)):
+            s[lid.x] += s[lid.x + 16]
+        total += subgroup_add(x[gid.x] * f32(k + 1))
+        barrier()
+        if lid.x == 0:
+            s[0] += 1
+        total += subgroup_max(x[gid.x] - f32(k))
+    out[gid.x] = total + s[lid.x]
+
+
 @pytest.mark.check
 @pytest.mark.parametrize("kernel, left", [
     (first_lanes, (17, 0)), (distance, (13, 0)), (sorted_by_pairs, (16, 0)), (with_others, (5, 0)), (leaves, (4, 0)),
-    (unknown, (5, 3)),
+    (unknown, (5, 3)), (then_all, (6, 0)),
 ], ids=lambda v: getattr(v, "__name__", None))  # fmt: skip
 @pytest.mark.parametrize("groups", [1, 3])
 def test_turns_are_written_one_after_the_other(kernel, left, groups):

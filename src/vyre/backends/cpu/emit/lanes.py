@@ -218,6 +218,7 @@ class Lanes(LaneFlow):
                 subgroups.emit(self, piece)
             elif piece.op == "return":
                 self.jump(self.group_end)
+            self.sure, self.present = None, self.kernel.lanes
             self.cut(*self.most)
 
     def _stretch(self, body: Body) -> None:
@@ -263,7 +264,6 @@ class Lanes(LaneFlow):
     def _lanes_wanted(self, body: Body) -> str | None:
         """The number of lanes that do anything, where a stretch is a branch for the first ones: a tree of steps through
         shared memory has fewer of them each time. If it is known before, those lanes do not ask."""
-        self.sure, self.present = None, self.kernel.lanes
         branches = [item for item in body if not isinstance(item, Ins)]
         only = branches[0] if len(branches) == 1 else None
         if self.flat or self.kernel.workgroup[0] != self.kernel.lanes or not isinstance(only, If) or only.orelse:
