@@ -220,26 +220,27 @@ def unknown(x: In[f32], n: u32, out: Out[f32]):
 
 @vyre.kernel(workgroup=LANES)
 def then_all(x: In[f32], out: Out[f32]):
-    """All lanes meet behind a turn for the first ones, 16 and one."""
+    """All lanes meet behind a turn for the first ones: a subgroup of them, and one."""
     s = shared(f32, LANES)
     s[lid.x] = x[gid.x]
     total = f32(0)
     for k in range(3):
         barrier()
-        if lid.x < (16 >> (2 * k)):
-            s[lid.x] += s[lid.x + 16]
-        total += subgroup_add(x[gid.x] * f32(k + 1))
+        if lid.x < (32 >> (2 * k)):
+            s[lid.x] += s[lid.x + 32]
+        barrier()
+        total += subgroup_max(x[gid.x] * f32(k + 1) - 1000)
         barrier()
         if lid.x == 0:
             s[0] += 1
-        total += subgroup_max(x[gid.x] - f32(k))
+        total += subgroup_add(x[gid.x] - f32(k))
     out[gid.x] = total + s[lid.x]
 
 
 @pytest.mark.check
 @pytest.mark.parametrize("kernel, left", [
     (first_lanes, (17, 0)), (distance, (13, 0)), (sorted_by_pairs, (16, 0)), (with_others, (5, 0)), (leaves, (4, 0)),
-    (unknown, (5, 3)), (then_all, (6, 0)),
+    (unknown, (5, 3)), (then_all, (9, 0)),
 ], ids=lambda v: getattr(v, "__name__", None))  # fmt: skip
 @pytest.mark.parametrize("groups", [1, 3])
 def test_turns_are_written_one_after_the_other(kernel, left, groups):
