@@ -125,7 +125,8 @@ def _loaded(e: LaneValues, ins: Ins, raw: str, width: int) -> str:
 def store(e: LaneValues, ins: Ins) -> None:
     buffer, test = ins.attr, tested(e, ins)
     source = ins.args[1]
-    if buffer.shared and source.op == "quiet" and id(source.args[0]) in e.known:
+    stays = buffer.shared and buffer.element.name in ("f32", "f64")
+    if stays and source.op == "quiet" and id(source.args[0]) in e.known:
         source = source.args[0]  # what is made of it is, before anybody sees bits
     index, value = e.value(ins.args[0]), e.value(source)
     if index.kind in (SAME, EACH) or e.width == 1:
