@@ -318,7 +318,7 @@ def test_a_trap_in_a_turn_says_where_it_was(zero, width):
 def apart(stride, offset, element, group=32):
     @vyre.kernel(workgroup=group)
     def kernel(x: In[element], out: Out[element]):
-        out[gid.x * stride + (stride - 1 - offset)] = x[stride * gid.x + offset] + x[gid.x * stride]
+        out[gid.x * stride + (stride - 1 - offset)] = x[stride * gid.x + offset]
 
     return kernel
 
@@ -370,7 +370,8 @@ def test_indices_that_only_look_like_multiples():
 def tiles(side):
     @vyre.kernel(workgroup=(side, side))
     def kernel(n: u32, a: In[f32], b: In[f32], out: Out[f32]):
-        left, right = shared(f32, side * side), shared(f32, side * side)
+        left = shared(f32, side * side)
+        right = shared(f32, side * side)
         total = f32(0)
         for t in range(n // side):
             left[lid.y * side + lid.x] = a[gid.y * n + t * side + lid.x]
