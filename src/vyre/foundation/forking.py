@@ -6,6 +6,7 @@ module finds those it imports already in order.
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from collections.abc import Callable
@@ -46,5 +47,16 @@ def _after(hooks: list[Callable[[], object]]) -> None:
         _one_at_a_time.release()  # by the thread that forked, in the child too
 
 
+def _after_in_child() -> None:
+    """Garbage waits: what ends an object may ask for a lock that a hook has yet to renew."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        _after(hooks)
+    finally:
+        if collects:
+            gc.enable()
+
+
 if hasattr(os, "register_at_fork"):  # where there is no such function there is no fork
-    os.register_at_fork(before=_before, after_in_parent=lambda: _after(in_parent), after_in_child=lambda: _after(hooks))
+    os.register_at_fork(before=_before, after_in_parent=lambda: _after(in_parent), after_in_child=_after_in_child)

@@ -25,7 +25,7 @@ def lower(program: Program, options: LowerOptions = DEFAULT_OPTIONS) -> Kernel:
     kept = frozenset(op for op in mathlib.functions() if op.text in options.native)
     expanded = mathlib.expand(program if options.own_arrays else in_workgroup_memory(program), kept)
     kernel = build(expanded, soft_flush=options.soft_flush, native=options.native, grid_sync=options.grid_sync)
-    kernel.poll, kernel.firm = options.poll, options.firm
+    kernel.poll, kernel.firm, kernel.by_turns = options.poll, options.firm, options.by_turns
     improve(kernel, options.off)
     return kernel
 

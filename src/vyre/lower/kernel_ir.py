@@ -281,6 +281,7 @@ class Kernel:
     soft_flush: bool = False
     firm: bool = False
     poll: bool = False
+    by_turns: bool = False
     traps: tuple[str, ...] = ()
     turned: bool = False
     """x and y have changed places."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..errors import ArgumentValueError
 
-PASSES = ("fold", "licm", "cse", "dce", "endless", "bounds_checks", "flush", "privatize_atomics")
+PASSES = ("turns", "fold", "licm", "cse", "dce", "endless", "bounds_checks", "flush", "privatize_atomics")
 """Improvements by name, in the order in which they run; each can be switched off and no byte changes."""
 
 
@@ -19,6 +19,8 @@ class LowerOptions:
     and `div`, `reciprocal`, `sqrt` and `inverse_sqrt` of f32. Without it every result is canonical. `firm`: no tool
     behind the emitter takes + - * /, fma or sqrt of f32 away, such as a product with 1. `grid_sync`: the emitter has a
     barrier of the whole grid, so that a program need not be split there. `own_arrays`: it has arrays of each lane.
+    `by_turns`: it runs what stands between barriers for no more lanes than are meant, so that it pays to write short
+    loops around barriers turn by turn.
     """
 
     soft_flush: bool = False
@@ -28,6 +30,7 @@ class LowerOptions:
     firm: bool = False
     grid_sync: bool = False
     own_arrays: bool = False
+    by_turns: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "off", frozenset(self.off))

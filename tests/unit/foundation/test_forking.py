@@ -124,3 +124,22 @@ def test_nothing_else_registers_with_the_system():
         return "register_at_fork" in names
 
     assert [p.relative_to(SOURCE).as_posix() for p in SOURCE.rglob("*.py") if registers(p)] == ["foundation/forking.py"]
+
+
+GARBAGE = """
+import gc, os
+from vyre.foundation import forking
+on = []
+forking.in_child(lambda: on.append(gc.isenabled()))
+for collects in (True, False):
+    (gc.enable if collects else gc.disable)()
+    if not (child := os.fork()):
+        os._exit(on != [False] or gc.isenabled() is not collects)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, collects
+    assert gc.isenabled() is collects
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_garbage_of_the_parent_is_not_collected_before_all_hooks_have_run():
+    subprocess.run([sys.executable, "-c", GARBAGE], check=True, timeout=120)

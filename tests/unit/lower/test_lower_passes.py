@@ -101,7 +101,7 @@ def test_the_table_has_every_improvement_in_order():
 
 
 def test_an_unknown_improvement_is_refused():
-    with pytest.raises(ArgumentValueError, match=r"no improvement is called 'speed'.*Fix: use names of: fold, "):
+    with pytest.raises(ArgumentValueError, match=r"no improvement is called 'speed'.*Fix: use names of: turns, fold, "):
         LowerOptions(off=frozenset({"speed"}))
 
 

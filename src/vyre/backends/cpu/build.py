@@ -98,7 +98,7 @@ def kernel_text(program: Program, host: Host, switches: Switches, *, poll: bool 
     from .emit.kernel import Target, emit
 
     soft = soft_flush(program, host, switches)
-    kernel = lower(program, LowerOptions(soft_flush=soft, poll=poll, off=switches.off))
+    kernel = lower(program, LowerOptions(soft_flush=soft, poll=poll, off=switches.off, by_turns=True))
     width = 1 if switches.scalar else host.vector_bits // 32
     return kernel, emit(kernel, Target(width=width, mxcsr=host.x86))
 

@@ -63,6 +63,9 @@ def load(e: LaneValues, ins: Ins) -> Val:
     masks = _masks(e, ins.attr, index, test)
     if index.kind == ROW and masks[0] is None:
         return Val(WIDE, each_once(_far(e, ins), lambda far: _load_row(e, ins, far)))
+    if index.kind == WIDE and masks[0] is None and (stride := e.variance.stride(ins.args[0])):
+        e.strided.add(ins)
+        return Val(WIDE, each_once(index.parts, lambda at: _load_apart(e, ins, at, stride)))
     some = zip(index.parts, masks, strict=True)
     return Val(WIDE, each_once(some, lambda im: _load_vector(e, ins, index.kind, im[0], im[1])))
 
@@ -88,6 +91,29 @@ def _load_row(e: LaneValues, ins: Ins, far: str) -> str:
     return _loaded(e, ins, raw, e.width)
 
 
+def _pieces(e: LaneValues, buffer: Buffer, indices: str, stride: int) -> Iterator[tuple[int, str]]:
+    """Neighbours in memory that hold `width` elements `stride` apart, as vectors: how far behind the first of these
+    each begins, and its address. The last one ends with the last of them."""
+    base = e.w.new(f"extractelement {ty('u32', e.width)} {indices}, i32 0")
+    at = address(e, buffer, e.far(base))
+    for k in range(stride):
+        first = min(k * e.width, (e.width - 1) * (stride - 1))
+        yield first, e.w.new(f"getelementptr {STORAGE[buffer.element.name]}, ptr {at}, i64 {first}") if first else at
+
+
+def _load_apart(e: LaneValues, ins: Ins, indices: str, stride: int) -> str:
+    """Elements that lie so far apart, of all lanes: all that lie between are read, and a few shuffles take these."""
+    w, storage, width = e.w, STORAGE[ins.attr.element.name], e.width
+    kind, found, have = vec(storage, width), "", 0
+    for first, at in _pieces(e, ins.attr, indices, stride):
+        raw = w.new(f"load {kind}, ptr {at}, align {_SIZES[storage]}{_steady(e, ins)}")
+        lanes = [k if k < have else width * bool(found) + k * stride - first for k in range(width)]
+        end = (first + width - 1) // stride + 1
+        picks = ", ".join(f"i32 {x if k < end else 'poison'}" for k, x in enumerate(lanes))
+        found, have = w.new(f"shufflevector {kind} {found or raw}, {kind} {raw}, <{width} x i32> <{picks}>"), end
+    return _loaded(e, ins, found, width)
+
+
 def _loaded(e: LaneValues, ins: Ins, raw: str, width: int) -> str:
     """What was read, in a register. A value that steers is the same wherever it is used, also if a thread writes."""
     element = ins.attr.element.name
@@ -98,7 +124,11 @@ def _loaded(e: LaneValues, ins: Ins, raw: str, width: int) -> str:
 
 def store(e: LaneValues, ins: Ins) -> None:
     buffer, test = ins.attr, tested(e, ins)
-    index, value = e.value(ins.args[0]), e.value(ins.args[1])
+    source = ins.args[1]
+    stays = buffer.shared and buffer.element.name in ("f32", "f64")
+    if stays and source.op == "quiet" and id(source.args[0]) in e.known:
+        source = source.args[0]  # what is made of it is, before anybody sees bits
+    index, value = e.value(ins.args[0]), e.value(source)
     if index.kind in (SAME, EACH) or e.width == 1:
         _store_one(e, ins, index, value, test)
         return
@@ -107,8 +137,13 @@ def store(e: LaneValues, ins: Ins) -> None:
     values = e.wide(value, ins.args[1].dtype)
     masks = _masks(e, buffer, index, test)
     far = _far(e, ins) if index.kind == ROW and masks[0] is None else ()
+    stride = e.variance.stride(ins.args[0]) if index.kind == WIDE and masks[0] is None and storage in _SCALARS else 0
     for p, mask in enumerate(masks):
         raw = to_storage(e.w, element, values[p], e.width)
+        if stride:
+            e.strided.add(ins)
+            _store_apart(e, ins, index.parts[p], raw, stride)
+            continue
         if index.kind == ROW:
             if mask is None:
                 at = address(e, buffer, far[p])
@@ -124,6 +159,22 @@ def store(e: LaneValues, ins: Ins) -> None:
             mask = mask or "splat (i1 true)"
         e.w.declare("void", name, kind, where, flags)
         e.w.line(f"call void @{name}({kind} {raw}, {where} align {_SIZES[storage]} {at}, {flags} {mask})")
+
+
+def _store_apart(e: LaneValues, ins: Ins, indices: str, raw: str, stride: int) -> None:
+    """To places so far apart, of all lanes: what lies between is not touched."""
+    storage, width = STORAGE[ins.attr.element.name], e.width
+    kind, flags, name = vec(storage, width), ty("bool", width), f"llvm.masked.store.v{width}{SUFFIX[storage]}.p0"
+    e.w.declare("void", name, kind, "ptr", flags)
+    begin = 0
+    for first, at in _pieces(e, ins.attr, indices, stride):
+        end = (first + width - 1) // stride + 1
+        lanes = {k * stride - first: k for k in range(begin, end)}
+        picks = ", ".join(f"i32 {lanes.get(x, 'poison')}" for x in range(width))
+        mask = ", ".join(f"i1 {'true' if x in lanes else 'false'}" for x in range(width))
+        moved = e.w.new(f"shufflevector {kind} {raw}, {kind} poison, <{width} x i32> <{picks}>")
+        e.w.line(f"call void @{name}({kind} {moved}, ptr align {_SIZES[storage]} {at}, {flags} <{mask}>)")
+        begin = end
 
 
 def _masks(e: LaneValues, buffer: Buffer, index: Val, test: bool) -> list[str | None]:

@@ -30,6 +30,8 @@ class LaneFlow(LaneValues):
 
     returns = 0
     """How many of them the body that is being written follows, each inside the branch of the one before."""
+    sure: If | None = None
+    """A branch that all lanes take which are there."""
 
     # ---- control flow where lanes may part
 
@@ -39,6 +41,10 @@ class LaneFlow(LaneValues):
             if isinstance(item, If):
                 if (one := self.variance.side(item)) is not None:
                     self.lanes(one)
+                elif item is self.sure:
+                    outer, self.region = self.region, self.variance.region(item.then)
+                    self.lanes(item.then)
+                    self.region = outer
                 elif self.variance.parting(item):
                     self._parted(item)
                 else:

@@ -32,6 +32,8 @@ from .values import Version
 _FLUSHING, _PLAIN = 0x9FC0, 0x1F80
 """Control words of the x86 vector unit: round to nearest and no exceptions; with the first, subnormals are zero in
 operands and results."""
+_REGISTERS = 16
+"""Vectors that hold a local of a whole workgroup, where registers are as many again: those of 16 lanes."""
 _TINY, _LIGHT, _MEDIUM = 6, 12, 40
 """Instructions of a loop up to which eight, four or two vectors share it: all of them must fit the registers."""
 _MOST_ABREAST = 2_000
@@ -68,10 +70,10 @@ def emit(kernel: Kernel, target: Target) -> Emitted:
     phases = Phases(kernel, subgroups.in_blocks(kernel, target.width))
     lanes = _choose_lanes(kernel, phases, target.width)
     if lanes.choice != ALONG_Y:
-        return Emitted(*_emitted(kernel, phases, target), lanes)
+        return Emitted(*_emitted(kernel, phases, target, lanes))
     kernel.turn()
     try:
-        return Emitted(*_emitted(kernel, phases, target), lanes)
+        return Emitted(*_emitted(kernel, phases, target, lanes))
     finally:
         kernel.turn()
 
@@ -89,7 +91,7 @@ def _choose_lanes(kernel: Kernel, phases: Phases, width: int) -> Decision:
     return choose_lanes(*gains)
 
 
-def _emitted(kernel: Kernel, phases: Phases, target: Target) -> tuple[str, int]:
+def _emitted(kernel: Kernel, phases: Phases, target: Target, lanes: Decision) -> tuple[str, int, Decision]:
     if phases.nbytes > _MOST_SCRATCH:
         raise UnsupportedFeature(
             f"shared memory and what invocations keep across barriers take {phases.nbytes} bytes for a workgroup of "
@@ -103,8 +105,8 @@ def _emitted(kernel: Kernel, phases: Phases, target: Target) -> tuple[str, int]:
     if sum(1 for _ in walk(kernel.body)) > _LARGE:
         taken = Taken.of(kernel, None)
         version = Version(name="fast", width=width, parts=least, flat=flat, fast=False, taken=taken)
-        only = Lanes(kernel, phases, version)
-        return _module(kernel, phases, target, [only], [only.text()], _Tiles(kernel, phases, None, taken, flat=flat))
+        only, tiles = Lanes(kernel, phases, version), _Tiles(kernel, phases, None, taken, flat=flat)
+        return *_module(kernel, phases, target, [only], [only.text()], tiles), lanes
     parts = max(_parts(kernel, phases, width, flat), least)
     if phases.whole and not all(loop.uniform for loop in walk(kernel.body) if isinstance(loop, Loop)):
         parts = least  # one subgroup: another one may have more turns to do, or fewer
@@ -145,7 +147,9 @@ def _emitted(kernel: Kernel, phases: Phases, target: Target) -> tuple[str, int]:
         versions.append(safe)
         functions.append(safe.text())
     tiles = _Tiles(kernel, phases, check, taken, flat=flat, block=block, edge=edge, checked=checked, past=past)
-    return _module(kernel, phases, target, versions, functions, tiles)
+    found = {"barriers": sum(i.op == "barrier" for i in walk(kernel.body)), **fast.numbers()}
+    lanes = replace(lanes, numbers={**lanes.numbers, **{name: n for name, n in found.items() if n}})
+    return *_module(kernel, phases, target, versions, functions, tiles), lanes
 
 
 def _module(
@@ -195,6 +199,9 @@ def _parts(kernel: Kernel, phases: Phases, width: int, flat: bool) -> int:
                     for i in inside
                 )
                 found = max(found, 8 if work <= _TINY else 4 if work <= _LIGHT else 2 if work <= _MEDIUM else 1)
+    whole = kernel.lanes // width
+    if found == 8 and whole == width == _REGISTERS and len(phases.memory) == 1 and not flat:
+        found = whole
     size = sum(1 for _ in walk(kernel.body))
     while found > 1 and found * size > _MOST_ABREAST:
         found //= 2

@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ....lower.kernel_ir import PURE, Body, If, Ins, Kernel, Local, Loop, walk
+from ....lower.kernel_ir import PURE, Body, If, Ins, Kernel, Local, Loop, Statement, bodies, walk
 from . import access, subgroups
 from .barrier_phases import PAD, Phases
 from .control_flow import LaneFlow
-from .instructions import ty
+from .instructions import literal, ty
 from .tile_check import Block, unused, without
 from .uniformity import ROW, SAME, WIDE, Val, Variance, assigned
 from .values import LEFT, Version
@@ -23,6 +23,8 @@ FREE = frozenset(("const", "gid", "wid", "lid", "lane", "index", "flush"))
 SCATTERED = {"load": 10, "store": 56, "atomic": 32}
 _LINE = 64
 """Bytes that a cache moves together."""
+_MOST_RESIDENT = 16
+"""Vectors that stay in registers from one stretch to the next."""
 _ROW_GAIN, _WORK_GAIN = 7, 4
 """Cycles that a vector of 16 lanes loses by accesses all over memory, and gains by others and by instructions (about,
 as measured)."""
@@ -43,8 +45,14 @@ class Lanes(LaneFlow):
         self.resume: list[tuple[str, str]] = []
         """With which lane that loop goes on, and from where."""
         self.variances: dict[tuple[int, int, bool], Variance] = {}
+        self.present = kernel.lanes
+        """How many lanes there are, in this stretch."""
         self.most = version.width, version.parts
         self.cut(*self.most)
+        one = self.phases.left is None and self.variance.block == kernel.lanes and not version.flat
+        few = one and len(self.phases.memory) * version.parts <= _MOST_RESIDENT
+        self.resident = frozenset(self.phases.memory) if few else frozenset()
+        """Locals that stay in registers from stretch to stretch: one block is the whole workgroup."""
 
     # ---- the function
 
@@ -60,6 +68,10 @@ class Lanes(LaneFlow):
         fixed = f"ptr %shared, ptr %worker, i64 %x0, i64 %x1, i32 %wy, i32 %wz{given}"
         head = f"define internal i1 @{self.name}({fixed}) #0 {{"
         return "\n".join((head, "entry:", *self.first, "  br label %start", *self.w.lines, "}"))
+
+    def numbers(self) -> dict[str, int]:
+        """How many accesses became vectors and shuffles, and locals stay in registers across barriers."""
+        return {"strided": len(self.strided), "resident": len(self.resident)}
 
     def cut(self, width: int, parts: int) -> None:
         """From here on, blocks are `parts` vectors of `width` lanes."""
@@ -206,6 +218,8 @@ class Lanes(LaneFlow):
                 subgroups.emit(self, piece)
             elif piece.op == "return":
                 self.jump(self.group_end)
+            self.sure, self.present = None, self.kernel.lanes
+            self.cut(*self.most)
 
     def _stretch(self, body: Body) -> None:
         """Every lane runs `body`. Values that no lane changes are computed once, before them."""
@@ -215,9 +229,11 @@ class Lanes(LaneFlow):
         env, mark = self.env, len(self.trail)
         self.env = env.fork()
         shared = self._exports(rest)
-        self.cut(*self._best(rest))
+        until = self._lanes_wanted(rest) if self.phases.left is None else None
+        if self.resident.isdisjoint(_touched(rest)):
+            self.cut(*self._best(rest))
         if self.phases.left is None:
-            with self.blocks(self._lanes_wanted(rest)) as last:
+            with self.blocks(until) as last:
                 self._block_of(rest, last)
                 inner, values = self.env, [(i, self.known.get(id(i))) for i in shared[1]]
             self.env = env
@@ -247,7 +263,7 @@ class Lanes(LaneFlow):
 
     def _lanes_wanted(self, body: Body) -> str | None:
         """The number of lanes that do anything, where a stretch is a branch for the first ones: a tree of steps through
-        shared memory has fewer of them each time."""
+        shared memory has fewer of them each time. If it is known before, those lanes do not ask."""
         branches = [item for item in body if not isinstance(item, Ins)]
         only = branches[0] if len(branches) == 1 else None
         if self.flat or self.kernel.workgroup[0] != self.kernel.lanes or not isinstance(only, If) or only.orelse:
@@ -268,9 +284,16 @@ class Lanes(LaneFlow):
                 most = self.value(c.args[1]) if id(c.args[1]) in self.known else None
                 if most is not None and most.kind == SAME:
                     more = int(c.op != "lt")
+                    if not most.parts[0].startswith("%"):
+                        number = int(most.parts[0]) % (1 << 32)
+                        count = min(number + more, self.kernel.lanes)
+                        same = c is only.condition and (c.op != "eq" or number == 0)
+                        if count and same and all(i.op != "return" for i in walk(only.then)):
+                            self.sure, self.present = only, count
+                        return str(max(count, 1))
                     least = ("i32", most.parts[0]), ("i32", str(self.kernel.lanes - more))
-                    count = self.w.call("i32", "llvm.umin.i32", *least)
-                    return self.w.new(f"add i32 {count}, 1") if more else count
+                    below = self.w.call("i32", "llvm.umin.i32", *least)
+                    return self.w.new(f"add i32 {below}, 1") if more else below
         return None
 
     def _best(self, body: Body) -> tuple[int, int]:
@@ -285,7 +308,10 @@ class Lanes(LaneFlow):
             parts = 1
         if width == 1:
             return width, parts
+        if self.sure is not None and 2 * self.present <= width:
+            return 1, 1
         variance = self.variance_of(width, parts, self.inside is not None)
+        masked = self._masked_parts(body, variance)
         gain = 0
         for i in [i for loop in loops for i in walk(loop.body)] or inside:
             if not isinstance(i, Ins) or i.op in FREE:
@@ -293,15 +319,35 @@ class Lanes(LaneFlow):
             if i.op in SCATTERED:
                 level = variance.level(i.args[0])
                 far = level == WIDE and not variance.is_row(i.args[0])
-                gain += SCATTERED[i.op] if far else -_ROW_GAIN * (level == WIDE)
+                if far and i.op != "atomic" and i not in masked and not access.tested(self, i):
+                    stride = variance.stride(i.args[0])
+                    gain += 2 * stride - _ROW_GAIN if stride else SCATTERED[i.op]
+                else:
+                    gain += SCATTERED[i.op] if far else -_ROW_GAIN * (level == WIDE)
             elif i.op in PURE and variance.level(i) == WIDE:
                 gain -= _WORK_GAIN
         return (1, parts if loops else 1) if gain > 0 else (width, parts)
 
+    def _masked_parts(self, body: Body, variance: Variance) -> set[Statement]:
+        """What only some lanes of a block may run."""
+        if not self.flat and self.present % variance.block:
+            return set(walk(body))
+        found: set[Statement] = set()
+        unvisited = [body]
+        while unvisited:
+            for item in unvisited.pop():
+                if isinstance(item, Ins):
+                    continue
+                if item is not self.sure and variance.side(item) is None and variance.parting(item):
+                    found.update(walk([item]))
+                else:
+                    unvisited += bodies(item)
+        return found
+
     def _exports(self, body: Body) -> tuple[list[Local], list[Ins]]:
-        """Locals and values of a stretch that all lanes share and another stretch uses."""
-        changed = assigned(body)
-        locals_ = [local for local in _touched(body) if local in changed and local in self.phases.shared_locals]
+        """Locals and values of a stretch that another one finds in registers: all lanes share most of them."""
+        changed, stay = assigned(body), self.resident.union(self.phases.shared_locals)
+        locals_ = [local for local in _touched(body) if local in changed and local in stay]
         return locals_, [i for i in body if isinstance(i, Ins) and id(i) in self.phases.exported]
 
     def _hoist(self, body: Body) -> Body:
@@ -382,7 +428,7 @@ class Lanes(LaneFlow):
 
     def _present(self, at: str, last: str) -> tuple[str, ...] | None:
         """The lanes of this block that there are, unless it is sure to be whole."""
-        if self.variance.block == 1 or (self.fast if self.flat else self.kernel.lanes % self.variance.block == 0):
+        if self.variance.block == 1 or (self.fast if self.flat else self.present % self.variance.block == 0):
             return None
         w, kind = self.w, "i64" if self.flat else "i32"
         count = w.new(f"sub {kind} {last}, {at}")
@@ -518,7 +564,11 @@ class Lanes(LaneFlow):
         leaves = any(id(item) in self.variance.leaves for item in body)
         if leaves or phases.left is not None:
             self.env[LEFT] = Val(WIDE, self.mask or self.ones())
-        kept = [local for local in _touched(body) if local in phases.memory]
+        touched = [local for local in _touched(body) if local in phases.memory]
+        for local in touched:
+            if local in self.resident and local not in self.env:
+                self.env[local] = Val(WIDE, (literal(local.dtype, 0, self.width),) * self.parts)
+        kept = [local for local in touched if local not in self.resident]
         for local in kept:
             self.env[local] = self.kept(phases.memory[local], local.dtype)
         self.lanes(body)

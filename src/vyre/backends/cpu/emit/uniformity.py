@@ -19,6 +19,8 @@ from ....lower.kernel_ir import Body, If, Ins, Kernel, Local, Loop, bodies, walk
 
 K = TypeVar("K", bound=Hashable)
 _PASSES = 16
+MOST_STRIDE = 4
+"""Elements that lie further apart are gathered: each vector of memory would have but a few of them."""
 SAME, EACH, WIDE, ROW = range(4)
 """The same in the whole block; the same in each vector of it; different from lane to lane; lane k holds base + k."""
 
@@ -138,8 +140,7 @@ class Variance:
         while True:
             ins = self.chosen(ins)
             if ins.op in ("gid", "lid") and ins.attr == 0:
-                sizes = self.kernel.workgroup
-                return self.flat or sizes[0] == self.kernel.lanes or sizes[0] % self.width == 0
+                return self._counts_up()
             if ins.op in ("rem", "and") and self.cuts_rows(ins):
                 return True
             wide = [a for a in ins.args if self.level(a) == WIDE]
@@ -147,6 +148,31 @@ class Variance:
             if len(wide) != 1 or not (moved or (ins.op == "convert" and ins.dtype in ("u32", "i32"))):
                 return ins.op == "lane"
             ins = wide[0]
+
+    def _counts_up(self) -> bool:
+        """Whether ids along x go up by one from lane to lane of every vector."""
+        first = self.kernel.workgroup[0]
+        return self.flat or first == self.kernel.lanes or first % self.width == 0
+
+    def stride(self, ins: Ins) -> int:
+        """By what an index goes up from lane to lane, if it is an id along x times a number, moved; else 0."""
+        stride = 1
+        while self.width > 1 and 0 < stride <= MOST_STRIDE and ins.dtype in ("u32", "i32"):
+            ins = self.chosen(ins)
+            if ins.op == "lane" or (ins.op in ("gid", "lid") and ins.attr == 0):
+                return stride if ins.op == "lane" or self._counts_up() else 0
+            wide = [a for a in ins.args if self.level(a) == WIDE]
+            if len(wide) != 1 or (ins.op in ("sub", "shl") and wide[0] is not ins.args[0]):
+                return 0
+            if ins.op in ("mul", "shl"):
+                times = ins.args[wide[0] is ins.args[0]]
+                if times.op != "const":
+                    return 0
+                stride = stride * times.attr if ins.op == "mul" else stride << times.attr
+            elif ins.op not in ("add", "sub", "convert"):
+                return 0
+            ins = wide[0]
+        return 0
 
     def cuts_rows(self, ins: Ins) -> bool:
         """Whether it divides the number of a lane, or takes what is left, by so many that a vector lies within."""

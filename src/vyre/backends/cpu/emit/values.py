@@ -54,6 +54,8 @@ class LaneValues(FunctionWriter):
         self.past: dict[Buffer, int] = {}
         """Buffers with stores that went past the cache, and to how many bytes their elements must be aligned."""
         self.unused = unused(kernel, self.held, {}) if self.fast else frozenset()
+        self.strided: set[Ins] = set()
+        """Accesses to elements that lie apart, which are vectors and shuffles."""
         self.counters: dict[int, Val] = {}
         self.mask: tuple[str, ...] | None = None
         self.region = 0
