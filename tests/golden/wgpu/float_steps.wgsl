@@ -36,23 +36,26 @@ fn is_ordered(a: u32, b: u32) -> bool {
 fn lt_f32(a: u32, b: u32) -> bool {
     return is_ordered(a, b) && order(a) < order(b);
 }
-fn le_f32(a: u32, b: u32) -> bool {
-    return is_ordered(a, b) && order(a) <= order(b);
-}
 fn ge_f32(a: u32, b: u32) -> bool {
     return is_ordered(a, b) && order(a) >= order(b);
 }
 fn add_f32(a: u32, b: u32) -> u32 {
-    return bitcast<u32>(first_operand(a) + second_operand(b));
+    return flush_f32(bitcast<u32>(first_operand(a) + second_operand(b)));
 }
 fn sub_f32(a: u32, b: u32) -> u32 {
-    return bitcast<u32>(first_operand(a) - second_operand(b));
+    return flush_f32(bitcast<u32>(first_operand(a) - second_operand(b)));
 }
-fn mul_f32(a: u32, b: u32) -> u32 {
-    return bitcast<u32>(first_operand(a) * second_operand(b));
+fn scaled(x: f32) -> f32 {
+    return first_operand(bitcast<u32>(x * 16777216.0));
+}
+fn settled(found: f32, large: f32) -> u32 {
+    let bits = bitcast<u32>(found);
+    return select(bits, bits & 0x80000000u, (bitcast<u32>(large) & 0x7FFFFFFFu) < 0x0C800000u);
 }
 fn div_f32(a: u32, b: u32) -> u32 {
-    return bitcast<u32>(first_operand(a) / second_operand(b));
+    let x = first_operand(a);
+    let y = second_operand(b);
+    return settled(x / y, scaled(x) / y);
 }
 fn sqrt_f32(x: u32) -> u32 {
     return bitcast<u32>(sqrt(first_operand(x)));
@@ -213,26 +216,21 @@ fn vyre_kernel(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
     let v3 = flush_f32(v2);
     let v4 = select(0u, buf_y[select(0u, gid_x, gid_x < params.len_y)], gid_x < params.len_y);
     let v5 = flush_f32(v4);
-    let v6 = fma_f32(v3, v5, 0x3f000000u);
-    let v7 = mul_f32(v3, 0x4b800000u);
-    let v8 = le_f32(abs_f32(v6), 0x800000u) & lt_f32(abs_f32(fma_f32(v7, v5, 0x4b000000u)), 0xc800000u);
-    if (v1 < params.len_out) { buf_out[v1] = quiet_f32(select_f32(v8, copysign_f32(0u, v6), v6)); }
-    let v9 = div_f32(v3, v5);
-    let v10 = le_f32(abs_f32(v9), 0x800000u) & lt_f32(abs_f32(div_f32(v7, v5)), 0xc800000u);
-    let v11 = v1 + 1u;
-    if (v11 < params.len_out) { buf_out[v11] = quiet_f32(select_f32(v10, copysign_f32(0u, v9), v9)); }
-    let v12 = v1 + 2u;
-    if (v12 < params.len_out) { buf_out[v12] = quiet_f32(sqrt_f32(v3)); }
-    let v13 = v1 + 3u;
-    if (v13 < params.len_out) { buf_out[v13] = quiet_f32(min_f32(v3, v5)); }
-    let v14 = abs_f32(v3);
-    let v15 = floor_f32(v14);
-    let v16 = select_f32(ge_f32(sub_f32(v14, v15), 0x3f000000u), add_f32(v15, 0x3f800000u), v15);
-    let v17 = v1 + 4u;
-    if (v17 < params.len_out) { buf_out[v17] = quiet_f32(copysign_f32(v16, v3)); }
-    let v18 = quiet_f32(select_f32(lt_f32(v3, v5), 0xbf800000u + (params.z0 + params.z1), 0u));
-    let v19 = v1 + 5u;
-    if (v19 < params.len_out) { buf_out[v19] = v18; }
-    let v20 = v1 + 6u;
-    if (v20 < params.len_out) { buf_out[v20] = convert_i32_f32(convert_f32_i32(v3)); }
+    if (v1 < params.len_out) { buf_out[v1] = quiet_f32(fma_f32(v3, v5, 0x3f000000u)); }
+    let v6 = v1 + 1u;
+    if (v6 < params.len_out) { buf_out[v6] = quiet_f32(div_f32(v3, v5)); }
+    let v7 = v1 + 2u;
+    if (v7 < params.len_out) { buf_out[v7] = quiet_f32(sqrt_f32(v3)); }
+    let v8 = v1 + 3u;
+    if (v8 < params.len_out) { buf_out[v8] = quiet_f32(min_f32(v3, v5)); }
+    let v9 = abs_f32(v3);
+    let v10 = floor_f32(v9);
+    let v11 = select_f32(ge_f32(sub_f32(v9, v10), 0x3f000000u), add_f32(v10, 0x3f800000u), v10);
+    let v12 = v1 + 4u;
+    if (v12 < params.len_out) { buf_out[v12] = quiet_f32(copysign_f32(v11, v3)); }
+    let v13 = quiet_f32(select_f32(lt_f32(v3, v5), 0xbf800000u + (params.z0 + params.z1), 0u));
+    let v14 = v1 + 5u;
+    if (v14 < params.len_out) { buf_out[v14] = v13; }
+    let v15 = v1 + 6u;
+    if (v15 < params.len_out) { buf_out[v15] = convert_i32_f32(convert_f32_i32(v3)); }
 }

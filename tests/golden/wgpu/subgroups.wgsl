@@ -30,7 +30,7 @@ fn lt_f32(a: u32, b: u32) -> bool {
     return is_ordered(a, b) && order(a) < order(b);
 }
 fn add_f32(a: u32, b: u32) -> u32 {
-    return bitcast<u32>(first_operand(a) + second_operand(b));
+    return flush_f32(bitcast<u32>(first_operand(a) + second_operand(b)));
 }
 fn pack_f32(sign: u32, exponent: i32, significand: u32) -> u32 {
     let e = exponent + bitcast<i32>(significand >> 24u);
@@ -61,40 +61,35 @@ fn subgroup_add_f32(x: u32, at: u32, lane: u32) -> u32 {
         let a = exchanged[at];
         let b = exchanged[at + 16u];
         let t0 = add_f32(a, b);
-        let t1 = flush_f32(t0);
-        exchanged[at] = t1;
+        exchanged[at] = t0;
     }
     workgroupBarrier();
     if (lane < 8u && at + 8u < 48u) {
         let a = exchanged[at];
         let b = exchanged[at + 8u];
         let t0 = add_f32(a, b);
-        let t1 = flush_f32(t0);
-        exchanged[at] = t1;
+        exchanged[at] = t0;
     }
     workgroupBarrier();
     if (lane < 4u && at + 4u < 48u) {
         let a = exchanged[at];
         let b = exchanged[at + 4u];
         let t0 = add_f32(a, b);
-        let t1 = flush_f32(t0);
-        exchanged[at] = t1;
+        exchanged[at] = t0;
     }
     workgroupBarrier();
     if (lane < 2u && at + 2u < 48u) {
         let a = exchanged[at];
         let b = exchanged[at + 2u];
         let t0 = add_f32(a, b);
-        let t1 = flush_f32(t0);
-        exchanged[at] = t1;
+        exchanged[at] = t0;
     }
     workgroupBarrier();
     if (lane < 1u && at + 1u < 48u) {
         let a = exchanged[at];
         let b = exchanged[at + 1u];
         let t0 = add_f32(a, b);
-        let t1 = flush_f32(t0);
-        exchanged[at] = t1;
+        exchanged[at] = t0;
     }
     workgroupBarrier();
     let found = exchanged[at - lane];

@@ -20,7 +20,7 @@ fn second_operand(x: u32) -> f32 {
     return bitcast<f32>(x ^ params.z1);
 }
 fn add_f32(a: u32, b: u32) -> u32 {
-    return bitcast<u32>(first_operand(a) + second_operand(b));
+    return flush_f32(bitcast<u32>(first_operand(a) + second_operand(b)));
 }
 fn flush_f32(x: u32) -> u32 {
     return select(x, x & 0x80000000u, (x & 0x7F800000u) == 0u);
@@ -47,7 +47,7 @@ fn vyre_kernel(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
             let v4 = buf_mem[lid.x];
             let v6 = lid.x + v3;
             let v5 = buf_mem[v6];
-            buf_mem[lid.x] = quiet_f32(flush_f32(add_f32(flush_f32(v4), flush_f32(v5))));
+            buf_mem[lid.x] = quiet_f32(add_f32(flush_f32(v4), flush_f32(v5)));
         }
         workgroupBarrier();
     }

@@ -131,6 +131,67 @@ fn fma_f32(a: u32, b: u32, c: u32) -> u32 {
 }
 """
 
+# The same where the device keeps subnormals. A sum of normal numbers that comes out tiny is exact. Of the others counts
+# the result rounded as if exponents had no bounds: computing again with one operand scaled by 2^24 shows it, because
+# nothing near 2^-102 is tiny. Where the scaled operand overflows, no normal second operand makes the result tiny.
+FLUSHED_ARITHMETIC = """\
+fn add_f32(a: u32, b: u32) -> u32 {
+    return flush_f32(bitcast<u32>(first_operand(a) + second_operand(b)));
+}
+fn sub_f32(a: u32, b: u32) -> u32 {
+    return flush_f32(bitcast<u32>(first_operand(a) - second_operand(b)));
+}
+fn mul_f32(a: u32, b: u32) -> u32 {
+    let x = first_operand(a);
+    let y = second_operand(b);
+    return settled(x * y, scaled(x) * y);
+}
+fn scaled(x: f32) -> f32 {
+    return first_operand(bitcast<u32>(x * 16777216.0));
+}
+fn settled(found: f32, large: f32) -> u32 {
+    let bits = bitcast<u32>(found);
+    return select(bits, bits & 0x80000000u, (bitcast<u32>(large) & 0x7FFFFFFFu) < 0x0C800000u);
+}
+"""
+
+FLUSHED_DIVIDE = """\
+fn div_f32(a: u32, b: u32) -> u32 {
+    let x = first_operand(a);
+    let y = second_operand(b);
+    return settled(x / y, scaled(x) / y);
+}
+"""
+
+FLUSHED_FMA = """\
+fn fma_f32(a: u32, b: u32, c: u32) -> u32 {
+    let x = first_operand(a);
+    let y = second_operand(b);
+    let z = third_operand(c);
+    return settled(fma(x, y, z), fma(scaled(x), y, scaled(z)));
+}
+"""
+
+# The product is exact in f64, and so is the error of its sum with the addend. Rounding twice is wrong where the sum
+# lies halfway between two f32 and is not exact: there it goes one bit to the side of the error. Tiny is what is below
+# 2^-126 less a quarter of its last place: from there on it rounds up to that.
+WIDE_FMA = """\
+fn fma_f32(a: u32, b: u32, c: u32) -> u32 {
+    let hidden = u64(params.z0);
+    let p = f64(bitcast<f32>(a)) * f64(bitcast<f32>(b));
+    let d = f64(bitcast<f32>(c));
+    let bits = bitcast<u64>(p + d);
+    let sum = bitcast<f64>(bits ^ hidden);
+    let t = bitcast<f64>(bitcast<u64>(sum - p) ^ hidden);
+    let error = bitcast<u64>((p - (sum - t)) + (d - t));
+    let side = select(1lu, 0xFFFFFFFFFFFFFFFFlu, ((error ^ bits) >> 63u) != 0lu);
+    let is_between = (u32(bits) & 0x1FFFFFFFu) == 0x10000000u && (error << 1u) != 0lu;
+    let moved = bits + select(0lu, side, is_between);
+    let found = bitcast<u32>(f32(bitcast<f64>(moved)));
+    return select(found, found & 0x80000000u, (moved & 0x7FFFFFFFFFFFFFFFlu) < 0x380FFFFFF0000000lu);
+}
+"""
+
 # The quotient of the significands in 25 bits, rounded down: an estimate, off by a few dozen at most, then corrected by
 # its remainder, which fits a word although the product does not. Half of it, rounded up, is the quotient in 24 bits,
 # for a quotient is never halfway between two of those: an odd 25-bit number times the divisor has too many bits for a

@@ -24,10 +24,9 @@ own operator (or a plain copy of the bits) is right. Where signs do not matter, 
     narrow  narrow_u8 narrow_u16 (u32) -> u32, narrow_i8 narrow_i16 (i32) -> i32
     convert convert_<from>_<to>, for all pairs of bool u32 i32 u64 i64 f32 of which the bits differ, except to bool
 
-A float result is canonical, except that a NaN may have any payload, and that native + - * / fma give whatever the
-device gives for tiny results: with `soft_flush` the lowering flushes these next. Steps in integers read subnormal
-operands as zero and give canonical results in either case; the lowering's flush then changes nothing. They use native
-division and roots as estimates, which may be off by 4 units in the last place.
+A float result is canonical, except that a NaN may have any payload. With `soft_flush` + - * / fma flush what the device
+gives, and take no subnormal operands; else the device flushes, and reads them as zero. Steps in integers read subnormal
+operands as zero. They use native division and roots as estimates, which may be off by 4 units in the last place.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from ....lower.instructions import COMPARES
 from ....lower.kernel_ir import Ins
 from . import float_functions as floats
 from . import word_functions as words
-from .traits import Traits
+from .traits import SAFEST, Traits
 
 
 def called(item: Ins) -> str | None:
@@ -60,7 +59,7 @@ def called(item: Ins) -> str | None:
 
 def functions(names: Iterable[str], traits: Traits) -> str:
     """The text of these functions and all that they call, in a fixed order."""
-    library = _library(traits.fences, traits.native_divide, traits.native_root, traits.native_fma)
+    library = _library(traits)
     wanted, unvisited = set[str](), list(names)
     while unvisited:
         name = unvisited.pop()
@@ -71,14 +70,16 @@ def functions(names: Iterable[str], traits: Traits) -> str:
 
 
 @cache
-def _library(fences: bool, native_divide: bool, native_root: bool, native_fma: bool) -> dict[str, str]:
+def _library(traits: Traits) -> dict[str, str]:
     """Every function by name."""
+    flushed = traits.soft_flush
+    native_fma = floats.FLUSHED_FMA if flushed else floats.NATIVE_FMA
     texts = [
-        floats.FENCED if fences else floats.PLAIN,
-        floats.ARITHMETIC,
-        floats.NATIVE_DIVIDE if native_divide else floats.DIVIDE,
-        floats.NATIVE_ROOT if native_root else floats.ROOT,
-        floats.NATIVE_FMA if native_fma else floats.FMA,
+        floats.FENCED if traits.fences else floats.PLAIN,
+        floats.FLUSHED_ARITHMETIC if flushed else floats.ARITHMETIC,
+        (floats.FLUSHED_DIVIDE if flushed else floats.NATIVE_DIVIDE) if traits.native_divide else floats.DIVIDE,
+        floats.NATIVE_ROOT if traits.native_root else floats.ROOT,
+        native_fma if traits.native_fma else floats.WIDE_FMA if traits.wide_fma else floats.FMA,
         floats.FLOATS,
         floats.FLOAT_CONVERSIONS,
         floats.HALVES,
@@ -90,4 +91,4 @@ def _library(fences: bool, native_divide: bool, native_root: bool, native_fma: b
     return {m[1]: m[0] for m in re.finditer(r"^fn (\w+).*?^\}$", "".join(texts), re.MULTILINE | re.DOTALL)}
 
 
-_NAMES = frozenset(_library(True, False, False, False))
+_NAMES = frozenset(_library(SAFEST))
