@@ -12,35 +12,23 @@ var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> buf_x: array<u32>;
 @group(0) @binding(1) var<storage, read_write> buf_y: array<u32>;
 
-fn first_operand(x: u32) -> f32 {
-    return bitcast<f32>(x ^ params.z0);
-}
-fn second_operand(x: u32) -> f32 {
-    return bitcast<f32>(x ^ params.z1);
-}
 fn add_f32(a: u32, b: u32) -> u32 {
-    return flush_f32(bitcast<u32>(first_operand(a) + second_operand(b)));
+    let found = bitcast<u32>(bitcast<f32>(a ^ params.z0) + bitcast<f32>(b ^ params.z1));
+    return select(found, found & 0x80000000u, (found & 0x7F800000u) == 0u);
 }
 fn mul_f32(a: u32, b: u32) -> u32 {
-    let x = first_operand(a);
-    let y = second_operand(b);
-    return settled(x * y, scaled(x) * y);
-}
-fn scaled(x: f32) -> f32 {
-    return first_operand(bitcast<u32>(x * 16777216.0));
-}
-fn settled(found: f32, large: f32) -> u32 {
-    let bits = bitcast<u32>(found);
-    return select(bits, bits & 0x80000000u, (bitcast<u32>(large) & 0x7FFFFFFFu) < 0x0C800000u);
+    let first = bitcast<f32>(a ^ params.z0);
+    let second = bitcast<f32>(b ^ params.z1);
+    let found = bitcast<u32>(first * second);
+    let scaled = bitcast<u32>(first * 16777216.0);
+    let large = bitcast<u32>(bitcast<f32>(scaled ^ params.z0) * second);
+    return select(found, found & 0x80000000u, (large & 0x7FFFFFFFu) < 0x0C800000u);
 }
 fn flush_f32(x: u32) -> u32 {
     return select(x, x & 0x80000000u, (x & 0x7F800000u) == 0u);
 }
-fn is_nan(x: u32) -> bool {
-    return (x & 0x7FFFFFFFu) > 0x7F800000u;
-}
 fn quiet_f32(x: u32) -> u32 {
-    return select(x, 0x7FC00000u, is_nan(x));
+    return select(x, 0x7FC00000u, ((x & 0x7FFFFFFFu) > 0x7F800000u));
 }
 
 @compute @workgroup_size(64, 1, 1)

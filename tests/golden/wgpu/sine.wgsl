@@ -18,45 +18,30 @@ fn select_u32(test: bool, a: u32, b: u32) -> u32 {
 fn select_f32(test: bool, a: u32, b: u32) -> u32 {
     return select(b, a + (params.z0 & params.z1), test);
 }
-fn first_operand(x: u32) -> f32 {
-    return bitcast<f32>(x ^ params.z0);
-}
-fn second_operand(x: u32) -> f32 {
-    return bitcast<f32>(x ^ params.z1);
-}
-fn order(x: u32) -> i32 {
-    let size = bitcast<i32>(select(0u, x & 0x7FFFFFFFu, (x & 0x7F800000u) != 0u));
-    return select(size, -size, (x >> 31u) != 0u);
-}
-fn is_ordered(a: u32, b: u32) -> bool {
-    return max(a & 0x7FFFFFFFu, b & 0x7FFFFFFFu) <= 0x7F800000u;
-}
 fn eq_f32(a: u32, b: u32) -> bool {
-    return is_ordered(a, b) && order(a) == order(b);
+    return (max(a & 0x7FFFFFFFu, b & 0x7FFFFFFFu) <= 0x7F800000u) & (((bitcast<i32>(a & 0x7FFFFFFFu) ^ (bitcast<i32>(a) >> 31u)) - (bitcast<i32>(a) >> 31u)) == ((bitcast<i32>(b & 0x7FFFFFFFu) ^ (bitcast<i32>(b) >> 31u)) - (bitcast<i32>(b) >> 31u)));
 }
 fn lt_f32(a: u32, b: u32) -> bool {
-    return is_ordered(a, b) && order(a) < order(b);
+    return (max(a & 0x7FFFFFFFu, b & 0x7FFFFFFFu) <= 0x7F800000u) & (((bitcast<i32>(a & 0x7FFFFFFFu) ^ (bitcast<i32>(a) >> 31u)) - (bitcast<i32>(a) >> 31u)) < ((bitcast<i32>(b & 0x7FFFFFFFu) ^ (bitcast<i32>(b) >> 31u)) - (bitcast<i32>(b) >> 31u)));
 }
 fn le_f32(a: u32, b: u32) -> bool {
-    return is_ordered(a, b) && order(a) <= order(b);
+    return (max(a & 0x7FFFFFFFu, b & 0x7FFFFFFFu) <= 0x7F800000u) & (((bitcast<i32>(a & 0x7FFFFFFFu) ^ (bitcast<i32>(a) >> 31u)) - (bitcast<i32>(a) >> 31u)) <= ((bitcast<i32>(b & 0x7FFFFFFFu) ^ (bitcast<i32>(b) >> 31u)) - (bitcast<i32>(b) >> 31u)));
 }
 fn add_f32(a: u32, b: u32) -> u32 {
-    return flush_f32(bitcast<u32>(first_operand(a) + second_operand(b)));
+    let found = bitcast<u32>(bitcast<f32>(a ^ params.z0) + bitcast<f32>(b ^ params.z1));
+    return select(found, found & 0x80000000u, (found & 0x7F800000u) == 0u);
 }
 fn sub_f32(a: u32, b: u32) -> u32 {
-    return flush_f32(bitcast<u32>(first_operand(a) - second_operand(b)));
+    let found = bitcast<u32>(bitcast<f32>(a ^ params.z0) - bitcast<f32>(b ^ params.z1));
+    return select(found, found & 0x80000000u, (found & 0x7F800000u) == 0u);
 }
 fn mul_f32(a: u32, b: u32) -> u32 {
-    let x = first_operand(a);
-    let y = second_operand(b);
-    return settled(x * y, scaled(x) * y);
-}
-fn scaled(x: f32) -> f32 {
-    return first_operand(bitcast<u32>(x * 16777216.0));
-}
-fn settled(found: f32, large: f32) -> u32 {
-    let bits = bitcast<u32>(found);
-    return select(bits, bits & 0x80000000u, (bitcast<u32>(large) & 0x7FFFFFFFu) < 0x0C800000u);
+    let first = bitcast<f32>(a ^ params.z0);
+    let second = bitcast<f32>(b ^ params.z1);
+    let found = bitcast<u32>(first * second);
+    let scaled = bitcast<u32>(first * 16777216.0);
+    let large = bitcast<u32>(bitcast<f32>(scaled ^ params.z0) * second);
+    return select(found, found & 0x80000000u, (large & 0x7FFFFFFFu) < 0x0C800000u);
 }
 fn fma_f32(a: u32, b: u32, c: u32) -> u32 {
     let sp = (a ^ b) & 0x80000000u;
@@ -67,7 +52,7 @@ fn fma_f32(a: u32, b: u32, c: u32) -> u32 {
     if (max(ea, max(eb, ec)) == 255u) {
         let has_nan = max(a & 0x7FFFFFFFu, max(b & 0x7FFFFFFFu, c & 0x7FFFFFFFu)) > 0x7F800000u;
         let is_product = max(ea, eb) == 255u;
-        if (has_nan || (is_product && (min(ea, eb) == 0u || (ec == 255u && sp != sc)))) {
+        if (has_nan | (is_product & ((min(ea, eb) == 0u) | ((ec == 255u) & (sp != sc))))) {
             return 0x7FC00000u;
         }
         return select(sc, sp, is_product) | 0x7F800000u;
@@ -121,11 +106,8 @@ fn abs_f32(x: u32) -> u32 {
 fn flush_f32(x: u32) -> u32 {
     return select(x, x & 0x80000000u, (x & 0x7F800000u) == 0u);
 }
-fn is_nan(x: u32) -> bool {
-    return (x & 0x7FFFFFFFu) > 0x7F800000u;
-}
 fn quiet_f32(x: u32) -> u32 {
-    return select(x, 0x7FC00000u, is_nan(x));
+    return select(x, 0x7FC00000u, ((x & 0x7FFFFFFFu) > 0x7F800000u));
 }
 fn convert_u32_f32(x: u32) -> u32 {
     let n = countLeadingZeros(x);

@@ -88,7 +88,10 @@ def _library(traits: Traits) -> dict[str, str]:
         words.PAIR_DIVISION,
         words.PAIR_CONVERSIONS,
     ]
-    return {m[1]: m[0] for m in re.finditer(r"^fn (\w+).*?^\}$", "".join(texts), re.MULTILINE | re.DOTALL)}
+    text = "".join(texts)
+    for word, meant in (floats.IN_PLACE | floats.OPERANDS[traits.fences]).items():
+        text = re.sub(rf"\b{word}(\((\w+)\))?", lambda m, meant=meant: re.sub(r"\bx\b", m[2] or "x", meant), text)
+    return {m[1]: m[0] for m in re.finditer(r"^fn (\w+).*?^\}$", text, re.MULTILINE | re.DOTALL)}
 
 
 _NAMES = frozenset(_library(SAFEST))
