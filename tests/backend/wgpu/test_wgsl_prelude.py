@@ -426,8 +426,7 @@ def test_native_steps_of_canonical_numbers_flush_and_round_once(name, fences):
 
 @pytest.mark.parametrize("fences", [True, False])
 def test_a_wide_fma_of_canonical_numbers_flushes_and_rounds_once(fences):
-    if not set(WIDE) <= set(device_or_skip().adapter.features):
-        pytest.skip("the adapter has no f64 or no u64")
+    wide_or_skip()
     for columns in (step_operands("fma_f32", True), sums_near_halfway()):
         law = expected(FLOAT_STEPS["fma_f32"], columns)
         same(call("fma_f32", columns, Traits(fences=fences, wide_fma=True)), law, columns, True)
@@ -451,6 +450,11 @@ def sums_near_halfway():
             addend = 0.0 if by is None else math.ldexp(rng.choice((1.0, -1.0, 1.5, -1.25)), power + 24 - by)
             rows.append((rng.choice((1.0, -1.0)) * math.ldexp(a, power), float(b), addend))
     return tuple([flushed(bits_of("f32", x)) for x in column] for column in zip(*rows, strict=True))
+
+
+def wide_or_skip():
+    if not set(WIDE) <= set(device_or_skip().adapter.features):
+        pytest.skip("the adapter has no f64 or no u64")
 
 
 def software_or_skip():
@@ -545,17 +549,30 @@ COMPOSITIONS = {
     "a product of a quotient": lambda do, a, b, c: do("mul", do("div", a, b), b),
     "a difference of products": lambda do, a, b, c: do("sub", do("mul", a, b), do("mul", a, c)),
     "a fused step with the same number twice": lambda do, a, b, c: do("fma", a, b, a),
+    "a fused step with one": lambda do, a, b, c: do("fma", a, 0x3F800000, b),
+    "a fused step with minus one": lambda do, a, b, c: do("fma", a, 0xBF800000, a),
+    "a fused step with one and zero": lambda do, a, b, c: do("fma", a, 0x3F800000, 0),
+    "a fused step with zero": lambda do, a, b, c: do("fma", 0, a, b),
+    "a fused step with zero added": lambda do, a, b, c: do("fma", a, b, 0),
+    "a fused step with minus zero added": lambda do, a, b, c: do("fma", a, b, 0x80000000),
+    "a fused step less a product": lambda do, a, b, c: do("sub", do("fma", a, b, c), do("mul", a, b)),
     "different from itself": lambda do, a, b, c: do("ne", a, a),
     "equal to itself": lambda do, a, b, c: do("eq", a, a),
 }
 
 
 @pytest.mark.parametrize("name", COMPOSITIONS)
-@pytest.mark.parametrize("traits", [SAFEST, Traits(native_divide=True, native_root=True)])
+@pytest.mark.parametrize(
+    "traits",
+    [SAFEST, Traits(native_divide=True, native_root=True), Traits(wide_fma=True)],
+    ids=["safest", "native", "wide"],
+)
 def test_fences_keep_the_compiler_from_algebra(name, traits):
     """Operands whose sums and products are not tiny, so that each step stands for itself."""
     if traits.native_divide:
         software_or_skip()
+    if traits.wide_fma:
+        wide_or_skip()
     rng = random.Random(9)
     special = (0, 0x80000000, QNAN, 0x7F800000, 0xFF800000, 0x3F800000)
 

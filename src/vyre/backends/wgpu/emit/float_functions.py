@@ -179,8 +179,8 @@ fn fma_f32(a: u32, b: u32, c: u32) -> u32 {
 WIDE_FMA = """\
 fn fma_f32(a: u32, b: u32, c: u32) -> u32 {
     let hidden = u64(params.z0);
-    let p = f64(bitcast<f32>(a)) * f64(bitcast<f32>(b));
-    let d = f64(bitcast<f32>(c));
+    let p = f64(FIRST(a)) * f64(SECOND(b));
+    let d = f64(THIRD(c));
     let bits = bitcast<u64>(p + d);
     let sum = bitcast<f64>(bits ^ hidden);
     let t = bitcast<f64>(bitcast<u64>(sum - p) ^ hidden);

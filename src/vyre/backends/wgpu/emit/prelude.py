@@ -32,7 +32,7 @@ operands as zero. They use native division and roots as estimates, which may be 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 
 from ....lower.instructions import COMPARES
@@ -88,10 +88,17 @@ def _library(traits: Traits) -> dict[str, str]:
         words.PAIR_DIVISION,
         words.PAIR_CONVERSIONS,
     ]
-    text = "".join(texts)
-    for word, meant in (floats.IN_PLACE | floats.OPERANDS[traits.fences]).items():
-        text = re.sub(rf"\b{word}(\((\w+)\))?", lambda m, meant=meant: re.sub(r"\bx\b", m[2] or "x", meant), text)
+    text = _written_out("".join(texts), floats.IN_PLACE | floats.OPERANDS[traits.fences])
     return {m[1]: m[0] for m in re.finditer(r"^fn (\w+).*?^\}$", text, re.MULTILINE | re.DOTALL)}
+
+
+def _written_out(text: str, meanings: Mapping[str, str]) -> str:
+    """A text with expressions for the words that stand for them, each of their operand."""
+
+    def meaning(found: re.Match[str]) -> str:
+        return re.sub(r"\bx\b", found[2] or "x", meanings[found[1]])
+
+    return re.sub(rf"\b({'|'.join(meanings)})\b(?:\((\w+)\))?", meaning, text)
 
 
 _NAMES = frozenset(_library(SAFEST))
