@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import lru_cache
 
 from ....lower.instructions import COMPARES
 from ....lower.kernel_ir import Ins
@@ -69,7 +69,7 @@ def functions(names: Iterable[str], traits: Traits) -> str:
     return "\n".join(text for name, text in library.items() if name in wanted)
 
 
-@cache
+@lru_cache(maxsize=8)
 def _library(traits: Traits) -> dict[str, str]:
     """Every function by name."""
     flushed = traits.soft_flush
