@@ -76,8 +76,9 @@ fn ge_f32(a: u32, b: u32) -> bool {
 }
 """
 
-# Calls cost Mesa's compiler more than what is called does, so what is in every step is written out: these words in the texts stand for expressions, with the operand for `x`. For
-# the same reason there is no && or || in them, which the library makes branches of.
+# Calls cost Mesa's compiler more than what is called does, so what is in every step is written out: these words in the
+# texts stand for expressions, with the operand for `x`. For the same reason there is no && or || in them, which the
+# library makes branches of.
 IN_PLACE = {
     "IS_ORDERED": "(max(a & 0x7FFFFFFFu, b & 0x7FFFFFFFu) <= 0x7F800000u)",
     "ORDER": "((bitcast<i32>(x & 0x7FFFFFFFu) ^ (bitcast<i32>(x) >> 31u)) - (bitcast<i32>(x) >> 31u))",
