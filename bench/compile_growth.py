@@ -32,33 +32,33 @@ BOUNDED = ("llvm", "determinism")
 HEADER = "from vyre import *\n"
 
 
-def _kernel(lines: list[str], *, args: str = "x: In[f32], out: Out[f32]", before: str = "", wg: int = 64) -> str:
+def kernel_text(lines: list[str], *, args: str = "x: In[f32], out: Out[f32]", before: str = "", wg: int = 64) -> str:
     body = "\n".join(f"    {line}" for line in lines)
     return f"{HEADER}{before}@kernel(workgroup={wg})\ndef grown({args}):\n{body}\n"
 
 
 def sins(n: int) -> str:
     """One after another."""
-    return _kernel(["v = x[gid.x]", *["v = sin(v)"] * n, "out[gid.x] = v"])
+    return kernel_text(["v = x[gid.x]", *["v = sin(v)"] * n, "out[gid.x] = v"])
 
 
 def sins_apart(n: int) -> str:
     """Side by side."""
-    return _kernel(["v = x[gid.x]", "s = v", *(f"s = s + sin(v * {k + 1}.0)" for k in range(n)), "out[gid.x] = s"])
+    return kernel_text(["v = x[gid.x]", "s = v", *(f"s = s + sin(v * {k + 1}.0)" for k in range(n)), "out[gid.x] = s"])
 
 
 def loops(n: int) -> str:
     lines = ["v = x[gid.x]"]
     for k in range(n):
         lines += [f"for i{k} in range(u32(v)):", f"    v = v + x[i{k}]"]
-    return _kernel([*lines, "out[gid.x] = v"])
+    return kernel_text([*lines, "out[gid.x] = v"])
 
 
 def branches(n: int) -> str:
     lines = ["v = x[gid.x]"]
     for k in range(n):
         lines += [f"if v > {k}.0:", f"    v = v * {k}.5 + x[{k}]"]
-    return _kernel([*lines, "out[gid.x] = v"])
+    return kernel_text([*lines, "out[gid.x] = v"])
 
 
 def nested(n: int) -> str:
@@ -67,7 +67,7 @@ def nested(n: int) -> str:
     for k in range(max(n // 8, 1)):
         lines += [f"{'    ' * d}if v > {k * 8 + d}.0:" for d in range(8)]
         lines += [f"{'    ' * 8}v = v + x[{k}]"]
-    return _kernel([*lines, "out[gid.x] = v"])
+    return kernel_text([*lines, "out[gid.x] = v"])
 
 
 def barriers(n: int) -> str:
@@ -75,14 +75,14 @@ def barriers(n: int) -> str:
     lines = ["t = shared(f32, 64)", "v = x[gid.x]"]
     for _ in range(n):
         lines += ["t[lid.x] = v", "barrier()", "v = v + t[63 - lid.x]", "barrier()"]
-    return _kernel([*lines, "out[gid.x] = v"])
+    return kernel_text([*lines, "out[gid.x] = v"])
 
 
 def live(n: int) -> str:
     """Values that live across a barrier."""
     lines = [f"v{k} = x[gid.x * {n} + {k}]" for k in range(n)]
     lines += ["barrier()", "s = 0.0", *(f"s = s + v{k}" for k in range(n))]
-    return _kernel([*lines, "out[gid.x] = s"])
+    return kernel_text([*lines, "out[gid.x] = s"])
 
 
 def live_locals(n: int) -> str:
@@ -90,45 +90,45 @@ def live_locals(n: int) -> str:
     lines = [f"v{k} = x[gid.x * {n} + {k}]" for k in range(n)]
     lines += [f"v{k} = v{k} + 1.0" for k in range(n)]
     lines += ["barrier()", *(f"v{k} = v{k} * 2.0" for k in range(n)), "s = 0.0", *(f"s = s + v{k}" for k in range(n))]
-    return _kernel([*lines, "out[gid.x] = s"])
+    return kernel_text([*lines, "out[gid.x] = s"])
 
 
 def accesses(n: int) -> str:
-    return _kernel([f"out[gid.x * {n} + {k}] = x[gid.x * {n} + {n - 1 - k}]" for k in range(n)])
+    return kernel_text([f"out[gid.x * {n} + {k}] = x[gid.x * {n} + {n - 1 - k}]" for k in range(n)])
 
 
 def buffers(n: int) -> str:
     args = ", ".join([*(f"b{k}: In[f32]" for k in range(n)), "out: Out[f32]"])
-    return _kernel(["s = 0.0", *(f"s = s + b{k}[gid.x]" for k in range(n)), "out[gid.x] = s"], args=args)
+    return kernel_text(["s = 0.0", *(f"s = s + b{k}[gid.x]" for k in range(n)), "out[gid.x] = s"], args=args)
 
 
 def atomics(n: int) -> str:
     lines = [f"atomic_add(out, gid.x % {k + 7}, x[gid.x] + {k})" for k in range(n)]
-    return _kernel(lines, args="x: In[u32], out: InOut[u32]")
+    return kernel_text(lines, args="x: In[u32], out: InOut[u32]")
 
 
 def expressions(n: int) -> str:
     """Long statements: sums of 40 terms."""
     terms = [f"x[gid.x + {k}] * {k}.5" for k in range(40)]
-    return _kernel([f"out[gid.x + {k}] = {' + '.join(terms)}" for k in range(max(n // 40, 1))])
+    return kernel_text([f"out[gid.x + {k}] = {' + '.join(terms)}" for k in range(max(n // 40, 1))])
 
 
 def helpers(n: int) -> str:
     before = (
         "@device\ndef step(a: f32, b: f32) -> f32:\n    c = a * b\n    if c > 1.0:\n        c = c - a\n    return c\n"
     )
-    return _kernel(["v = x[gid.x]", *(f"v = step(v, {k}.5)" for k in range(n)), "out[gid.x] = v"], before=before)
+    return kernel_text(["v = x[gid.x]", *(f"v = step(v, {k}.5)" for k in range(n)), "out[gid.x] = v"], before=before)
 
 
 def unrolled(n: int) -> str:
-    return _kernel(["v = x[gid.x]", f"for k in static_range({n}):", "    v = v * 1.5 + x[k]", "out[gid.x] = v"])
+    return kernel_text(["v = x[gid.x]", f"for k in static_range({n}):", "    v = v * 1.5 + x[k]", "out[gid.x] = v"])
 
 
 def matrix(n: int) -> str:
     """Many locals in one loop: a tile of results in registers."""
     lines = [f"c{k} = 0.0" for k in range(n)]
     lines += ["for i in range(len(x)):", "    a = x[i]", *(f"    c{k} = c{k} + a * x[i + {k}]" for k in range(n))]
-    return _kernel([*lines, *(f"out[gid.x * {n} + {k}] = c{k}" for k in range(n))])
+    return kernel_text([*lines, *(f"out[gid.x * {n} + {k}] = c{k}" for k in range(n))])
 
 
 FAMILIES: dict[str, tuple[Callable[[int], str], int]] = {
@@ -152,8 +152,13 @@ FAMILIES: dict[str, tuple[Callable[[int], str], int]] = {
 
 
 def program_of(name: str, n: int) -> Any:
-    """The kernel of a family, read from its own text."""
-    text, file = FAMILIES[name][0](n), f"<{name} {n}>"
+    """The kernel of a family."""
+    return program_from(FAMILIES[name][0](n), f"{name} {n}")
+
+
+def program_from(text: str, name: str) -> Any:
+    """The kernel `grown` of a text, which is there to be read as a file would be."""
+    file = f"<{name}>"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     space: dict[str, Any] = {"__name__": name}
     exec(compile(text, file, "exec"), space)

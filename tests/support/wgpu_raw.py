@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from vyre.backends.reference.engines.memory import Memory
+from vyre.backends.wgpu import build
 from vyre.backends.wgpu.emit.text import ENTRY, param_words, wgsl_text
 from vyre.backends.wgpu.emit.traits import SAFEST, Traits
 from vyre.lower import LowerOptions, lower
@@ -23,6 +24,8 @@ LIMITS = (
     "max-compute-invocations-per-workgroup", "max-compute-workgroup-size-x", "max-compute-workgroup-size-y",
     "max-compute-workgroup-size-z",
 )  # fmt: skip
+WIDE = ("shader-f64", "shader-int64")
+"""Features that a `wide_fma` asks for."""
 
 
 @cache
@@ -35,8 +38,8 @@ def open_device() -> Any:
         return None
     adapter = min(found, key=lambda a: a.info["backend_type"] == "OpenGL")
     limits = {name: adapter.limits[name] for name in LIMITS}
-    features = ["immediates"] if "immediates" in adapter.features else []
-    if features:
+    features = [f for f in ("immediates", *WIDE) if f in adapter.features]
+    if "immediates" in features:
         limits["max-immediate-size"] = adapter.limits["max-immediate-size"]
     return adapter.request_device_sync(required_features=features, required_limits=limits)
 
@@ -117,7 +120,7 @@ class Shader:
 
 
 def options(traits: Traits = SAFEST, off: Set[str] = frozenset()) -> LowerOptions:
-    return LowerOptions(soft_flush=traits.soft_flush, off=frozenset(off) | {"privatize_atomics"})
+    return LowerOptions(off=frozenset(off) | build.options(traits).off)
 
 
 def run_case(case: Any, traits: Traits = SAFEST, *, off: Set[str] = frozenset(), immediates: bool = True) -> Any:

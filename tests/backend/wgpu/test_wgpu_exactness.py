@@ -85,6 +85,17 @@ def test_a_trait_holds_only_if_edge_values_and_random_ones_say_so(module, name, 
     assert found == others
 
 
+def test_an_fma_goes_through_f64_where_there_is_one_and_the_native_one_is_not_exact(module):
+    def traits(wrong, is_wide):
+        return module.probe(Machine(wrong), SAFEST, is_wide=is_wide).traits
+
+    assert not traits(lambda t, _: False, is_wide=True).wide_fma
+    assert traits(lambda t, _: t.native_fma, is_wide=True).wide_fma
+    assert not traits(lambda t, _: t.native_fma, is_wide=False).wide_fma
+    for at_random in (False, True):
+        assert not traits(lambda t, r: t.native_fma or (t.wide_fma and r == at_random), is_wide=True).wide_fma  # noqa: B023
+
+
 def test_a_device_that_is_wrong_in_the_safest_way_is_not_used(module):
     found = module.probe(Machine(lambda t, _: True), SAFEST)
     assert found.why_not.startswith("its f32 results are not the canonical ones in ")
@@ -116,7 +127,8 @@ def test_a_real_device_is_canonical_with_its_traits_and_with_the_safest(real, mo
 
 def test_the_record_of_a_real_device_is_what_it_shows_now(real, module):
     device = real.session().device
-    found = module.probe(lambda *asked: module.run(device, *asked), module.base_traits(real.adapter.info))
+    base = module.base_traits(real.adapter.info)
+    found = module.probe(lambda *asked: module.run(device, *asked), base, is_wide=device.is_wide)
     assert found.traits == real.record.traits
     assert module.loop_limit(device) == real.record.loop_limit
 
@@ -166,6 +178,8 @@ INFO |= {"adapter_type": "DiscreteGPU"}
 
 
 class Closable:
+    is_wide = True
+
     def close(self):
         pass
 
@@ -257,7 +271,7 @@ def test_text_for_other_traits_gives_the_same_bytes(real, module):
     """Each trait alone, as far as it holds here, over random values."""
     device, program = real.session().device, module._random_probe()
     expected = module.run(device, program[0], SAFEST, program[1], 4 * LANES * len(module.CANONICAL))
-    held = [c for c in module.RELAXED if all(getattr(real.record.traits, k) == v for k, v in c.items())]
+    held = [c for c in (*module.RELAXED, module.WIDE) if all(getattr(real.record.traits, k) == v for k, v in c.items())]
     for change in held:
         assert module.run(device, program[0], replace(SAFEST, **change), program[1], len(expected)) == expected
     assert held or os.environ.get("VYRE_REQUIRE_BACKENDS") is None

@@ -20,42 +20,30 @@ fn select_u32(test: bool, a: u32, b: u32) -> u32 {
 fn select_f32(test: bool, a: u32, b: u32) -> u32 {
     return select(b, a + (params.z0 & params.z1), test);
 }
-fn first_operand(x: u32) -> f32 {
-    return bitcast<f32>(x ^ params.z0);
-}
-fn second_operand(x: u32) -> f32 {
-    return bitcast<f32>(x ^ params.z1);
-}
-fn order(x: u32) -> i32 {
-    let size = bitcast<i32>(select(0u, x & 0x7FFFFFFFu, (x & 0x7F800000u) != 0u));
-    return select(size, -size, (x >> 31u) != 0u);
-}
-fn is_ordered(a: u32, b: u32) -> bool {
-    return max(a & 0x7FFFFFFFu, b & 0x7FFFFFFFu) <= 0x7F800000u;
-}
 fn lt_f32(a: u32, b: u32) -> bool {
-    return is_ordered(a, b) && order(a) < order(b);
-}
-fn le_f32(a: u32, b: u32) -> bool {
-    return is_ordered(a, b) && order(a) <= order(b);
+    return (max(a & 0x7FFFFFFFu, b & 0x7FFFFFFFu) <= 0x7F800000u) & (((bitcast<i32>(a & 0x7FFFFFFFu) ^ (bitcast<i32>(a) >> 31u)) - (bitcast<i32>(a) >> 31u)) < ((bitcast<i32>(b & 0x7FFFFFFFu) ^ (bitcast<i32>(b) >> 31u)) - (bitcast<i32>(b) >> 31u)));
 }
 fn ge_f32(a: u32, b: u32) -> bool {
-    return is_ordered(a, b) && order(a) >= order(b);
+    return (max(a & 0x7FFFFFFFu, b & 0x7FFFFFFFu) <= 0x7F800000u) & (((bitcast<i32>(a & 0x7FFFFFFFu) ^ (bitcast<i32>(a) >> 31u)) - (bitcast<i32>(a) >> 31u)) >= ((bitcast<i32>(b & 0x7FFFFFFFu) ^ (bitcast<i32>(b) >> 31u)) - (bitcast<i32>(b) >> 31u)));
 }
 fn add_f32(a: u32, b: u32) -> u32 {
-    return bitcast<u32>(first_operand(a) + second_operand(b));
+    let found = bitcast<u32>(bitcast<f32>(a ^ params.z0) + bitcast<f32>(b ^ params.z1));
+    return select(found, found & 0x80000000u, (found & 0x7F800000u) == 0u);
 }
 fn sub_f32(a: u32, b: u32) -> u32 {
-    return bitcast<u32>(first_operand(a) - second_operand(b));
-}
-fn mul_f32(a: u32, b: u32) -> u32 {
-    return bitcast<u32>(first_operand(a) * second_operand(b));
+    let found = bitcast<u32>(bitcast<f32>(a ^ params.z0) - bitcast<f32>(b ^ params.z1));
+    return select(found, found & 0x80000000u, (found & 0x7F800000u) == 0u);
 }
 fn div_f32(a: u32, b: u32) -> u32 {
-    return bitcast<u32>(first_operand(a) / second_operand(b));
+    let first = bitcast<f32>(a ^ params.z0);
+    let second = bitcast<f32>(b ^ params.z1);
+    let found = bitcast<u32>(first / second);
+    let scaled = bitcast<u32>(first * 16777216.0);
+    let large = bitcast<u32>(bitcast<f32>(scaled ^ params.z0) / second);
+    return select(found, found & 0x80000000u, (large & 0x7FFFFFFFu) < 0x0C800000u);
 }
 fn sqrt_f32(x: u32) -> u32 {
-    return bitcast<u32>(sqrt(first_operand(x)));
+    return bitcast<u32>(sqrt(bitcast<f32>(x ^ params.z0)));
 }
 fn fma_f32(a: u32, b: u32, c: u32) -> u32 {
     let sp = (a ^ b) & 0x80000000u;
@@ -66,7 +54,7 @@ fn fma_f32(a: u32, b: u32, c: u32) -> u32 {
     if (max(ea, max(eb, ec)) == 255u) {
         let has_nan = max(a & 0x7FFFFFFFu, max(b & 0x7FFFFFFFu, c & 0x7FFFFFFFu)) > 0x7F800000u;
         let is_product = max(ea, eb) == 255u;
-        if (has_nan || (is_product && (min(ea, eb) == 0u || (ec == 255u && sp != sc)))) {
+        if (has_nan | (is_product & ((min(ea, eb) == 0u) | ((ec == 255u) & (sp != sc))))) {
             return 0x7FC00000u;
         }
         return select(sc, sp, is_product) | 0x7F800000u;
@@ -120,17 +108,11 @@ fn copysign_f32(a: u32, b: u32) -> u32 {
 fn flush_f32(x: u32) -> u32 {
     return select(x, x & 0x80000000u, (x & 0x7F800000u) == 0u);
 }
-fn is_nan(x: u32) -> bool {
-    return (x & 0x7FFFFFFFu) > 0x7F800000u;
-}
 fn quiet_f32(x: u32) -> u32 {
-    return select(x, 0x7FC00000u, is_nan(x));
-}
-fn place(x: u32) -> i32 {
-    return bitcast<i32>(select(x, x ^ 0x7FFFFFFFu, (x >> 31u) != 0u));
+    return select(x, 0x7FC00000u, ((x & 0x7FFFFFFFu) > 0x7F800000u));
 }
 fn min_f32(a: u32, b: u32) -> u32 {
-    return select(b, a, is_nan(b) || (place(a) < place(b) && !is_nan(a)));
+    return select(b, a, ((b & 0x7FFFFFFFu) > 0x7F800000u) | (((bitcast<i32>(a) ^ bitcast<i32>(bitcast<u32>(bitcast<i32>(a) >> 31u) >> 1u)) < (bitcast<i32>(b) ^ bitcast<i32>(bitcast<u32>(bitcast<i32>(b) >> 31u) >> 1u))) & !((a & 0x7FFFFFFFu) > 0x7F800000u)));
 }
 fn fraction_mask(x: u32) -> u32 {
     let e = (x >> 23u) & 0xFFu;
@@ -159,7 +141,7 @@ fn convert_i32_f32(x: i32) -> u32 {
 fn size_as_u32(x: u32) -> u32 {
     let e = (x >> 23u) & 0xFFu;
     let number = (((x & 0x7FFFFFu) | 0x800000u) << 8u) >> ((158u - e) & 31u);
-    return select(select(number, 0xFFFFFFFFu, e > 158u), 0u, e < 127u || is_nan(x));
+    return select(select(number, 0xFFFFFFFFu, e > 158u), 0u, (e < 127u) | ((x & 0x7FFFFFFFu) > 0x7F800000u));
 }
 fn convert_f32_i32(x: u32) -> i32 {
     let sign = x >> 31u;
@@ -213,26 +195,21 @@ fn vyre_kernel(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
     let v3 = flush_f32(v2);
     let v4 = select(0u, buf_y[select(0u, gid_x, gid_x < params.len_y)], gid_x < params.len_y);
     let v5 = flush_f32(v4);
-    let v6 = fma_f32(v3, v5, 0x3f000000u);
-    let v7 = mul_f32(v3, 0x4b800000u);
-    let v8 = le_f32(abs_f32(v6), 0x800000u) & lt_f32(abs_f32(fma_f32(v7, v5, 0x4b000000u)), 0xc800000u);
-    if (v1 < params.len_out) { buf_out[v1] = quiet_f32(select_f32(v8, copysign_f32(0u, v6), v6)); }
-    let v9 = div_f32(v3, v5);
-    let v10 = le_f32(abs_f32(v9), 0x800000u) & lt_f32(abs_f32(div_f32(v7, v5)), 0xc800000u);
-    let v11 = v1 + 1u;
-    if (v11 < params.len_out) { buf_out[v11] = quiet_f32(select_f32(v10, copysign_f32(0u, v9), v9)); }
-    let v12 = v1 + 2u;
-    if (v12 < params.len_out) { buf_out[v12] = quiet_f32(sqrt_f32(v3)); }
-    let v13 = v1 + 3u;
-    if (v13 < params.len_out) { buf_out[v13] = quiet_f32(min_f32(v3, v5)); }
-    let v14 = abs_f32(v3);
-    let v15 = floor_f32(v14);
-    let v16 = select_f32(ge_f32(sub_f32(v14, v15), 0x3f000000u), add_f32(v15, 0x3f800000u), v15);
-    let v17 = v1 + 4u;
-    if (v17 < params.len_out) { buf_out[v17] = quiet_f32(copysign_f32(v16, v3)); }
-    let v18 = quiet_f32(select_f32(lt_f32(v3, v5), 0xbf800000u + (params.z0 + params.z1), 0u));
-    let v19 = v1 + 5u;
-    if (v19 < params.len_out) { buf_out[v19] = v18; }
-    let v20 = v1 + 6u;
-    if (v20 < params.len_out) { buf_out[v20] = convert_i32_f32(convert_f32_i32(v3)); }
+    if (v1 < params.len_out) { buf_out[v1] = quiet_f32(fma_f32(v3, v5, 0x3f000000u)); }
+    let v6 = v1 + 1u;
+    if (v6 < params.len_out) { buf_out[v6] = quiet_f32(div_f32(v3, v5)); }
+    let v7 = v1 + 2u;
+    if (v7 < params.len_out) { buf_out[v7] = quiet_f32(sqrt_f32(v3)); }
+    let v8 = v1 + 3u;
+    if (v8 < params.len_out) { buf_out[v8] = quiet_f32(min_f32(v3, v5)); }
+    let v9 = abs_f32(v3);
+    let v10 = floor_f32(v9);
+    let v11 = select_f32(ge_f32(sub_f32(v9, v10), 0x3f000000u), add_f32(v10, 0x3f800000u), v10);
+    let v12 = v1 + 4u;
+    if (v12 < params.len_out) { buf_out[v12] = quiet_f32(copysign_f32(v11, v3)); }
+    let v13 = quiet_f32(select_f32(lt_f32(v3, v5), 0xbf800000u + (params.z0 + params.z1), 0u));
+    let v14 = v1 + 5u;
+    if (v14 < params.len_out) { buf_out[v14] = v13; }
+    let v15 = v1 + 6u;
+    if (v15 < params.len_out) { buf_out[v15] = convert_i32_f32(convert_f32_i32(v3)); }
 }

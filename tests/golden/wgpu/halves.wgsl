@@ -12,42 +12,16 @@ var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> buf_a: array<u32>;
 @group(0) @binding(1) var<storage, read_write> buf_out: array<atomic<u32>>;
 
-fn select_f32(test: bool, a: u32, b: u32) -> u32 {
-    return select(b, a + (params.z0 & params.z1), test);
-}
-fn first_operand(x: u32) -> f32 {
-    return bitcast<f32>(x ^ params.z0);
-}
-fn second_operand(x: u32) -> f32 {
-    return bitcast<f32>(x ^ params.z1);
-}
-fn order(x: u32) -> i32 {
-    let size = bitcast<i32>(select(0u, x & 0x7FFFFFFFu, (x & 0x7F800000u) != 0u));
-    return select(size, -size, (x >> 31u) != 0u);
-}
-fn is_ordered(a: u32, b: u32) -> bool {
-    return max(a & 0x7FFFFFFFu, b & 0x7FFFFFFFu) <= 0x7F800000u;
-}
-fn lt_f32(a: u32, b: u32) -> bool {
-    return is_ordered(a, b) && order(a) < order(b);
-}
-fn le_f32(a: u32, b: u32) -> bool {
-    return is_ordered(a, b) && order(a) <= order(b);
-}
 fn mul_f32(a: u32, b: u32) -> u32 {
-    return bitcast<u32>(first_operand(a) * second_operand(b));
-}
-fn abs_f32(x: u32) -> u32 {
-    return x & 0x7FFFFFFFu;
-}
-fn copysign_f32(a: u32, b: u32) -> u32 {
-    return (a & 0x7FFFFFFFu) | (b & 0x80000000u);
-}
-fn is_nan(x: u32) -> bool {
-    return (x & 0x7FFFFFFFu) > 0x7F800000u;
+    let first = bitcast<f32>(a ^ params.z0);
+    let second = bitcast<f32>(b ^ params.z1);
+    let found = bitcast<u32>(first * second);
+    let scaled = bitcast<u32>(first * 16777216.0);
+    let large = bitcast<u32>(bitcast<f32>(scaled ^ params.z0) * second);
+    return select(found, found & 0x80000000u, (large & 0x7FFFFFFFu) < 0x0C800000u);
 }
 fn quiet_f32(x: u32) -> u32 {
-    return select(x, 0x7FC00000u, is_nan(x));
+    return select(x, 0x7FC00000u, ((x & 0x7FFFFFFFu) > 0x7F800000u));
 }
 fn load_f16(x: u32) -> u32 {
     let sign = (x & 0x8000u) << 16u;
@@ -89,11 +63,8 @@ fn vyre_kernel(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
     let wid_x = group.x + group.y * params.row + params.base_x;
     let gid_x = wid_x * 64u + lid.x;
     let v1 = select(0u, load_f16(extractBits(buf_a[select(0u, gid_x, gid_x < params.len_a) >> 1u], (gid_x & 1u) << 4u, 16u)), gid_x < params.len_a);
-    let v2 = mul_f32(v1, 0x3f000000u);
-    let v3 = lt_f32(abs_f32(mul_f32(mul_f32(v1, 0x4b800000u), 0x3f000000u)), 0xc800000u);
-    let v4 = select_f32(le_f32(abs_f32(v2), 0x800000u) & v3, copysign_f32(0u, v2), v2);
     if (gid_x < params.len_out) {
         atomicAnd(&buf_out[gid_x >> 1u], ~(0xffffu << ((gid_x & 1u) << 4u)));
-        atomicOr(&buf_out[gid_x >> 1u], store_f16(quiet_f32(round_f16(v4))) << ((gid_x & 1u) << 4u));
+        atomicOr(&buf_out[gid_x >> 1u], store_f16(quiet_f32(round_f16(mul_f32(v1, 0x3f000000u)))) << ((gid_x & 1u) << 4u));
     }
 }

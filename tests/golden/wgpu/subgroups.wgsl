@@ -13,24 +13,12 @@ var<immediate> params: Params;
 @group(0) @binding(1) var<storage, read_write> buf_out: array<u32>;
 var<workgroup> exchanged: array<u32, 48>;
 
-fn first_operand(x: u32) -> f32 {
-    return bitcast<f32>(x ^ params.z0);
-}
-fn second_operand(x: u32) -> f32 {
-    return bitcast<f32>(x ^ params.z1);
-}
-fn order(x: u32) -> i32 {
-    let size = bitcast<i32>(select(0u, x & 0x7FFFFFFFu, (x & 0x7F800000u) != 0u));
-    return select(size, -size, (x >> 31u) != 0u);
-}
-fn is_ordered(a: u32, b: u32) -> bool {
-    return max(a & 0x7FFFFFFFu, b & 0x7FFFFFFFu) <= 0x7F800000u;
-}
 fn lt_f32(a: u32, b: u32) -> bool {
-    return is_ordered(a, b) && order(a) < order(b);
+    return (max(a & 0x7FFFFFFFu, b & 0x7FFFFFFFu) <= 0x7F800000u) & (((bitcast<i32>(a & 0x7FFFFFFFu) ^ (bitcast<i32>(a) >> 31u)) - (bitcast<i32>(a) >> 31u)) < ((bitcast<i32>(b & 0x7FFFFFFFu) ^ (bitcast<i32>(b) >> 31u)) - (bitcast<i32>(b) >> 31u)));
 }
 fn add_f32(a: u32, b: u32) -> u32 {
-    return bitcast<u32>(first_operand(a) + second_operand(b));
+    let found = bitcast<u32>(bitcast<f32>(a ^ params.z0) + bitcast<f32>(b ^ params.z1));
+    return select(found, found & 0x80000000u, (found & 0x7F800000u) == 0u);
 }
 fn pack_f32(sign: u32, exponent: i32, significand: u32) -> u32 {
     let e = exponent + bitcast<i32>(significand >> 24u);
@@ -43,11 +31,8 @@ fn round_to_24(x: u32) -> u32 {
 fn flush_f32(x: u32) -> u32 {
     return select(x, x & 0x80000000u, (x & 0x7F800000u) == 0u);
 }
-fn is_nan(x: u32) -> bool {
-    return (x & 0x7FFFFFFFu) > 0x7F800000u;
-}
 fn quiet_f32(x: u32) -> u32 {
-    return select(x, 0x7FC00000u, is_nan(x));
+    return select(x, 0x7FC00000u, ((x & 0x7FFFFFFFu) > 0x7F800000u));
 }
 fn convert_u32_f32(x: u32) -> u32 {
     let n = countLeadingZeros(x);
@@ -61,40 +46,35 @@ fn subgroup_add_f32(x: u32, at: u32, lane: u32) -> u32 {
         let a = exchanged[at];
         let b = exchanged[at + 16u];
         let t0 = add_f32(a, b);
-        let t1 = flush_f32(t0);
-        exchanged[at] = t1;
+        exchanged[at] = t0;
     }
     workgroupBarrier();
     if (lane < 8u && at + 8u < 48u) {
         let a = exchanged[at];
         let b = exchanged[at + 8u];
         let t0 = add_f32(a, b);
-        let t1 = flush_f32(t0);
-        exchanged[at] = t1;
+        exchanged[at] = t0;
     }
     workgroupBarrier();
     if (lane < 4u && at + 4u < 48u) {
         let a = exchanged[at];
         let b = exchanged[at + 4u];
         let t0 = add_f32(a, b);
-        let t1 = flush_f32(t0);
-        exchanged[at] = t1;
+        exchanged[at] = t0;
     }
     workgroupBarrier();
     if (lane < 2u && at + 2u < 48u) {
         let a = exchanged[at];
         let b = exchanged[at + 2u];
         let t0 = add_f32(a, b);
-        let t1 = flush_f32(t0);
-        exchanged[at] = t1;
+        exchanged[at] = t0;
     }
     workgroupBarrier();
     if (lane < 1u && at + 1u < 48u) {
         let a = exchanged[at];
         let b = exchanged[at + 1u];
         let t0 = add_f32(a, b);
-        let t1 = flush_f32(t0);
-        exchanged[at] = t1;
+        exchanged[at] = t0;
     }
     workgroupBarrier();
     let found = exchanged[at - lane];

@@ -13,23 +13,15 @@ var<immediate> params: Params;
 @group(0) @binding(1) var<storage, read_write> buf_sums: array<u32>;
 var<workgroup> buf_mem: array<u32, 64>;
 
-fn first_operand(x: u32) -> f32 {
-    return bitcast<f32>(x ^ params.z0);
-}
-fn second_operand(x: u32) -> f32 {
-    return bitcast<f32>(x ^ params.z1);
-}
 fn add_f32(a: u32, b: u32) -> u32 {
-    return bitcast<u32>(first_operand(a) + second_operand(b));
+    let found = bitcast<u32>(bitcast<f32>(a ^ params.z0) + bitcast<f32>(b ^ params.z1));
+    return select(found, found & 0x80000000u, (found & 0x7F800000u) == 0u);
 }
 fn flush_f32(x: u32) -> u32 {
     return select(x, x & 0x80000000u, (x & 0x7F800000u) == 0u);
 }
-fn is_nan(x: u32) -> bool {
-    return (x & 0x7FFFFFFFu) > 0x7F800000u;
-}
 fn quiet_f32(x: u32) -> u32 {
-    return select(x, 0x7FC00000u, is_nan(x));
+    return select(x, 0x7FC00000u, ((x & 0x7FFFFFFFu) > 0x7F800000u));
 }
 
 @compute @workgroup_size(64, 1, 1)
@@ -47,7 +39,7 @@ fn vyre_kernel(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
             let v4 = buf_mem[lid.x];
             let v6 = lid.x + v3;
             let v5 = buf_mem[v6];
-            buf_mem[lid.x] = quiet_f32(flush_f32(add_f32(flush_f32(v4), flush_f32(v5))));
+            buf_mem[lid.x] = quiet_f32(add_f32(flush_f32(v4), flush_f32(v5)));
         }
         workgroupBarrier();
     }

@@ -38,6 +38,7 @@ from vyre.foundation.ir.ops import BINARY_TYPES, UNARY_TYPES, AtomicOp, BinaryOp
 from vyre.foundation.ir.program import Program, read, read_write, workgroup
 from vyre.lower import PASSES, LowerOptions, improve, lower
 from vyre.lower.from_program import build
+from vyre.lower.kernel_ir import If as KernelIf
 from vyre.lower.kernel_ir import Loop as KernelLoop
 from vyre.lower.kernel_ir import show, walk
 from vyre.lower.passes import RUN
@@ -308,6 +309,68 @@ def test_cse_reads_a_local_again_after_a_branch_or_a_turn_that_sets_it():
     assert ops(after("cse dce", body)).count("get") == 1
     body = [Let("p", U), Loop("k", lit(0), U, [Store("o", I, Var("p")), Assign("p", lit(1))])]
     assert ops(after("cse dce", body)).count("get") == 1
+
+
+def reductions(*between, then=U * 5 + 1, first=U, inside=()):
+    """Two locals that a branch on one condition gives the same, the second one with differences."""
+    return [
+        Let("p", U),
+        If(T, [Let("w", U * 5), Assign("p", Var("w") + 1)]),
+        *between,
+        Let("q", first),
+        If(T, [*inside, Assign("q", then)]),
+        Store("o", I, Var("p") * 3 + Var("q")),
+    ]
+
+
+APART = {
+    "another value": reductions(then=U * 5 + 2),
+    "another value before": reductions(first=U + 1),
+    "nothing known before": reductions(first=Load("o", I)),
+    "the first local changes": reductions(Assign("p", Var("p") + 1)),
+    "the first local may change": reductions(If(U > 9, [Assign("p", lit(2))])),
+    "the first local changes in a turn": reductions(Loop("k", lit(0), U & 3, [Assign("p", Var("p") + Var("k"))])),
+    "it stores": reductions(inside=[Store("f", I, lit(4.0))]),
+}
+
+
+@pytest.mark.parametrize("name", APART)
+def test_cse_keeps_a_branch_that_does_not_repeat_another(name):
+    assert branches(APART[name]) == branches(APART[name], "") > 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        reductions(),
+        reductions(Store("f", I, Cast(f32, Var("p")))),
+        reductions(If(U > 9, [Store("f", I, Cast(f32, Var("p")))])),
+        reductions(inside=[Let("unused", U * 5)]),
+    ],
+)
+def test_cse_drops_a_branch_that_repeats_another(body):
+    assert branches(body) == branches(body, "") - 1
+
+
+def branches(body, names="cse dce"):
+    """How many are left; what they compute is what the program says."""
+    program = Program((A, X, O, F), (4, 1, 1), body)
+    inputs = [struct.pack("<4I", 3, 8, 12, 0xFFFFFFFF), bytes(16), bytes(32), bytes(16)]
+    check(program, inputs, (1, 1, 1), None, False, frozenset(PASSES) - set(names.split()))
+    return sum(isinstance(item, KernelIf) for item in walk(after(names, body).body))
+
+
+@pytest.mark.parametrize("functions", [(UnaryOp.SIN, UnaryOp.COS), (UnaryOp.COS, UnaryOp.TAN, UnaryOp.SIN)])
+def test_functions_of_one_angle_reduce_it_once(functions):
+    body = [Let("y", Y), *(Store("f", I * 3 + k, UnOp(op, Var("y"))) for k, op in enumerate(functions))]
+    kernel = lower(Program([X, F], (4, 1, 1), body))
+    assert ops(kernel).count("clz") == 1
+
+
+def test_a_branch_is_not_taken_for_one_of_another_scope():
+    then = [If(T, [Assign("p", U * 5)])]
+    body = [Let("p", U), If(U > 9, then), Let("q", U), If(T, [Assign("q", U * 5)]), Store("o", I, Var("p") + Var("q"))]
+    assert branches(body) == 3
 
 
 def loop_body(kernel):

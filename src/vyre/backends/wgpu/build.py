@@ -24,16 +24,21 @@ def build(program: Program, traits: Traits, limits: Mapping[str, int], *, immedi
 
     `limits` are those of the adapter, `immediate_bytes` what parameters may take without a buffer of their own.
     """
-    kernel = lower(program, LowerOptions(soft_flush=traits.soft_flush, off=OFF, own_arrays=True))
+    kernel = lower(program, options(traits))
     _require_fit(kernel, limits)
     parameters = choose_parameters(4 * param_words(kernel), immediate_bytes)
     text = wgsl_text(kernel, traits, parameters.choice == INLINE)
     return Artifact(text, b"", facts_of(kernel, parameters))
 
 
+def options(traits: Traits) -> LowerOptions:
+    """Functions of the text flush what arithmetic gives; where the device keeps subnormals, they read none as zero."""
+    return LowerOptions(off=OFF | {"flush"} if traits.soft_flush else OFF, own_arrays=True)
+
+
 def emitted_text(program: Program) -> str:
     """WGSL that asks nothing of the device beyond the standard, with parameters in a buffer."""
-    kernel = lower(program, LowerOptions(soft_flush=SAFEST.soft_flush, off=OFF, own_arrays=True))
+    kernel = lower(program, options(SAFEST))
     return wgsl_text(kernel, SAFEST, immediates=False)
 
 

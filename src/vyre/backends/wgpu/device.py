@@ -40,7 +40,8 @@ from .emit.text import ENTRY
 from .run import binding_gaps
 from .run.commands import USAGE, Kernel, Layout, Piece, Sender, Sent, Uniform, WgpuBatch, rows
 
-FEATURES = ("immediates", "timestamp-query")
+WIDE = ("shader-f64", "shader-int64")
+FEATURES = ("immediates", "timestamp-query", *WIDE)
 """Features that are requested where the device has them."""
 BINDING_BYTES = "max-storage-buffer-binding-size"
 BUFFER_BYTES = "max-buffer-size"
@@ -80,6 +81,8 @@ class WgpuDevice(Device):
         self.most_groups = (min(self.row**2, 0xFFFFFFFF), self.row, self.row)
         self.most_bytes = most_bytes(self.limits)
         self.immediate_bytes = self.limits["max-immediate-size"] if immediates and "immediates" in features else 0
+        self.is_wide = all(f in features for f in WIDE)
+        """Whether kernels may compute in f64 and u64."""
         self.tick_ns = binding_gaps.nanoseconds_per_tick(self.raw) if "timestamp-query" in features else 0.0
         self.queue = threading.RLock()
         self.last: Sent | None = None

@@ -45,6 +45,8 @@ RELAXED: tuple[dict[str, bool], ...] = (
     {"native_fma": True},
 )
 """In the order in which they are tried."""
+WIDE = {"wide_fma": True}
+UNFENCE = {"fences": False}
 UNFENCED: tuple[tuple[str, str], ...] = ()
 """(vendor, driver) of devices on which the whole random suite was recorded clean without fences."""
 Run = Callable[[Program, Traits, Sequence[bytes], int], bytes]
@@ -81,7 +83,9 @@ def record_of(adapter: Any) -> Record:
 def _found(adapter: Any) -> Record:
     device, info = WgpuDevice(adapter), adapter.info
     try:
-        record = probe(lambda *asked: run(device, *asked), base_traits(info), may_unfence(info))
+        record = probe(
+            lambda *asked: run(device, *asked), base_traits(info), is_wide=device.is_wide, may_unfence=may_unfence(info)
+        )
         if record.why_not is not None:
             return record
         return replace(record, loop_limit=loop_limit(device), shared_is_zeroed=shared_is_zeroed(device))
@@ -131,8 +135,8 @@ def may_unfence(info: Any) -> bool:
     return any(vendor == info["vendor"] and driver in str(info["description"]) for vendor, driver in UNFENCED)
 
 
-def probe(run: Run, safest: Traits, may_unfence: bool = False) -> Record:
-    """The traits of whatever runs programs."""
+def probe(run: Run, safest: Traits, *, is_wide: bool = False, may_unfence: bool = False) -> Record:
+    """The traits of whatever runs programs. `is_wide`: it has f64 and u64, tried where fma is not native."""
 
     def canonical(traits: Traits) -> tuple[str, ...]:
         output = 4 * len(TRIPLES) * len(CANONICAL)
@@ -144,7 +148,9 @@ def probe(run: Run, safest: Traits, may_unfence: bool = False) -> Record:
     program, inputs = _random_probe()
     expected = run(program, safest, inputs, 4 * RANDOM_TRIPLES * len(CANONICAL))
     traits = safest
-    for change in (*RELAXED, *([{"fences": False}] if may_unfence else [])):
+    for change in (*RELAXED, *([WIDE] if is_wide else []), *([UNFENCE] if may_unfence else [])):
+        if change is WIDE and traits.native_fma:
+            continue
         tried = replace(traits, **change)
         if not canonical(tried) and run(program, tried, inputs, len(expected)) == expected:
             traits = tried

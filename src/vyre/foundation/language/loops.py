@@ -25,8 +25,9 @@ from .lang import static_range
 from .source import Table, dotted_name, jumps, returns
 from .values import Binding, Const, Frame, Local, Outside, Result, Scalar, Typed, outside_value, show
 
-MAX_UNROLLED = 16_384
-"""Turns of all unrolled loops of a kernel, which take ten seconds to write out; more belong in a range."""
+MAX_UNROLLED = 2_048
+"""Turns of all unrolled loops of a kernel. With one short statement in each they compile in two seconds on a processor;
+more belong in a range."""
 MAX_STATEMENTS = 50_000
 """Statements of a kernel with its helpers and unrolled loops written out, which take half a minute."""
 UNROLL_LESS = "use range(), which a kernel turns in while it runs"

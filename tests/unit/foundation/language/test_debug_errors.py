@@ -55,7 +55,7 @@ BODIES = [
     ("for k in static_range(16385):\n    out[0] = k", 1, "static_range(16385)", "16385 turns", "use range()"),
     (
         "for k in static_range(200):\n    for j in static_range(200):\n        pass",
-        2, "static_range(200)", "the unrolled loops of the kernel have more than 16384 turns", "use range()",
+        2, "static_range(200)", "the unrolled loops of the kernel have more than 2048 turns", "use range()",
     ),
 ]  # fmt: skip
 

@@ -23,39 +23,23 @@ fn select_f32(test: bool, a: u32, b: u32) -> u32 {
 fn select_u64(test: bool, a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
     return select(b, a + vec2<u32>(params.z0 & params.z1), test);
 }
-fn first_operand(x: u32) -> f32 {
-    return bitcast<f32>(x ^ params.z0);
-}
-fn second_operand(x: u32) -> f32 {
-    return bitcast<f32>(x ^ params.z1);
-}
-fn third_operand(x: u32) -> f32 {
-    return bitcast<f32>(x ^ (params.z0 | params.z1));
-}
-fn order(x: u32) -> i32 {
-    let size = bitcast<i32>(select(0u, x & 0x7FFFFFFFu, (x & 0x7F800000u) != 0u));
-    return select(size, -size, (x >> 31u) != 0u);
-}
-fn is_ordered(a: u32, b: u32) -> bool {
-    return max(a & 0x7FFFFFFFu, b & 0x7FFFFFFFu) <= 0x7F800000u;
-}
 fn eq_f32(a: u32, b: u32) -> bool {
-    return is_ordered(a, b) && order(a) == order(b);
+    return IS_ORDERED & (ORDER(a) == ORDER(b));
 }
 fn ne_f32(a: u32, b: u32) -> bool {
-    return !is_ordered(a, b) || order(a) != order(b);
+    return !(IS_ORDERED) | (ORDER(a) != ORDER(b));
 }
 fn lt_f32(a: u32, b: u32) -> bool {
-    return is_ordered(a, b) && order(a) < order(b);
+    return IS_ORDERED & (ORDER(a) < ORDER(b));
 }
 fn le_f32(a: u32, b: u32) -> bool {
-    return is_ordered(a, b) && order(a) <= order(b);
+    return IS_ORDERED & (ORDER(a) <= ORDER(b));
 }
 fn gt_f32(a: u32, b: u32) -> bool {
-    return is_ordered(a, b) && order(a) > order(b);
+    return IS_ORDERED & (ORDER(a) > ORDER(b));
 }
 fn ge_f32(a: u32, b: u32) -> bool {
-    return is_ordered(a, b) && order(a) >= order(b);
+    return IS_ORDERED & (ORDER(a) >= ORDER(b));
 }
 """
 
@@ -71,15 +55,6 @@ fn select_f32(test: bool, a: u32, b: u32) -> u32 {
 }
 fn select_u64(test: bool, a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
     return select(b, a, test);
-}
-fn first_operand(x: u32) -> f32 {
-    return bitcast<f32>(x);
-}
-fn second_operand(x: u32) -> f32 {
-    return bitcast<f32>(x);
-}
-fn third_operand(x: u32) -> f32 {
-    return bitcast<f32>(x);
 }
 fn eq_f32(a: u32, b: u32) -> bool {
     return bitcast<f32>(a) == bitcast<f32>(b);
@@ -101,33 +76,120 @@ fn ge_f32(a: u32, b: u32) -> bool {
 }
 """
 
+# Calls cost Mesa's compiler more than what is called does, so what is in every step is written out: these words in the
+# texts stand for expressions, with the operand for `x`. For the same reason there is no && or || in them, which the
+# library makes branches of.
+IN_PLACE = {
+    "IS_ORDERED": "(max(a & 0x7FFFFFFFu, b & 0x7FFFFFFFu) <= 0x7F800000u)",
+    "ORDER": "((bitcast<i32>(x & 0x7FFFFFFFu) ^ (bitcast<i32>(x) >> 31u)) - (bitcast<i32>(x) >> 31u))",
+    "PLACE": "(bitcast<i32>(x) ^ bitcast<i32>(bitcast<u32>(bitcast<i32>(x) >> 31u) >> 1u))",
+    "IS_NAN": "((x & 0x7FFFFFFFu) > 0x7F800000u)",
+    "FLUSH": "select(x, x & 0x80000000u, (x & 0x7F800000u) == 0u)",
+    "SETTLE": "select(x, x & 0x80000000u, (large & 0x7FFFFFFFu) < 0x0C800000u)",
+}
+OPERANDS = {
+    True: {
+        "FIRST": "bitcast<f32>(x ^ params.z0)",
+        "SECOND": "bitcast<f32>(x ^ params.z1)",
+        "THIRD": "bitcast<f32>(x ^ (params.z0 | params.z1))",
+    },
+    False: dict.fromkeys(("FIRST", "SECOND", "THIRD"), "bitcast<f32>(x)"),
+}
+"""With fences and without."""
+
 ARITHMETIC = """\
 fn add_f32(a: u32, b: u32) -> u32 {
-    return bitcast<u32>(first_operand(a) + second_operand(b));
+    return bitcast<u32>(FIRST(a) + SECOND(b));
 }
 fn sub_f32(a: u32, b: u32) -> u32 {
-    return bitcast<u32>(first_operand(a) - second_operand(b));
+    return bitcast<u32>(FIRST(a) - SECOND(b));
 }
 fn mul_f32(a: u32, b: u32) -> u32 {
-    return bitcast<u32>(first_operand(a) * second_operand(b));
+    return bitcast<u32>(FIRST(a) * SECOND(b));
 }
 """
 
 NATIVE_DIVIDE = """\
 fn div_f32(a: u32, b: u32) -> u32 {
-    return bitcast<u32>(first_operand(a) / second_operand(b));
+    return bitcast<u32>(FIRST(a) / SECOND(b));
 }
 """
 
 NATIVE_ROOT = """\
 fn sqrt_f32(x: u32) -> u32 {
-    return bitcast<u32>(sqrt(first_operand(x)));
+    return bitcast<u32>(sqrt(FIRST(x)));
 }
 """
 
 NATIVE_FMA = """\
 fn fma_f32(a: u32, b: u32, c: u32) -> u32 {
-    return bitcast<u32>(fma(first_operand(a), second_operand(b), third_operand(c)));
+    return bitcast<u32>(fma(FIRST(a), SECOND(b), THIRD(c)));
+}
+"""
+
+# The same where the device keeps subnormals. A sum of normal numbers that comes out tiny is exact. Of the others counts
+# the result rounded as if exponents had no bounds: computing again with one operand scaled by 2^24 shows it, because
+# nothing near 2^-102 is tiny. Where the scaled operand overflows, no normal second operand makes the result tiny.
+FLUSHED_ARITHMETIC = """\
+fn add_f32(a: u32, b: u32) -> u32 {
+    let found = bitcast<u32>(FIRST(a) + SECOND(b));
+    return FLUSH(found);
+}
+fn sub_f32(a: u32, b: u32) -> u32 {
+    let found = bitcast<u32>(FIRST(a) - SECOND(b));
+    return FLUSH(found);
+}
+fn mul_f32(a: u32, b: u32) -> u32 {
+    let first = FIRST(a);
+    let second = SECOND(b);
+    let found = bitcast<u32>(first * second);
+    let scaled = bitcast<u32>(first * 16777216.0);
+    let large = bitcast<u32>(FIRST(scaled) * second);
+    return SETTLE(found);
+}
+"""
+
+FLUSHED_DIVIDE = """\
+fn div_f32(a: u32, b: u32) -> u32 {
+    let first = FIRST(a);
+    let second = SECOND(b);
+    let found = bitcast<u32>(first / second);
+    let scaled = bitcast<u32>(first * 16777216.0);
+    let large = bitcast<u32>(FIRST(scaled) / second);
+    return SETTLE(found);
+}
+"""
+
+FLUSHED_FMA = """\
+fn fma_f32(a: u32, b: u32, c: u32) -> u32 {
+    let first = FIRST(a);
+    let second = SECOND(b);
+    let third = THIRD(c);
+    let found = bitcast<u32>(fma(first, second, third));
+    let scaled = bitcast<u32>(first * 16777216.0);
+    let added = bitcast<u32>(third * 16777216.0);
+    let large = bitcast<u32>(fma(FIRST(scaled), second, THIRD(added)));
+    return SETTLE(found);
+}
+"""
+
+# The product is exact in f64, and so is the error of its sum with the addend. Rounding twice is wrong where the sum
+# lies halfway between two f32 and is not exact: there it goes one bit to the side of the error. Tiny is what is below
+# 2^-126 less a quarter of its last place: from there on it rounds up to that.
+WIDE_FMA = """\
+fn fma_f32(a: u32, b: u32, c: u32) -> u32 {
+    let hidden = u64(params.z0);
+    let p = f64(FIRST(a)) * f64(SECOND(b));
+    let d = f64(THIRD(c));
+    let bits = bitcast<u64>(p + d);
+    let sum = bitcast<f64>(bits ^ hidden);
+    let t = bitcast<f64>(bitcast<u64>(sum - p) ^ hidden);
+    let error = bitcast<u64>((p - (sum - t)) + (d - t));
+    let side = select(1lu, 0xFFFFFFFFFFFFFFFFlu, ((error ^ bits) >> 63u) != 0lu);
+    let is_between = ((u32(bits) & 0x1FFFFFFFu) == 0x10000000u) & ((error << 1u) != 0lu);
+    let moved = bits + select(0lu, side, is_between);
+    let found = bitcast<u32>(f32(bitcast<f64>(moved)));
+    return select(found, found & 0x80000000u, (moved & 0x7FFFFFFFFFFFFFFFlu) < 0x380FFFFFF0000000lu);
 }
 """
 
@@ -140,12 +202,12 @@ fn div_f32(a: u32, b: u32) -> u32 {
     let sign = (a ^ b) & 0x80000000u;
     let ea = (a >> 23u) & 0xFFu;
     let eb = (b >> 23u) & 0xFFu;
-    if (ea - 1u > 253u || eb - 1u > 253u) {
+    if ((ea - 1u > 253u) | (eb - 1u > 253u)) {
         let has_nan = max(a & 0x7FFFFFFFu, b & 0x7FFFFFFFu) > 0x7F800000u;
-        if (has_nan || (ea == eb && (ea == 0u || ea == 255u))) {
+        if (has_nan | ((ea == eb) & ((ea == 0u) | (ea == 255u)))) {
             return 0x7FC00000u;
         }
-        return sign | select(0u, 0x7F800000u, ea == 255u || eb == 0u);
+        return sign | select(0u, 0x7F800000u, (ea == 255u) | (eb == 0u));
     }
     let ma = (a & 0x7FFFFFu) | 0x800000u;
     let mb = (b & 0x7FFFFFu) | 0x800000u;
@@ -194,7 +256,7 @@ fn fma_f32(a: u32, b: u32, c: u32) -> u32 {
     if (max(ea, max(eb, ec)) == 255u) {
         let has_nan = max(a & 0x7FFFFFFFu, max(b & 0x7FFFFFFFu, c & 0x7FFFFFFFu)) > 0x7F800000u;
         let is_product = max(ea, eb) == 255u;
-        if (has_nan || (is_product && (min(ea, eb) == 0u || (ec == 255u && sp != sc)))) {
+        if (has_nan | (is_product & ((min(ea, eb) == 0u) | ((ec == 255u) & (sp != sc))))) {
             return 0x7FC00000u;
         }
         return select(sc, sp, is_product) | 0x7F800000u;
@@ -253,22 +315,16 @@ fn copysign_f32(a: u32, b: u32) -> u32 {
     return (a & 0x7FFFFFFFu) | (b & 0x80000000u);
 }
 fn flush_f32(x: u32) -> u32 {
-    return select(x, x & 0x80000000u, (x & 0x7F800000u) == 0u);
-}
-fn is_nan(x: u32) -> bool {
-    return (x & 0x7FFFFFFFu) > 0x7F800000u;
+    return FLUSH(x);
 }
 fn quiet_f32(x: u32) -> u32 {
-    return select(x, 0x7FC00000u, is_nan(x));
-}
-fn place(x: u32) -> i32 {
-    return bitcast<i32>(select(x, x ^ 0x7FFFFFFFu, (x >> 31u) != 0u));
+    return select(x, 0x7FC00000u, IS_NAN(x));
 }
 fn min_f32(a: u32, b: u32) -> u32 {
-    return select(b, a, is_nan(b) || (place(a) < place(b) && !is_nan(a)));
+    return select(b, a, IS_NAN(b) | ((PLACE(a) < PLACE(b)) & !IS_NAN(a)));
 }
 fn max_f32(a: u32, b: u32) -> u32 {
-    return select(b, a, is_nan(b) || (place(a) > place(b) && !is_nan(a)));
+    return select(b, a, IS_NAN(b) | ((PLACE(a) > PLACE(b)) & !IS_NAN(a)));
 }
 fn fraction_mask(x: u32) -> u32 {
     let e = (x >> 23u) & 0xFFu;
@@ -315,7 +371,7 @@ fn convert_i64_f32(x: vec2<u32>) -> u32 {
 fn size_as_u32(x: u32) -> u32 {
     let e = (x >> 23u) & 0xFFu;
     let number = (((x & 0x7FFFFFu) | 0x800000u) << 8u) >> ((158u - e) & 31u);
-    return select(select(number, 0xFFFFFFFFu, e > 158u), 0u, e < 127u || is_nan(x));
+    return select(select(number, 0xFFFFFFFFu, e > 158u), 0u, (e < 127u) | IS_NAN(x));
 }
 fn convert_f32_u32(x: u32) -> u32 {
     return select(size_as_u32(x), 0u, (x >> 31u) != 0u);
@@ -328,7 +384,7 @@ fn convert_f32_i32(x: u32) -> i32 {
 fn size_as_u64(x: u32) -> vec2<u32> {
     let e = (x >> 23u) & 0xFFu;
     let number = shift_down(vec2<u32>(0u, ((x & 0x7FFFFFu) | 0x800000u) << 8u), (190u - e) & 63u);
-    return select(select(number, vec2<u32>(0xFFFFFFFFu), e > 190u), vec2<u32>(0u), e < 127u || is_nan(x));
+    return select(select(number, vec2<u32>(0xFFFFFFFFu), e > 190u), vec2<u32>(0u), (e < 127u) | IS_NAN(x));
 }
 fn convert_f32_u64(x: u32) -> vec2<u32> {
     return select(size_as_u64(x), vec2<u32>(0u), (x >> 31u) != 0u);
@@ -384,6 +440,6 @@ fn store_bf16(x: u32) -> u32 {
     return x >> 16u;
 }
 fn round_bf16(x: u32) -> u32 {
-    return select((x + 0x7FFFu + ((x >> 16u) & 1u)) & 0xFFFF0000u, 0x7FC00000u, is_nan(x));
+    return select((x + 0x7FFFu + ((x >> 16u) & 1u)) & 0xFFFF0000u, 0x7FC00000u, IS_NAN(x));
 }
 """

@@ -24,23 +24,22 @@ own operator (or a plain copy of the bits) is right. Where signs do not matter, 
     narrow  narrow_u8 narrow_u16 (u32) -> u32, narrow_i8 narrow_i16 (i32) -> i32
     convert convert_<from>_<to>, for all pairs of bool u32 i32 u64 i64 f32 of which the bits differ, except to bool
 
-A float result is canonical, except that a NaN may have any payload, and that native + - * / fma give whatever the
-device gives for tiny results: with `soft_flush` the lowering flushes these next. Steps in integers read subnormal
-operands as zero and give canonical results in either case; the lowering's flush then changes nothing. They use native
-division and roots as estimates, which may be off by 4 units in the last place.
+A float result is canonical, except that a NaN may have any payload. With `soft_flush` + - * / fma flush what the device
+gives, and take no subnormal operands; else the device flushes, and reads them as zero. Steps in integers read subnormal
+operands as zero. They use native division and roots as estimates, which may be off by 4 units in the last place.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from functools import cache
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from ....lower.instructions import COMPARES
 from ....lower.kernel_ir import Ins
 from . import float_functions as floats
 from . import word_functions as words
-from .traits import Traits
+from .traits import SAFEST, Traits
 
 
 def called(item: Ins) -> str | None:
@@ -60,7 +59,7 @@ def called(item: Ins) -> str | None:
 
 def functions(names: Iterable[str], traits: Traits) -> str:
     """The text of these functions and all that they call, in a fixed order."""
-    library = _library(traits.fences, traits.native_divide, traits.native_root, traits.native_fma)
+    library = _library(traits)
     wanted, unvisited = set[str](), list(names)
     while unvisited:
         name = unvisited.pop()
@@ -70,15 +69,17 @@ def functions(names: Iterable[str], traits: Traits) -> str:
     return "\n".join(text for name, text in library.items() if name in wanted)
 
 
-@cache
-def _library(fences: bool, native_divide: bool, native_root: bool, native_fma: bool) -> dict[str, str]:
+@lru_cache(maxsize=8)
+def _library(traits: Traits) -> dict[str, str]:
     """Every function by name."""
+    flushed = traits.soft_flush
+    native_fma = floats.FLUSHED_FMA if flushed else floats.NATIVE_FMA
     texts = [
-        floats.FENCED if fences else floats.PLAIN,
-        floats.ARITHMETIC,
-        floats.NATIVE_DIVIDE if native_divide else floats.DIVIDE,
-        floats.NATIVE_ROOT if native_root else floats.ROOT,
-        floats.NATIVE_FMA if native_fma else floats.FMA,
+        floats.FENCED if traits.fences else floats.PLAIN,
+        floats.FLUSHED_ARITHMETIC if flushed else floats.ARITHMETIC,
+        (floats.FLUSHED_DIVIDE if flushed else floats.NATIVE_DIVIDE) if traits.native_divide else floats.DIVIDE,
+        floats.NATIVE_ROOT if traits.native_root else floats.ROOT,
+        native_fma if traits.native_fma else floats.WIDE_FMA if traits.wide_fma else floats.FMA,
         floats.FLOATS,
         floats.FLOAT_CONVERSIONS,
         floats.HALVES,
@@ -87,7 +88,17 @@ def _library(fences: bool, native_divide: bool, native_root: bool, native_fma: b
         words.PAIR_DIVISION,
         words.PAIR_CONVERSIONS,
     ]
-    return {m[1]: m[0] for m in re.finditer(r"^fn (\w+).*?^\}$", "".join(texts), re.MULTILINE | re.DOTALL)}
+    text = _written_out("".join(texts), floats.IN_PLACE | floats.OPERANDS[traits.fences])
+    return {m[1]: m[0] for m in re.finditer(r"^fn (\w+).*?^\}$", text, re.MULTILINE | re.DOTALL)}
 
 
-_NAMES = frozenset(_library(True, False, False, False))
+def _written_out(text: str, meanings: Mapping[str, str]) -> str:
+    """A text with expressions for the words that stand for them, each of their operand."""
+
+    def meaning(found: re.Match[str]) -> str:
+        return re.sub(r"\bx\b", found[2] or "x", meanings[found[1]])
+
+    return re.sub(rf"\b({'|'.join(meanings)})\b(?:\((\w+)\))?", meaning, text)
+
+
+_NAMES = frozenset(_library(SAFEST))

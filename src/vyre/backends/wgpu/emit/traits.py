@@ -13,10 +13,11 @@ from dataclasses import dataclass
 class Traits:
     """`fences`: the compiler does algebra on floats unless operands pass through words it cannot know.
 
-    `soft_flush`: the device keeps subnormals, so the lowering is asked to flush in steps of its own; without it the
-    device reads them as zero and flushes what it gives. Steps in integers flush by themselves in either case.
+    `soft_flush`: the device keeps subnormals, so the functions of `prelude` flush what they give; without it the device
+    reads them as zero and flushes by itself. Steps in integers flush in either case.
     `native_divide`, `native_root` and `native_fma`: `/`, `sqrt` and `fma` round once, correctly; else they are computed
-    in integers. `strong_swap`: a compare-exchange never fails without a reason.
+    in integers. `wide_fma`: fma goes through f64 and u64, which the device has.
+    `strong_swap`: a compare-exchange never fails without a reason.
     """
 
     fences: bool = True
@@ -24,6 +25,7 @@ class Traits:
     native_divide: bool = False
     native_root: bool = False
     native_fma: bool = False
+    wide_fma: bool = False
     strong_swap: bool = False
 
 

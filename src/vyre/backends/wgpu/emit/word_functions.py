@@ -156,7 +156,7 @@ fn digit_of(rest: u32, next: u32, by: u32) -> u32 {
     return digit;
 }
 fn is_too_large(digit: u32, left: u32, next: u32, by: u32) -> bool {
-    return left < 0x10000u && digit * (by & 0xFFFFu) > ((left << 16u) | next);
+    return (left < 0x10000u) & (digit * (by & 0xFFFFu) > ((left << 16u) | next));
 }
 fn divide_pair(x: vec2<u32>, by: u32) -> u32 {
     let first = digit_of(x.y, x.x >> 16u, by);
