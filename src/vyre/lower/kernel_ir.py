@@ -266,6 +266,8 @@ class Kernel:
     firm: bool = False
     poll: bool = False
     traps: tuple[str, ...] = ()
+    meets: bool = False
+    """Lanes of the program wait for each other, so that one that ends alone may keep others waiting."""
     turned: bool = False
     """x and y have changed places."""
 

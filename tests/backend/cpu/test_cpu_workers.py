@@ -36,7 +36,9 @@ FOREVER = [1, [[0xFFFFFFFF, [], None, [1, []]]]]
 
 
 def facts(cost=(1, ()), traps=(), private=None, scratch_bytes=1000, lanes="along x"):
-    return ObjectFacts(scratch_bytes, traps, (), private or {}, [cost[0], list(cost[1])], Decision("lanes", lanes, ""))
+    return ObjectFacts(
+        scratch_bytes, traps, True, (), private or {}, [cost[0], list(cost[1])], Decision("lanes", lanes, "")
+    )
 
 
 def launch_of(buffers, groups, chunk=1):
@@ -259,10 +261,11 @@ def test_workers_that_hear_nothing_are_left_behind_with_their_memory(pool, code)
 def test_a_trap_is_raised_with_its_tag_place_and_invocation(pool, code):
     launch = launch_of([bytearray(4)], 4)
     named = facts(traps=("first", "second"))
-    launch.require_no_trap(named.traps)
+    launch.arm((16, 8, 6), (1, 1, 1))
+    launch.require_no_trap(named)
     launch.run(code["TRAP"], pool, Schedule(2, 1, True), None)
     with pytest.raises(Trap, match=r"the program trapped: second .*Fix: ") as e:
-        launch.require_no_trap(named.traps)
+        launch.require_no_trap(named)
     assert e.value.context == {"address": 77, "tag": "second", "invocation": (3, 4, 5)}
 
 

@@ -20,7 +20,7 @@ from .run.cost import Cost, cost_of
 if TYPE_CHECKING:
     from .emit.kernel import Emitted
 
-FORMAT = 6
+FORMAT = 7
 _HEADER = struct.Struct("<4sI")
 _MAGIC = b"vcpu"
 
@@ -42,11 +42,13 @@ class Switches:
 class ObjectFacts:
     """What a launch must know of its code. Slots count the bound buffers; `private` says which atomic combines them.
 
-    `stored` are slots that the code fills, with the share of an invocation as plain data.
+    `stored` are slots that the code fills, with the share of an invocation as plain data. `counted`: each invocation
+    runs to its end or its trap.
     """
 
     scratch_bytes: int
     traps: tuple[str, ...]
+    counted: bool
     stored: dict[int, Share]
     private: dict[int, str]
     cost: Cost
@@ -116,4 +118,6 @@ def facts_of(kernel: Kernel, emitted: Emitted) -> ObjectFacts:
         if isinstance(item, Ins) and item.op == "atomic" and item.attr[1].private and not item.attr[1].shared:
             private[item.attr[1].slot] = item.attr[0].name
     stored = {slots[name]: plain(share) for name, share in kernel.stored.items()}
-    return ObjectFacts(emitted.scratch_bytes, kernel.traps, stored, private, cost_of(kernel), emitted.lanes)
+    return ObjectFacts(
+        emitted.scratch_bytes, kernel.traps, not kernel.meets, stored, private, cost_of(kernel), emitted.lanes
+    )

@@ -152,8 +152,10 @@ class CpuPipeline(NativePipeline[PreparedDispatch]):
                 invocations = prod(grid) * prod(workgroup)
                 merge = privatize(launch, facts, self._elements, prepared.counts, invocations, plan.workers)
                 launch.hold = memory, merge  # the copies too, for workers that outlive this call
+            if facts.traps:
+                launch.arm(grid, workgroup)
             launch.run(code, self.backend.pool, plan, until)
-            launch.require_no_trap(facts.traps)
+            launch.require_no_trap(facts)
             if merge is not None:
                 merge()
             if turn == look and before is not None:
