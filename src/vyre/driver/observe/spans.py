@@ -42,7 +42,9 @@ class Spans:
         attributes: dict[str, str | int] = {f"vyre.{name}": value for name, value in about._asdict().items()}
 
         def tell(begun: int, ended: int, failed: bool, times: TimedDispatchResult | None) -> None:
-            known: dict[str, str | int] = {} if times is None or times.device_ns is None else {"vyre.device_ns": times.device_ns}
+            known: dict[str, str | int] = (
+                {} if times is None or times.device_ns is None else {"vyre.device_ns": times.device_ns}
+            )
             self._span("vyre.dispatch", attributes | known, begun, ended, failed)
 
         return tell
