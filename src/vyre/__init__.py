@@ -56,6 +56,7 @@ _WHERE: dict[str, str] = {
     "config": "front.config",
     "metrics": "driver.observe.metrics",
     "profile": "driver.observe.profile",
+    "spans": "driver.observe.spans",
     "trace": "driver.observe.trace",
     "parse": "foundation.formats.parse:parse_program",
 }

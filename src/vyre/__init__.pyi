@@ -28,6 +28,7 @@ from .driver.contract.values import SpeculationMode as SpeculationMode
 from .driver.contract.values import TimedDispatchResult as TimedDispatchResult
 from .driver.observe.metrics import metrics as metrics
 from .driver.observe.profile import profile as profile
+from .driver.observe.spans import spans as spans
 from .driver.observe.trace import trace as trace
 from .driver.selection.registry import Selection as Selection
 from .driver.selection.registry import acquire as acquire

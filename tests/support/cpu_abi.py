@@ -101,7 +101,7 @@ def check_scratch_and_private_copies(backend):
 
 
 def check_traps(backend):
-    """The first invocation that traps tells where and who it is, and the others to stop."""
+    """An invocation that traps tells where and who it is."""
     here = BinOp(BinaryOp.AND, BinOp(BinaryOp.EQ, InvocationId(1), lit(3)), BinOp(BinaryOp.EQ, InvocationId(2), lit(5)))
     there = BinOp(BinaryOp.AND, here, BinOp(BinaryOp.EQ, InvocationId(0), lit(37)))
     body = [If(there, [TrapNode(lit(41), "here")]), Store("out", lit(0), lit(1))]
@@ -111,8 +111,9 @@ def check_traps(backend):
     found = raised.value.context
     assert (found["address"], tuple(found["invocation"])) == (41, (37, 3, 5))
     code, launch = launched(program, [np.zeros(1, np.uint32)], (16, 4, 6), 1)
+    launch.arm((16, 4, 6), (8, 1, 1))
     code.run(launch.shared, launch.first)
-    assert launch.shared[abi.STOP] == 1
+    assert launch.shared[abi.TRAPPED] == 1
 
 
 def check_that_loops_look_at_the_flag(backend):

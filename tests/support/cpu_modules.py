@@ -85,18 +85,20 @@ spin:
 """Until the first word of slot 0 is not 0, whatever the stop flag says."""
 
 TRAP = module("""
-  %claimed = cmpxchg ptr %trap.at, i64 0, i64 2 monotonic monotonic
-  %address.at = getelementptr i64, ptr %shared, i64 10
-  store i64 77, ptr %address.at
-  %x.at = getelementptr i64, ptr %shared, i64 11
-  store i64 3, ptr %x.at
-  %y.at = getelementptr i64, ptr %shared, i64 12
-  store i64 4, ptr %y.at
-  %z.at = getelementptr i64, ptr %shared, i64 13
-  store i64 5, ptr %z.at
+  store i64 1, ptr %trap.at
+  %lists.at = getelementptr i64, ptr %shared, i64 10
+  %lists = load ptr, ptr %lists.at
+  %list0 = getelementptr i64, ptr %lists, i64 0
+  store i64 -46333954, ptr %list0
+  %list1 = getelementptr i64, ptr %lists, i64 64
+  store i64 -46333953, ptr %list1
+  %list2 = getelementptr i64, ptr %lists, i64 128
+  store i64 -46334030, ptr %list2
+  %list3 = getelementptr i64, ptr %lists, i64 192
+  store i64 -46333953, ptr %list3
   store atomic i64 1, ptr %stop.at monotonic, align 8
   br label %done""")
-"""Traps with the second tag."""
+"""Traps with the second tag and address 77, in invocation (3, 4, 5) of a grid of 16 x 8 of them."""
 
 TALLY = module("""
   %last.0 = add i64 %first, %chunk

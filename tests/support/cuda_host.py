@@ -18,8 +18,8 @@ import pytest
 from vyre.backends.cuda.emit.coarsen import cuda_code
 from vyre.backends.cuda.emit.text import SHARED_MEMORY
 from vyre.backends.reference.engines.memory import Memory
+from vyre.driver.contract.traps import trap_words
 from vyre.lower import LowerOptions, lower
-from vyre.runtime.device import TRAP_WORDS
 
 RUNTIME = r"""
 #include <ucontext.h>
@@ -300,7 +300,8 @@ class Code:
         bound = [b for b in kernel.buffers if not b.shared]
         memories, places = [], []
         sizes = [b.element.size for b in bound]
-        for data, size in zip([*contents, *[bytes(4 * TRAP_WORDS)] * bool(kernel.traps)], [*sizes, 4], strict=False):
+        noted = [trap_words(grid, kernel.workgroup)] * bool(kernel.traps)
+        for data, size in zip([*contents, *noted], [*sizes, 4], strict=False):
             memory = ctypes.create_string_buffer(b"\xa5" * (len(data) + 128), len(data) + 128)
             at = -ctypes.addressof(memory) % 16 + 32 + shift * size
             memory[at : at + len(data)] = data

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import random
-import struct
 import warnings
 from functools import cache
 from typing import Any
@@ -18,11 +17,13 @@ import pytest
 from vyre.backends.opencl.devices import library
 from vyre.backends.opencl.emit.text import Mode, build_options, keeps_subnormals, opencl_text
 from vyre.backends.reference.engines.memory import Memory
+from vyre.driver.contract.traps import trap_words
 from vyre.lower import LowerOptions, lower
 from vyre.lower.c.emitter import ENTRY
 from vyre.lower.kernel_ir import Kernel
 from vyre.lower.passes.full_stores import share_of
-from vyre.runtime.device import TRAP_WORDS
+
+from .sprung import first_trap
 
 Grid = tuple[int, int, int]
 PLATFORM = os.environ.get("VYRE_RAW_PLATFORM", "Portable Computing Language")
@@ -89,7 +90,7 @@ class Code:
 
         flags = cl.mem_flags
         traps = bool(self.kernel.traps)
-        contents = contents + [bytes(4 * TRAP_WORDS)] * traps
+        contents = contents + [trap_words(grid, self.kernel.workgroup)] * traps
         hosts = [np.frombuffer(c.ljust(max(4, -(-len(c) // 4) * 4), b"\xa5"), np.uint8) for c in contents]
         buffers = [cl.Buffer(self.context, flags.READ_WRITE | flags.COPY_HOST_PTR, hostbuf=h) for h in hosts]
         bound = buffers[: len(lengths)]
@@ -115,7 +116,7 @@ class Code:
 def run_case(
     case: Any, mode: Mode = Mode.NATIVE, *, off: frozenset[str] = frozenset(), poll: bool = False, seed: int = 0
 ) -> Any:
-    """The outputs of a case, as the reference's `run` gives them, or the trap words where it trapped.
+    """The outputs of a case, as the reference's `run` gives them, or its first trap.
 
     Where the kernel promises to store every element, the memory holds rubbish at first.
     """
@@ -136,9 +137,9 @@ def run_case(
     code = Code(kernel, mode)
     after = code.run(contents, lengths, case.grid, random.Random(seed).randint(0, case.grid[0]))
     if kernel.traps:
-        words = struct.unpack(f"<{TRAP_WORDS}I", after.pop())
-        if words[0]:
-            return words
+        found = first_trap(kernel, after.pop())
+        if found is not None:
+            return found
     for m, data in zip(bound, after, strict=True):
         m.data[:] = data
     return [bytes(o) for o in memory.outputs()]

@@ -15,9 +15,11 @@ from vyre.backends.reference.engines.memory import Memory
 from vyre.backends.wgpu import build
 from vyre.backends.wgpu.emit.text import ENTRY, param_words, wgsl_text
 from vyre.backends.wgpu.emit.traits import SAFEST, Traits
+from vyre.driver.contract.traps import trap_words
 from vyre.lower import LowerOptions, lower
 from vyre.lower.kernel_ir import Kernel
-from vyre.runtime.device import TRAP_WORDS
+
+from .sprung import first_trap
 
 LIMITS = (
     "max-storage-buffers-per-shader-stage", "max-storage-buffer-binding-size", "max-compute-workgroup-storage-size",
@@ -88,7 +90,7 @@ class Shader:
         """What the bound buffers hold afterwards, and the trap words last where there are any."""
         wgpu = pytest.importorskip("wgpu")
         device, usage = self.device, wgpu.BufferUsage
-        contents = contents + ([bytes(4 * TRAP_WORDS)] if self.kernel.traps else [])
+        contents = contents + ([trap_words(grid, self.kernel.workgroup)] if self.kernel.traps else [])
         sizes = [max(16, -(-len(c) // 16) * 16) for c in contents]
         buffers = [
             device.create_buffer_with_data(
@@ -124,7 +126,7 @@ def options(traits: Traits = SAFEST, off: Set[str] = frozenset()) -> LowerOption
 
 
 def run_case(case: Any, traits: Traits = SAFEST, *, off: Set[str] = frozenset(), immediates: bool = True) -> Any:
-    """The outputs of a case, as the reference's `run` gives them, or the trap words where it trapped."""
+    """The outputs of a case, as the reference's `run` gives them, or its first trap."""
     program = case.program
     kernel = lower(program, options(traits, off))
     text = wgsl_text(kernel, traits, immediates)
@@ -133,9 +135,9 @@ def run_case(case: Any, traits: Traits = SAFEST, *, off: Set[str] = frozenset(),
     shader = Shader(kernel, text, immediates=immediates)
     after = shader.run([bytes(m.data) for m in bound], [m.count for m in bound], case.grid)
     if kernel.traps:
-        words = struct.unpack(f"<{TRAP_WORDS}I", after.pop())
-        if words[0]:
-            return words
+        found = first_trap(kernel, after.pop())
+        if found is not None:
+            return found
     for m, data in zip(bound, after, strict=True):
         m.data[:] = data
     return [bytes(o) for o in memory.outputs()]

@@ -102,6 +102,7 @@ _MODULES = {
     "device_profile": "contract.profile",
     "enforce": "admission.gates",
     "evidence": "observe.evidence",
+    "device_diagnostic_aggregation": "contract.traps",
     "observability": "observe.metrics",
     "error": "..errors",
     "fixpoint_iterations": "plan.launch",

@@ -5,6 +5,7 @@ Counting takes no lock, since each thread writes numbers of its own; they outliv
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from bisect import bisect_left
@@ -55,6 +56,14 @@ _NO_TIMES = (0,) * (len(TIME_BOUNDS_NS) + 1 + 3)
 _lock = threading.RLock()  # a thread may end, and fold its counts, wherever the collector happens to run
 
 
+class Kind(NamedTuple):
+    """Dispatches that are timed together; `how` callers asked for them is waited, started or resident."""
+
+    backend: str
+    label: str
+    how: str
+
+
 class Timed(NamedTuple):
     """Dispatches of one kind that were timed: how many took up to each of `TIME_BOUNDS_NS`, and longer, apart."""
 
@@ -67,14 +76,12 @@ class Timed(NamedTuple):
 class _Counts:
     """Plain ints that only one thread writes, so that counting takes no lock."""
 
-    __slots__ = ("decisions", "labels", "numbers", "times")
+    __slots__ = ("decisions", "labels", "numbers")
 
     def __init__(self) -> None:
         self.numbers = [0] * len(_COUNTERS)
         self.labels: dict[str, int] = {}
         self.decisions: dict[tuple[str, str], int] = {}
-        self.times: dict[tuple[str, str], list[int]] = {}
-        """(backend, label) -> as in `Timed`, one after the other."""
 
     def label(self, label: str, times: int = 1) -> None:
         """Count under a label. When there are too many, the rarest is dropped; its count goes to the empty label."""
@@ -90,7 +97,7 @@ class _Tally(threading.local):
 
     def __init__(self) -> None:
         mine = _Counts()
-        self.counts, self.numbers, self.labels, self.times = mine, mine.numbers, mine.labels, mine.times
+        self.counts, self.numbers, self.labels = mine, mine.numbers, mine.labels
         self._end = _ThreadEnd()  # goes with the thread
         weakref.finalize(self._end, _fold, mine).atexit = False
         with _lock:
@@ -110,8 +117,6 @@ def _fold(counts: _Counts) -> None:
             _ended.label(label, n)
         for made, n in counts.decisions.items():
             _ended.decisions[made] = _ended.decisions.get(made, 0) + n
-        for kind, row in counts.times.items():
-            _add(_ended.times, kind, row)
 
 
 @in_child
@@ -154,44 +159,62 @@ def decision_counters() -> dict[tuple[str, str], int]:
     return dict(found)
 
 
-def times() -> dict[tuple[str, str], Timed]:
-    """(backend, label) -> the dispatches that were timed, where an observer asked for that."""
-    found: dict[tuple[str, str], list[int]] = {}
+class Spent(list[int]):
+    """How long dispatches of one kind took, in ns, as far as that is not counted yet.
+
+    Any thread appends, without a lock, and calls `fold` where it sees more than `ENOUGH`.
+    """
+
+    __slots__ = ("__weakref__", "input_bytes", "kind", "output_bytes")
+    ENOUGH = 1024
+
+    def __init__(self, kind: Kind, input_bytes: int, output_bytes: int) -> None:
+        super().__init__()
+        self.kind, self.input_bytes, self.output_bytes = kind, input_bytes, output_bytes
+        with _lock:
+            _spent.add(self)
+
+    __hash__ = object.__hash__  # type: ignore[assignment] # it stands for itself
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def fold(self) -> None:
+        with _lock:
+            new = self[:]
+            del self[: len(new)]
+            if new:
+                row = [0] * len(_NO_TIMES)
+                for ns in new:
+                    row[bisect_left(TIME_BOUNDS_NS, ns)] += 1
+                row[-3:] = sum(new), len(new) * self.input_bytes, len(new) * self.output_bytes
+                _add(self.kind, row)
+
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not ending():
+            self.fold()
+
+
+_spent: weakref.WeakSet[Spent] = weakref.WeakSet()
+_times: dict[Kind, list[int]] = {}
+"""As in `Timed`, one after the other."""
+
+
+def times() -> dict[Kind, Timed]:
+    """The dispatches that were timed, where an observer asked for that."""
     with _lock:
-        for counts in (_ended, *_live):
-            for kind, row in dict(counts.times).items():
-                _add(found, kind, row, len(found) + 1)
-    return {kind: Timed(tuple(row[:-3]), *row[-3:]) for kind, row in found.items()}
+        for spent in list(_spent):
+            spent.fold()
+        return {kind: Timed(tuple(row[:-3]), *row[-3:]) for kind, row in _times.items()}
 
 
-def _add(
-    times: dict[tuple[str, str], list[int]], kind: tuple[str, str], row: Sequence[int], most: int = _MAX_LABELS
-) -> None:
+def _add(kind: Kind, row: Sequence[int]) -> None:
     """When there are too many, the rarest label is dropped; its dispatches go to the empty one."""
-    if kind not in times and len(times) >= most and kind[1]:
-        rarest = min((k for k in times if k[1]), key=lambda k: sum(times[k][:-3]), default=None)
+    if kind not in _times and len(_times) >= _MAX_LABELS and kind.label:
+        rarest = min((k for k in _times if k.label), key=lambda k: sum(_times[k][:-3]), default=None)
         if rarest is not None:
-            _add(times, (rarest[0], ""), times.pop(rarest))
-    times[kind] = [a + b for a, b in zip(times.get(kind, _NO_TIMES), row, strict=True)]
-
-
-def time_counter(backend: str, label: str, input_bytes: int, output_bytes: int) -> Callable[..., None]:
-    """A function that counts a dispatch of this kind and size, which began and ended at these ns."""
-    tally, kind, bounds = TALLY, (backend, label), TIME_BOUNDS_NS
-
-    def count(begun: int, ended: int, failed: bool = False, times: object = None) -> None:
-        ns = ended - begun
-        rows = tally.times
-        row = rows.get(kind)
-        if row is None:
-            _add(rows, kind, _NO_TIMES)
-            row = rows[kind]
-        row[bisect_left(bounds, ns)] += 1
-        row[-3] += ns
-        row[-2] += input_bytes
-        row[-1] += output_bytes
-
-    return count
+            _add(rarest._replace(label=""), _times.pop(rarest))
+    _times[kind] = [a + b for a, b in zip(_times.get(kind, _NO_TIMES), row, strict=True)]
 
 
 def count_decision(decided: Decision) -> None:

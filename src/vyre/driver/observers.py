@@ -1,4 +1,4 @@
-"""Which observers are told of dispatches? None, unless one asks; then of each that a caller waits for, with its times.
+"""Which observers are told of dispatches? None, unless one asks; then of each, with its times.
 
 A route asks here when it plans. When an observer begins or ends to watch, routes forget their plans and make them
 anew, so that a warm call never looks.
@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from ..foundation.forking import in_child
 from .contract.pipeline import Bound, Run, RunTimed
+from .counters import Spent
 
 if TYPE_CHECKING:
     from .contract.values import OutputBuffers, TimedDispatchResult
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class Dispatched(NamedTuple):
@@ -29,6 +31,7 @@ class Dispatched(NamedTuple):
     label: str
     input_bytes: int
     output_bytes: int
+    how: str = "waited"
 
 
 Tell: TypeAlias = "Callable[[int, int, bool, TimedDispatchResult | None], object]"
@@ -37,12 +40,13 @@ raise."""
 
 
 class Observer(Protocol):
-    """Who is told. One that is `detailed` has the backend take times of each dispatch, which may cost it some."""
+    """Who is told."""
 
-    detailed: bool
+    def dispatches(self, about: Dispatched) -> Tell | Spent:
+        """What is to be told of each run of such a dispatch, or where to put how long it took.
 
-    def dispatches(self, about: Dispatched) -> Tell:
-        """What is to be told of each run of such a dispatch."""
+        For one that is told, the backend takes times of each dispatch, which may cost some.
+        """
 
     def compiled(self, backend: str, program: str, tier: str, begun: int, ended: int) -> None:
         """A program was compiled, or loaded from disk, as `tier` says."""
@@ -116,40 +120,73 @@ def told(bound: Bound, about: Dispatched, observers: tuple[Observer, ...]) -> Bo
     """The dispatch, telling these of each run."""
     if not observers:
         return bound
-    tells = [observer.dispatches(about) for observer in observers]
-    timed = _told_timed(bound.timed, tells)
-    if any(observer.detailed for observer in observers):
+    sinks = [observer.dispatches(about) for observer in observers]
+    timed = _told_timed(bound.timed, sinks)
+    if not all(isinstance(sink, Spent) for sink in sinks):
         return bound._replace(run=lambda inputs, out: timed(inputs, out).outputs, timed=timed)
-    return bound._replace(run=_told_run(bound.run, tells), timed=timed)
+    run = bound.run
+    for sink in sinks:
+        run = _spending(run, sink)  # type: ignore[arg-type]
+    return bound._replace(run=run, timed=timed)
 
 
-def _told_run(run: Run, tells: list[Tell]) -> Run:
-    def told_run(inputs: Any, out: Any) -> OutputBuffers:
-        failed, begun = True, perf_counter_ns()
+def _spending(run: Run, spent: Spent) -> Run:
+    append, enough, now = spent.append, Spent.ENOUGH, perf_counter_ns
+
+    def spending_run(inputs: Any, out: Any) -> OutputBuffers:
+        begun = now()
         try:
-            outputs = run(inputs, out)
-            failed = False
-            return outputs
+            return run(inputs, out)
         finally:
-            ended = perf_counter_ns()
-            for tell in tells:
-                tell(begun, ended, failed, None)
+            append(now() - begun)
+            if len(spent) > enough:
+                spent.fold()
 
-    return told_run
+    return spending_run
 
 
-def _told_timed(run: RunTimed, tells: list[Tell]) -> RunTimed:
+def _told_timed(run: RunTimed, sinks: Sequence[Tell | Spent]) -> RunTimed:
     def told_timed(inputs: Any, out: Any) -> TimedDispatchResult:
         result, begun = None, perf_counter_ns()
         try:
             result = run(inputs, out)
             return result
         finally:
-            ended = perf_counter_ns()
-            for tell in tells:
-                tell(begun, ended, result is None, result)
+            tell(sinks, begun, failed=result is None, times=result)
 
     return told_timed
+
+
+def tell(
+    sinks: Sequence[Tell | Spent], begun: int, *, failed: bool = False, times: TimedDispatchResult | None = None
+) -> None:
+    """A dispatch has ended just now."""
+    ended = perf_counter_ns()
+    for sink in sinks:
+        if isinstance(sink, Spent):
+            sink.append(ended - begun)
+            if len(sink) > Spent.ENOUGH:
+                sink.fold()
+        else:
+            sink(begun, ended, failed, times)
+
+
+def told_call(call: Callable[P, T], about: Dispatched, observers: Sequence[Observer]) -> Callable[P, T]:
+    """The same for any other function that is a dispatch."""
+    if not observers:
+        return call
+    sinks = [observer.dispatches(about) for observer in observers]
+
+    def told_once(*given: P.args, **named: P.kwargs) -> T:
+        failed, begun = True, perf_counter_ns()
+        try:
+            found = call(*given, **named)
+            failed = False
+            return found
+        finally:
+            tell(sinks, begun, failed=failed)
+
+    return told_once
 
 
 def compiling(make: Callable[[], T], backend: str, program: str, tier: Callable[[T], str]) -> T:

@@ -29,7 +29,7 @@ from enum import IntEnum, StrEnum
 
 TYPE_CHECKING = False  # importing typing would cost more than the rest of this module
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any, ClassVar, Self
 
     from .codes import RESERVED as RESERVED
@@ -106,8 +106,7 @@ class VyreError(Exception):
 
     def _headline(self) -> str:
         """The text without the fix."""
-        where = "".join(f" [{key}={_written(value)}]" for key, value in sorted(self.context.items()))
-        return f"{self.message}{where}"
+        return f"{self.message}{_where(self.context)}"
 
     def diagnostic(self) -> Diagnostic:
         """This error as a record: a stable code, the operation where it names one (`op_id`), and the fix."""
@@ -126,6 +125,10 @@ class VyreError(Exception):
 
     def _identity(self) -> tuple[object, ...]:
         return type(self), self.message, self.fix, self.context
+
+
+def _where(context: Mapping[str, object]) -> str:
+    return "".join(f" [{key}={_written(value)}]" for key, value in sorted(context.items()))
 
 
 def _written(value: object) -> str:
@@ -216,10 +219,62 @@ class DispatchFailed(BackendError):
     code, diagnostic_code = ErrorCode.DispatchFailed, "E-GPU"
 
 
+MOST_TRAPS = 64
+"""Invocations that trapped of which an error tells one by one."""
+
+
+class Trapped(namedtuple("Trapped", "tag address invocation place", defaults=("",))):
+    """An invocation that trapped: with which tag and address, its global id, and `file:line` where that is known."""
+
+    __slots__ = ()
+
+
 class Trap(DispatchFailed):
-    """The program trapped; `address` and `tag` are in the context, and no output was produced."""
+    """The program trapped; `address` and `tag` are in the context, and no output was produced.
+
+    They are those of the first invocation that did. Where several trapped, `trapped` is there too, and says how many.
+    """
 
     diagnostic_code = "E-INTERP"
+
+    @classmethod
+    def of(cls, first: Sequence[Trapped], trapped: int = 1) -> Trap:
+        """Of so many invocations; `first` are the first of them, up to `MOST_TRAPS`."""
+        tag, address, invocation, _ = first[0]
+        more: dict[str, object] = {"trapped": trapped, "first": tuple(first)} if trapped > 1 else {}
+        return cls(
+            f"the program trapped: {tag}",
+            fix="correct the input or the condition that leads to this trap",
+            address=address,
+            tag=tag,
+            invocation=invocation,
+            **more,
+        )
+
+    @property
+    def trapped(self) -> int:
+        """How many invocations trapped: at least so many, where they meet at barriers, and else exactly."""
+        found = self.context.get("trapped", 1)
+        assert isinstance(found, int)
+        return found
+
+    @property
+    def first(self) -> tuple[Trapped, ...]:
+        """The first of them, by global id, z before y before x; at most `MOST_TRAPS`."""
+        told: dict[str, Any] = self.context
+        if "first" not in told and "invocation" in told:
+            return (Trapped(told.get("tag", ""), told.get("address", 0), told["invocation"]),)
+        found: tuple[Trapped, ...] = told.get("first", ())
+        return found
+
+    @property
+    def overflow(self) -> int:
+        """How many of them `first` does not have."""
+        return self.trapped - len(self.first)
+
+    def _headline(self) -> str:
+        shown = {key: value for key, value in self.context.items() if key != "first"}
+        return f"{self.message}{_where(shown)}"
 
 
 class StepLimitExceeded(DispatchFailed):

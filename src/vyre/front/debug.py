@@ -46,17 +46,27 @@ class Oracle(Protocol):
 
 def with_place(trap: Trap, *programs: Program) -> Trap:
     """The trap of one of these programs, saying where in the source it stands, if that is known."""
-    tag, address = trap.context.get("tag"), trap.context.get("address")
-    places: dict[str, str] = {}  # and whose they are
-    for program in programs:
-        for node in walk_nodes(program.entry):
-            if not isinstance(node, ir.Trap) or node.tag != tag or node.span is None:
-                continue
-            if not isinstance(node.address, ir.Lit) or node.address.value == address:
-                places.setdefault(f"{node.span.file}:{node.span.line}", program.name or "kernel")
+    sites = [
+        (f"{node.span.file}:{node.span.line}", program.name or "kernel", node)
+        for program in programs
+        for node in walk_nodes(program.entry)
+        if isinstance(node, ir.Trap) and node.span is not None
+    ]
+
+    def found(tag: object, address: object) -> dict[str, str]:
+        """Places, and whose they are."""
+        here: dict[str, str] = {}
+        for place, kernel, node in sites:
+            if node.tag == tag and (not isinstance(node.address, ir.Lit) or node.address.value == address):
+                here.setdefault(place, kernel)
+        return here
+
+    tag = trap.context.get("tag")
+    places = found(tag, trap.context.get("address"))
     if not places:
         return trap
     context, what, fix = dict(trap.context), trap.message, trap.fix
+    context["first"] = tuple(one._replace(place=" or ".join(found(one.tag, one.address))) for one in trap.first)
     if str(tag).startswith(ir.ASSERTED):
         del context["address"]
         call = f"{next(iter(places.values()))}.step(..., invocation={context['invocation']})"

@@ -10,6 +10,7 @@ from collections.abc import Sequence, Set
 from typing import Any
 
 from ..errors import InvalidProgram, UnsupportedFeature
+from ..foundation.check.requirements import meets
 from ..foundation.check.typing import infer
 from ..foundation.integers import U32_MAX
 from ..foundation.ir import nodes as ir
@@ -96,6 +97,7 @@ class _Builder:
             self.out,
             soft_flush=self.floats.soft,
             traps=tuple(self.traps),
+            meets=meets(self.program),
         )
 
     # -- emitting

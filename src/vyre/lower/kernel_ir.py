@@ -283,6 +283,8 @@ class Kernel:
     poll: bool = False
     by_turns: bool = False
     traps: tuple[str, ...] = ()
+    meets: bool = False
+    """Lanes of the program wait for each other, so that one that ends alone may keep others waiting."""
     turned: bool = False
     """x and y have changed places."""
 

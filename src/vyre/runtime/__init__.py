@@ -7,7 +7,7 @@ from ..foundation.lazy import lazily, where
 _OFFERS = {
     ".backend": "OffloadBackend Session",
     ".compiled": "OPS CompiledBackend",
-    ".device": "TRAP_BYTES TRAP_WORDS Artifact Batch Device LaunchFacts Ticket",
+    ".device": "Artifact Batch Device LaunchFacts Ticket",
     ".pipeline": "OffloadPipeline",
 }
 __all__ = sorted(where(_OFFERS))

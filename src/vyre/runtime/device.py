@@ -33,8 +33,8 @@ class LaunchFacts:
 
     `stored` are slots of buffers of which every element is stored, with the share of an invocation (see
     `lower.length_exprs`). `loop_bound` bounds the turns of all loops of one invocation (see `lower.loop_bounds`).
-    `whole`: workgroups wait for each other, so that a launch is not cut. `extra` is the backend's own. `decisions` were
-    made when it was built.
+    `whole`: workgroups wait for each other, so that a launch is not cut. `counted`: no invocation waits for others, so
+    that each runs to its end or its trap. `extra` is the backend's own. `decisions` were made when it was built.
     """
 
     workgroup: Dims
@@ -43,6 +43,7 @@ class LaunchFacts:
     loop_bound: list[Any] | None = None
     polls: bool = False
     whole: bool = False
+    counted: bool = True
     extra: dict[str, Any] = field(default_factory=dict)
     decisions: tuple[Decision, ...] = ()
 
@@ -51,7 +52,10 @@ class LaunchFacts:
         """Those that follow from the lowered program."""
         slots = {b.name: b.slot for b in kernel.buffers}
         stored = {slots[name]: plain(share) for name, share in kernel.stored.items()}
-        return cls(kernel.workgroup, kernel.traps, stored, loop_bound, kernel.poll, kernel.whole, extra, decisions)
+        return cls(
+            kernel.workgroup, kernel.traps, stored, loop_bound, kernel.poll, kernel.whole, not kernel.meets, extra,
+            decisions,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +126,7 @@ class Slot(NamedTuple):
     read: bool
 
 
-FORMAT = 3
+FORMAT = 4
 _LENGTH = struct.Struct("<I")
 _MAGIC = b"vdev"
 
@@ -198,8 +202,8 @@ class Batch(ABC):
     def launch(self, code: Code, memories: Sequence[Memory], lengths: Sequence[int], base: Dims, grid: Dims) -> None:
         """Run code over buffers, by slot, with their lengths in elements.
 
-        `grid` workgroups are run, whose ids count from `base`. A kernel with traps has one more memory at the end, of
-        `TRAP_BYTES`.
+        `grid` workgroups are run, whose ids count from `base`. A kernel with traps has one more memory at the end, for
+        `trap_words`.
         """
 
     @abstractmethod
@@ -316,8 +320,3 @@ class Device(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release everything, without waiting for work that does not end."""
-
-
-TRAP_WORDS = 8
-TRAP_BYTES = 4 * TRAP_WORDS
-"""Zero, or: index of the tag + 1, the address, and the global id along three axes."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..driver.contract.pending import PendingDispatch
 from ..driver.contract.pipeline import DispatchPlan
+from ..driver.contract.traps import require_no_trap
 from ..driver.contract.values import (
     Dims,
     DispatchConfig,
@@ -33,10 +34,10 @@ from ..errors import DeviceLost, VyreError
 from ..foundation.integers import round_up
 from ..foundation.ir.program import Program
 from ..foundation.memo import keep
-from .device import TRAP_BYTES, Artifact, Code, Device, Slot, SmallDispatch, Ticket
+from .device import Artifact, Code, Device, Slot, SmallDispatch, Ticket
 from .native import NativePipeline
 from .resident import dispatch_over
-from .work import DeviceLaunches, Work, plain, require_no_trap, settle, trap_words
+from .work import DeviceLaunches, Work, plain, settle
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -132,20 +133,22 @@ class _Planned:
         self.repeats.clear()
 
     def _prepared(self, device: Device) -> _Repeat | None:
-        launches, traps = self.launches, bool(self.launches.facts.traps)
+        launches, words = self.launches, self.launches.trap_words
         filled, zero = ({row[0] for row in rows} for rows in (self.inputs, self.zeros))
         read = {slot for slot, _, n in self.outputs if n}
         slots = [Slot(b.nbytes, k in filled, k in zero, k in read) for k, b in enumerate(launches.bound)]
-        if traps:
-            slots.append(Slot(TRAP_BYTES, False, True, True))
+        if words:
+            slots.append(Slot(len(words), True, False, True))
         assert launches.parts is not None
         made = device.small_dispatch(launches.code, slots, launches.lengths, launches.parts * launches.iterations)
         if made is None:
             return None
         views = iter(made.outputs)
         results = [next(views)[start : start + n] if n else memoryview(b"") for _, start, n in self.outputs]
-        given = [(view, index) for view, (_, index) in zip(made.inputs, self.inputs, strict=True)]
-        return _Repeat(made, given, results, next(views) if traps else None)
+        given = [(view, index) for view, (_, index) in zip(made.inputs, self.inputs, strict=False)]
+        if words:
+            made.inputs[-1][:] = words
+        return _Repeat(made, given, results, next(views) if words else None)
 
 
 class _Repeat(NamedTuple):
@@ -332,7 +335,8 @@ class OffloadPipeline(NativePipeline[_Planned]):
             settle(self.session, repeat.small_dispatch.go())
             ended = True
             if repeat.traps is not None:
-                require_no_trap(planned.launches.facts.traps, trap_words(repeat.traps))
+                facts = planned.launches.facts
+                require_no_trap(facts.traps, repeat.traps, counted=facts.counted)
             if out is None:
                 views = list(repeat.outputs)
                 for k, counted in planned.counted.items():

@@ -6,13 +6,13 @@ and when there is a deadline: then launches are cut into parts, with a look at t
 
 from __future__ import annotations
 
-import struct
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from ..driver.contract.traps import NUMBERS_AT, require_no_trap, trap_numbers, trap_words
 from ..driver.contract.values import Dims
 from ..driver.counters import count_settled
 from ..driver.pipeline.deadline import expired
@@ -21,7 +21,7 @@ from ..driver.plan.grid import INDIRECT_BYTES, box_count, boxes, check_grid, gri
 from ..driver.plan.launch import LaunchPlan
 from ..driver.policy.convergence import choose_convergence, looks
 from ..driver.policy.launch import choose_recording
-from ..errors import CooperativeResidencyExceeded, DeviceOutOfMemory, Trap, UnsupportedFeature, VyreError
+from ..errors import CooperativeResidencyExceeded, DeviceOutOfMemory, UnsupportedFeature, VyreError
 from ..foundation.integers import ceil_div
 from ..foundation.ir.build import Builder
 from ..foundation.ir.dtypes import u32
@@ -29,7 +29,7 @@ from ..foundation.ir.nodes import BinOp, InvocationId, lit
 from ..foundation.ir.ops import AtomicOp, BinaryOp
 from ..foundation.ir.program import Program
 from ..lower.length_exprs import number
-from .device import TRAP_BYTES, Batch, Code, Device, LaunchFacts, Memory, Ticket
+from .device import Batch, Code, Device, LaunchFacts, Memory, Ticket
 from .memory_pool import Piece, piece_bytes
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class DeviceLaunches:
 
     __slots__ = (
         "backend", "bound", "code", "convergence", "count", "depends", "facts", "grid", "grid_known", "host_part",
-        "indirect", "iterations", "lengths", "parts", "pieces", "proved", "recording", "written",
+        "indirect", "iterations", "lengths", "parts", "pieces", "proved", "recording", "trap_words", "written",
     )  # fmt: skip
 
     def __init__(
@@ -106,7 +106,10 @@ class DeviceLaunches:
         differs = self.host_part
         if timed or facts.polls or facts.whole:
             differs = "its workgroups wait for each other" if facts.whole else "the host looks for a deadline"
+        if facts.traps and iterations > 1:
+            differs = "the host says which turn may trap"
         on_host = memory == "host"
+        self.trap_words = trap_words(launch.grid, facts.workgroup, grows=indirect is not None) if facts.traps else b""
         self.recording = choose_recording(
             device.small_dispatch_costs if on_host else device.launch_costs,
             copied_bytes=sum(b.nbytes for b in self.bound) if on_host else None,
@@ -214,7 +217,8 @@ class Work:
         self.begun = time.monotonic() if begun is None else begun
         self._until = None if timeout is None else self.begun + timeout
         self._pieces: list[Piece] = []
-        self._traps: list[tuple[LaunchFacts, Memory]] = []
+        self._traps: list[tuple[LaunchFacts, Memory, int]] = []
+        """With the bytes of their words."""
         self._parts: list[Ticket] = []
         """What was sent off before the last batch, if it is timed."""
         self._recorded = 0
@@ -255,9 +259,10 @@ class Work:
         """The memory of a program, with words for its traps if it has some."""
         if not launches.facts.traps:
             return memories
-        trap = self.take(TRAP_BYTES)
-        self.batch.zero(trap, 0, TRAP_BYTES)
-        self._traps.append((launches.facts, trap))
+        words = launches.trap_words
+        trap = self.take(len(words))
+        self.batch.write(trap, 0, memoryview(words))
+        self._traps.append((launches.facts, trap, len(words)))
         return [*memories, trap]
 
     def launch(self, launches: DeviceLaunches, memories: Sequence[Memory]) -> None:
@@ -290,11 +295,15 @@ class Work:
 
     def _launch_once(self, launches: DeviceLaunches, memories: Sequence[Memory], turn: int) -> None:
         parts: Iterable[tuple[Dims, Dims]] | None = launches.parts
+        grid = launches.grid
         if launches.indirect is not None or parts is None:
             known = launches.indirect is None or (turn == 1 and launches.grid_known)
-            grid = launches.grid if known else self._read_grid(launches, memories)
+            grid = grid if known else self._read_grid(launches, memories)
             launches.require_whole(self.session.device, grid)
             parts = boxes(grid, self.session.device.most_groups)
+        if launches.facts.traps and (turn > 1 or launches.indirect is not None):
+            words = trap_numbers(grid, launches.facts.workgroup, turn)
+            self.batch.write(memories[-1], NUMBERS_AT, memoryview(words))
         for base, grid in parts:
             if self._until is not None:
                 self._launch_in_time(launches, memories, base, grid)
@@ -385,13 +394,13 @@ class Work:
         return sum(known) if len(known) == len(times) else None
 
     def _read_traps(self) -> None:
-        for _, trap in self._traps:
-            self.batch.read(trap, 0, TRAP_BYTES)
+        for _, trap, nbytes in self._traps:
+            self.batch.read(trap, 0, nbytes)
 
     def _after_traps(self, found: list[Any]) -> list[Any]:
         """The readings that follow those of the traps, of which none was sprung."""
-        for (facts, _), words in zip(self._traps, found, strict=False):
-            require_no_trap(facts.traps, trap_words(words))
+        for (facts, *_), words in zip(self._traps, found, strict=False):
+            require_no_trap(facts.traps, words, counted=facts.counted)
         return found[len(self._traps) :]
 
     def _submit_part(self) -> Ticket:
@@ -474,24 +483,6 @@ def plain(data: Buffer) -> memoryview:
     if not view.c_contiguous:
         return memoryview(view.tobytes())
     return view.cast("B") if view.nbytes else memoryview(b"")
-
-
-def require_no_trap(tags: Sequence[str], words: Sequence[int]) -> None:
-    """Raise if the words of a launch's traps, as `TRAP_WORDS` has them, say that one was sprung."""
-    which, address, x, y, z = words
-    if which:
-        tag = tags[which - 1]
-        raise Trap(
-            f"the program trapped: {tag}",
-            fix="correct the input or the condition that leads to this trap",
-            address=address,
-            tag=tag,
-            invocation=(x, y, z),
-        )
-
-
-def trap_words(data: Any) -> tuple[int, ...]:
-    return struct.unpack_from("<5I", data)
 
 
 # ---- grids -----------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 
 import vyre
 from vyre import In, InOut, Out, barrier, f32, gid, lid, shared, trap, u8, u16, u32, wg
-from vyre.backends.cpu.abi import NEXT, STOP, TRAP, TRAP_ADDRESS, TRAP_INVOCATION
+from vyre.backends.cpu.abi import NEXT, PIECE_BITS, STOP, TRAPPED
 from vyre.backends.cpu.compile import compile_object, optimize
 from vyre.backends.cpu.device import ffi, load
 from vyre.backends.cpu.devices import library
@@ -16,6 +16,8 @@ from vyre.backends.cpu.emit.kernel import Target, emit
 from vyre.backends.reference import run
 from vyre.backends.reference.engines.memory import Memory
 from vyre.conform.programs.random import Case, random_program
+from vyre.driver.contract.traps import TOLD_BITS, told
+from vyre.errors import MOST_TRAPS
 from vyre.foundation.ir.dtypes import BY_NAME, i32
 from vyre.foundation.ir.nodes import (
     Assign,
@@ -78,7 +80,11 @@ class Launched:
         worker = ffi.new("uint64_t[]", [start, int(ffi.cast("uintptr_t", copies)), (1 << 64) - 1])
         x, y, z = case.grid
         at = [int(ffi.cast("uintptr_t", p)) for p in (pointers, lengths)]
-        self.words = ffi.new("int64_t[]", [*at, x, y, z, x * y * z, chunk, 0, stop, 0, 0, 0, 0, 0, stream])
+        self.lists = ffi.new("uint64_t[]", TOLD_BITS // PIECE_BITS * MOST_TRAPS)
+        self.row, self.rows = (g * w for g, w in zip(case.grid[:2], case.program.workgroup_size[:2], strict=True))
+        lists = int(ffi.cast("uintptr_t", self.lists))
+        traps = [0, lists, self.row, self.rows]
+        self.words = ffi.new("int64_t[]", [*at, x, y, z, x * y * z, chunk, 0, stop, *traps, stream])
         code.run(self.words, worker)
         self.outputs = [bytes(o) for o in memory.outputs()]
 
@@ -586,15 +592,16 @@ def careful(x: In[u32], out: Out[u32]):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_a_trap_tells_who_and_where_and_stops(width):
+def test_a_trap_tells_who_and_where(width):
     x = np.zeros(64, np.uint32)
     x[37] = 40
     launched = Launched(lowered(careful.program), case_of(careful.program, [x], (4, 1, 1), out=64), width, chunk=1)
-    assert launched.words[TRAP] == 1
-    assert launched.words[TRAP_ADDRESS] == 41
-    assert list(launched.words[TRAP_INVOCATION : TRAP_INVOCATION + 3]) == [37, 0, 0]
-    assert launched.words[STOP] == 1
-    assert launched.words[NEXT] == 3
+    assert launched.words[TRAPPED] == 1
+    assert told(launched.lists, PIECE_BITS, 64, ["too big"], launched.row, launched.rows) == [
+        ("too big", 41, (37, 0, 0), "")
+    ]
+    assert launched.words[STOP] == 0
+    assert launched.words[NEXT] >= 4
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -602,7 +609,7 @@ def test_a_program_that_does_not_trap_says_nothing(width):
     launched = Launched(
         lowered(careful.program), case_of(careful.program, [np.zeros(64, np.uint32)], (4, 1, 1), out=64), width
     )
-    assert launched.words[TRAP] == launched.words[STOP] == 0
+    assert launched.words[TRAPPED] == launched.words[STOP] == 0
 
 
 def endless(body):

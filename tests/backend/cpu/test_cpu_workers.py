@@ -25,10 +25,10 @@ from vyre.backends.cpu.run.launch import (
     SEEN_WORK,
     LaunchWords,
     Schedule,
+    decide_threads,
     lengths_of,
     privatize,
     schedule,
-    told,
 )
 from vyre.backends.cpu.run.wakeups import WAKE_LOOKS, wakeups
 from vyre.backends.cpu.run.workers import Workers, thread_count
@@ -42,7 +42,7 @@ FOREVER = [1, [[0xFFFFFFFF, [], None, [1, []]]]]
 
 def facts(cost=(1, ()), traps=(), private=None, scratch_bytes=1000, lanes="along x"):
     return ObjectFacts(
-        scratch_bytes, traps, {}, {}, private or {}, [cost[0], list(cost[1])], Decision("lanes", lanes, "")
+        scratch_bytes, traps, True, {}, {}, private or {}, [cost[0], list(cost[1])], Decision("lanes", lanes, "")
     )
 
 
@@ -270,10 +270,11 @@ def test_workers_that_hear_nothing_are_left_behind_with_their_memory(pool, code)
 def test_a_trap_is_raised_with_its_tag_place_and_invocation(pool, code):
     launch = launch_of([bytearray(4)], 4)
     named = facts(traps=("first", "second"))
-    launch.require_no_trap(named.traps)
+    launch.arm((16, 8, 6), (1, 1, 1))
+    launch.require_no_trap(named)
     launch.run(code["TRAP"], pool, Schedule(2, 1, True), None)
     with pytest.raises(Trap, match=r"the program trapped: second .*Fix: ") as e:
-        launch.require_no_trap(named.traps)
+        launch.require_no_trap(named)
     assert e.value.context == {"address": 77, "tag": "second", "invocation": (3, 4, 5)}
 
 
@@ -455,7 +456,7 @@ def test_the_memory_of_a_launch_is_let_go_of_when_it_has_ended(pool, code):
     ],
 )
 def test_the_number_of_threads_is_told_with_its_reason(cost, groups, choice, reason):
-    found = told(facts(cost), (), (1, 1, 1), (groups, 1, 1), 4)
+    found = decide_threads(facts(cost), (), (1, 1, 1), (groups, 1, 1), 4)
     assert (found.what, found.choice) == ("threads", choice)
     assert found.reason.endswith(reason)
     if groups:

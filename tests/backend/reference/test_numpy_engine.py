@@ -626,7 +626,10 @@ def test_a_trap_ends_the_dispatch():
     program = Program([output("out", 0, u32, 8)], (8, 1, 1), [If(gid > 4, [ir.Trap(gid * 2, "too far")])])
     with pytest.raises(Trap, match="the program trapped: too far") as caught:
         go(program)
-    assert caught.value.context == {"address": 10, "tag": "too far", "invocation": (5, 0, 0)}
+    found = caught.value
+    assert (found.context["address"], found.context["tag"], found.context["invocation"]) == (10, "too far", (5, 0, 0))
+    assert [one.invocation[0] for one in found.first] == [5, 6, 7]
+    assert (found.trapped, found.overflow) == (3, 0)
 
 
 def test_a_trap_that_no_lane_reaches_does_nothing():

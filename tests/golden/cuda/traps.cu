@@ -1,5 +1,23 @@
 typedef unsigned int uint;
 
+static __device__ void note_trap(uint *__restrict__ trap, uint code, uint address, uint x, uint y, uint z)
+{
+    const uint turn = trap[5], bits = trap[4], number = (z * trap[3] + y) * trap[2] + x;
+    const uint first = atomicCAS(&trap[0], 0u, turn);
+    if (first != 0u && first != turn) return; // an earlier turn has trapped
+    atomicAdd(&trap[1], 1u);
+    for (uint at = 0u; bits != 0u && at < 64u; at += bits) {
+        const uint piece = (at < 32u ? code >> at : address >> (at - 32u)) & ((1u << bits) - 1u);
+        const uint begin = 8u + at / bits * 64u, end = begin + 64u;
+        uint word = ~(number << bits | piece);
+        if (atomicMax(&trap[end - 1u], 0u) > word) continue; // the list is full of lower numbers
+        for (uint k = begin; k < end && word != 0u; k++) {
+            const uint old = atomicMax(&trap[k], word);
+            word = old < word ? old : word;
+        }
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(64)
 vyre_kernel(
     const uint *__restrict__ buf_index, // slot 0: index, u32, read
@@ -11,7 +29,7 @@ vyre_kernel(
     const uint base_x,                  // first workgroup along x
     const uint base_y,                  // first workgroup along y
     const uint base_z,                  // first workgroup along z
-    uint *__restrict__ trap,            // which trap, its address, and where
+    uint *__restrict__ trap,            // which invocations trapped
     const volatile uint *stop           // not zero: end soon
 )
 {
@@ -33,7 +51,7 @@ vyre_kernel(
     bool stopped = *stop != 0u;
     const uint v1 = gid_x < len_index ? buf_index[gid_x] : 0u;
     if (v1 >= len_table) {
-        if (atomicCAS(&trap[0], 0u, 1u) == 0u) { trap[1] = gid_x; trap[2] = gid_x; trap[3] = gid_y; trap[4] = gid_z; } // 'index out of range'
+        if (!stopped) note_trap(trap, 0u, gid_x, gid_x, gid_y, gid_z); // 'index out of range'
         stopped = true;
     }
     const int v2 = v1 < len_table ? buf_table[v1] : 0;

@@ -1,5 +1,23 @@
 #pragma OPENCL FP_CONTRACT OFF
 
+static void note_trap(__global uint *restrict trap, uint code, uint address, uint x, uint y, uint z)
+{
+    const uint turn = trap[5], bits = trap[4], number = (z * trap[3] + y) * trap[2] + x;
+    const uint first = atomic_cmpxchg(&trap[0], 0u, turn);
+    if (first != 0u && first != turn) return; // an earlier turn has trapped
+    atomic_add(&trap[1], 1u);
+    for (uint at = 0u; bits != 0u && at < 64u; at += bits) {
+        const uint piece = (at < 32u ? code >> at : address >> (at - 32u)) & ((1u << bits) - 1u);
+        const uint begin = 8u + at / bits * 64u, end = begin + 64u;
+        uint word = ~(number << bits | piece);
+        if (atomic_max(&trap[end - 1u], 0u) > word) continue; // the list is full of lower numbers
+        for (uint k = begin; k < end && word != 0u; k++) {
+            const uint old = atomic_max(&trap[k], word);
+            word = old < word ? old : word;
+        }
+    }
+}
+
 __kernel __attribute__((reqd_work_group_size(64, 1, 1)))
 void vyre_kernel(
     const __global uint *restrict buf_index, // slot 0: index, u32, read
@@ -11,7 +29,7 @@ void vyre_kernel(
     const uint base_x,                       // first workgroup along x
     const uint base_y,                       // first workgroup along y
     const uint base_z,                       // first workgroup along z
-    __global uint *restrict trap             // which trap, its address, and where
+    __global uint *restrict trap             // which invocations trapped
 )
 {
     __local int buf_mem[64]; // i32
@@ -32,7 +50,7 @@ void vyre_kernel(
     bool stopped = false;
     const uint v1 = gid_x < len_index ? buf_index[gid_x] : 0u;
     if (v1 >= len_table) {
-        if (atomic_cmpxchg(&trap[0], 0u, 1u) == 0u) { trap[1] = gid_x; trap[2] = gid_x; trap[3] = gid_y; trap[4] = gid_z; } // 'index out of range'
+        if (!stopped) note_trap(trap, 0u, gid_x, gid_x, gid_y, gid_z); // 'index out of range'
         stopped = true;
     }
     const int v2 = v1 < len_table ? buf_table[v1] : 0;

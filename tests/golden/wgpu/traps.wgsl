@@ -17,12 +17,24 @@ var<immediate> params: Params;
 var<workgroup> buf_mem: array<i32, 64>;
 
 fn note_trap(code: u32, address: u32, x: u32, y: u32, z: u32) {
-    if (atomicExchange(&traps[7], 1u) != 0u) { return; }
-    atomicStore(&traps[1], address);
-    atomicStore(&traps[2], x);
-    atomicStore(&traps[3], y);
-    atomicStore(&traps[4], z);
-    atomicStore(&traps[0], code);
+    let turn = atomicLoad(&traps[5]);
+    let bits = atomicLoad(&traps[4]);
+    let number = (z * atomicLoad(&traps[3]) + y) * atomicLoad(&traps[2]) + x;
+    let first = atomicMax(&traps[0], 0u);
+    if (first != 0u && first != turn) { return; }
+    atomicMax(&traps[0], turn);
+    atomicAdd(&traps[1], 1u);
+    if (bits == 0u) { return; }
+    for (var at = 0u; at < 64u; at += bits) {
+        var piece = code;
+        if (at < 32u) { piece = code >> at; } else { piece = address >> (at - 32u); }
+        let begin = 8u + at / bits * 64u;
+        var word = ~((number << bits) | (piece & ((1u << bits) - 1u)));
+        if (atomicLoad(&traps[begin + 63u]) > word) { continue; }
+        for (var k = 0u; k < 64u && word != 0u; k++) {
+            word = min(word, atomicMax(&traps[begin + k], word));
+        }
+    }
 }
 
 @compute @workgroup_size(64, 1, 1)
@@ -38,7 +50,7 @@ fn vyre_kernel(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocatio
     workgroupBarrier();
     let v1 = select(0u, buf_index[select(0u, gid_x, gid_x < params.len_index)], gid_x < params.len_index);
     if (v1 >= params.len_table) {
-        note_trap(1u, gid_x, gid_x, gid_y, gid_z);
+        if (!stopped) { note_trap(0u, gid_x, gid_x, gid_y, gid_z); }
         stopped = true;
     }
     let v2 = select(0i, buf_table[select(0u, v1, v1 < params.len_table)], v1 < params.len_table);

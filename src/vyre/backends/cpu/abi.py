@@ -25,14 +25,18 @@ NEXT = 7
 """The first workgroup that no thread took."""
 STOP = 8
 """Not 0: leave as soon as it is seen."""
-TRAP = 9
-"""Index of the tag plus 1, set by the first invocation that traps. Address and invocation follow it."""
-TRAP_ADDRESS = 10
-TRAP_INVOCATION = 11
-"""Three words: its global id."""
-STREAM = 14
+TRAPPED = 9
+"""How many invocations trapped."""
+TRAP_LISTS = 10
+"""Pointer to the lists of `driver/contract/traps.py`, of 64-bit words with pieces of `PIECE_BITS`."""
+PIECE_BITS = 16
+ROW = 11
+"""Invocations along x, if the code has traps."""
+ROWS = 12
+"""The same along y."""
+STREAM = 13
 """Not 0: results go past the cache."""
-SHARED_WORDS = 15
+SHARED_WORDS = 14
 
 # ---- worker ----------------------------------------------------------------------------------------------------------
 

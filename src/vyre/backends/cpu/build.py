@@ -43,11 +43,12 @@ class ObjectFacts:
     """What a launch must know of its code. Slots count the bound buffers; `private` says which atomic combines them.
 
     `stored` are slots that the code fills, with the share of an invocation as plain data; `planes` those that it fills
-    where the words of a call say so.
+    where the words of a call say so. `counted`: each invocation runs to its end or its trap.
     """
 
     scratch_bytes: int
     traps: tuple[str, ...]
+    counted: bool
     stored: dict[int, Share]
     planes: dict[int, PlainPlane]
     private: dict[int, str]

@@ -28,7 +28,9 @@ def facts_of(kernel: Kernel, emitted: Emitted) -> ObjectFacts:
             private[item.attr[1].slot] = item.attr[0].name
     stored = {slots[name]: plain(share) for name, share in kernel.stored.items()}
     planes = {slots[name]: plain_plane(plane) for name, plane in kernel.planes.items()}
-    return ObjectFacts(emitted.scratch_bytes, kernel.traps, stored, planes, private, cost_of(kernel), emitted.lanes)
+    return ObjectFacts(
+        emitted.scratch_bytes, kernel.traps, not kernel.meets, stored, planes, private, cost_of(kernel), emitted.lanes
+    )
 
 
 def cost_of(kernel: Kernel) -> Cost:

@@ -31,11 +31,10 @@ class Row(TypedDict):
 
 
 class Document(TypedDict):
-    """`untimed` dispatches were started, or are over memory of a device."""
+    """`block_ns` is the time of the whole script; `dropped` dispatches did not fit."""
 
     rows: list[Row]
     block_ns: int
-    untimed: int
     dropped: int
     exit_code: int
 
@@ -65,7 +64,7 @@ def profile(
     if as_json:
         rows = [cast("Row", asdict(row) | {"gigabytes_per_s": row.gigabytes_per_s}) for row in found.rows()]
         block = found.ended - found.begun
-        print_json(Document(rows=rows, block_ns=block, untimed=found.untimed, dropped=found.dropped, exit_code=code))
+        print_json(Document(rows=rows, block_ns=block, dropped=found.dropped, exit_code=code))
     else:
         print(found, file=sys.stdout)
     raise typer.Exit(code)

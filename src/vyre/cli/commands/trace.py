@@ -15,11 +15,10 @@ from ..output import others_on_stderr, print_json
 
 
 class Document(TypedDict):
-    """`spans` are dispatches and compilations; `untimed` dispatches were started, or are over memory of a device."""
+    """`spans` are dispatches and compilations, of which `dropped` did not fit."""
 
     trace: str
     spans: int
-    untimed: int
     dropped: int
     exit_code: int
 
@@ -48,9 +47,6 @@ def trace(
     finally:
         found.write(output)
     if as_json:
-        print_json(
-            Document(trace=output, spans=len(found.spans), untimed=found.untimed, dropped=found.dropped, exit_code=code)
-        )
-    more = f", and {found.untimed:,} that are not timed" if found.untimed else ""
-    print(f"{len(found.spans):,} dispatches and compilations in {output}{more}", file=sys.stderr)
+        print_json(Document(trace=output, spans=len(found.spans), dropped=found.dropped, exit_code=code))
+    print(f"{len(found.spans):,} dispatches and compilations in {output}", file=sys.stderr)
     raise typer.Exit(code)

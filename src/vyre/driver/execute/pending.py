@@ -11,6 +11,7 @@ from ..contract.pending import PendingDispatch
 from ..contract.values import OutputBuffers
 from ..counters import FAILED, TALLY
 from ..device_state import Phase
+from ..observers import tell, watching
 from .route import Route, typed_failures
 
 if TYPE_CHECKING:
@@ -27,12 +28,23 @@ class RoutePending(PendingDispatch):
     signal is handled even where a backend waits without looking.
     """
 
-    def __init__(self, pending: PendingDispatch, route: Route, out: Sequence[Buffer] | None, sizes: list[int]) -> None:
+    def __init__(
+        self,
+        pending: PendingDispatch,
+        route: Route,
+        inputs: Sequence[Buffer],
+        out: Sequence[Buffer] | None,
+        sizes: list[int],
+        begun: int,
+    ) -> None:
+        """It was `begun` at this time of `perf_counter_ns`."""
         super().__init__()
         self._pending, self._route, self._out, self._sizes = pending, route, out, sizes
         self._incarnation = route.device_state.incarnation
         self._came: tuple[OutputBuffers] | None = None  # kept, so that a refusal can be repeated
         self._failed = False
+        about = route.about("started", sum(memoryview(b).nbytes for b in inputs), sum(sizes))
+        self._sinks, self._begun = [observer.dispatches(about) for observer in watching()], begun
 
     def is_ready(self) -> bool:
         with typed_failures(self._route):
@@ -43,6 +55,8 @@ class RoutePending(PendingDispatch):
             with typed_failures(self._route):
                 if self._came is None:
                     self._came = self._outputs(timeout)
+                    if self._came is not None:
+                        tell(self._sinks, self._begun)
                 if self._came is not None:
                     self._route.device_state.unwatch(self)
                     return self._route.accept(self._came[0], self._out, self._sizes)
@@ -51,6 +65,7 @@ class RoutePending(PendingDispatch):
                 self._failed = True
                 self._route.device_state.unwatch(self)
                 TALLY.numbers[FAILED] += 1
+                tell(self._sinks if self._came is None else (), self._begun, failed=True)
             raise
         raise TimeoutError
 

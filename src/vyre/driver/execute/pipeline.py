@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import repeat
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ...errors import ArgumentTypeError, DispatchFailed
@@ -28,6 +29,7 @@ from ..contract.values import (
 )
 from ..counters import ASYNC, BATCHES, RECOMPILED, TALLY, TIMED
 from ..device_state import WatchedBackend
+from ..observers import routes
 from ..policy.decision import Decision
 from ..policy.overlap import Access
 from ..settings.knobs import SHADOW
@@ -77,6 +79,15 @@ class DriverPipeline(CompiledPipeline):
         self._resident_runs: dict[int, RunResident] = {}
         self._held: dict[tuple[int, object], tuple[DispatchConfig | None, Route]] = {}
         self._routes: dict[_RouteKey, Route] = {}
+        routes.add(self)
+
+    def forget(self) -> None:
+        """Observers begin or end to watch."""
+        with self._lock:
+            for (identity, shadow), (_, route) in self._held.items():
+                route.forget()
+                if shadow is None:
+                    self._resident_runs[identity] = route.resident
 
     @property
     def native(self) -> CompiledPipeline:
@@ -131,11 +142,11 @@ class DriverPipeline(CompiledPipeline):
             with route.running():
                 sizes, bound = route.prepare(ASYNC, inputs, out)
                 with counting_failures(route):
-                    held = None if out is None else list(out)  # the caller's list is not changed
+                    held, begun = None if out is None else list(out), perf_counter_ns()  # not the caller's list
                     pending = bound.start(inputs, held)
                     if not isinstance(pending, PendingDispatch):
                         raise route.broken(f"it returned {type(pending).__name__}", "return a PendingDispatch")
-                    handle = RoutePending(pending, route, held, sizes)
+                    handle = RoutePending(pending, route, inputs, held, sizes, begun)
                     if not pending.is_ready():
                         route.device_state.watch(handle)
             return handle

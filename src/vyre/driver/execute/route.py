@@ -28,7 +28,7 @@ from ..contract.values import (
 )
 from ..counters import FAILED, INPUT_BYTES, OUTPUT_BYTES, PLAIN, PLANS, RESIDENT, ROUTES, TALLY, count_decision
 from ..device_state import WatchedBackend
-from ..observers import Dispatched, routes, told, watching
+from ..observers import Dispatched, routes, told, told_call, watching
 from ..pipeline.compiler import code_for
 from ..pipeline.deadline import DeadlinePipeline
 from ..pipeline.sequence import SequencePipeline
@@ -97,9 +97,7 @@ class Route:
         self.shadow = _shadow_of(backend, program)
         run = self._build_run()
         self.run = run if self.shadow is None else self.shadow.around(run, config)
-        self.resident = self._build_resident()
-        if self.shadow is not None and _is_resident(entry.native):
-            self.resident = self.shadow.around_resident(self.resident, lambda: backend, config)
+        self.resident = self._told_resident()
         routes.add(self)
         TALLY.numbers[ROUTES] += 1
         count_decision(decide_floats(config.ulp_budget, backend.capability, program))
@@ -200,6 +198,17 @@ class Route:
 
         return run
 
+    def _told_resident(self) -> RunResident:
+        """What `resident` is, as long as the same observers watch."""
+        run = self._build_resident()
+        if self.shadow is not None and _is_resident(self.entry.native):
+            run = self.shadow.around_resident(run, lambda: self.backend, self.config)
+        return told_call(run, self.about("resident"), watching())
+
+    def about(self, how: str, taken: int = 0, made: int = 0) -> Dispatched:
+        """What observers are told of a dispatch."""
+        return Dispatched(self.backend.id, self.program.name, self.config.label or "", taken, made, how)
+
     def _plan_again(self, key: Key | None) -> Planned | None:
         """Plan for lengths or a grid that are new as the dispatch before was planned; None where that does not do."""
         pattern = None if key is None else self._patterns.get(key[0] is not None)
@@ -244,8 +253,7 @@ class Route:
             except VyreError:
                 self._count(branch, taken, made)  # a dispatch that the backend cannot run counts as failed
                 raise
-        label = self.config.label or ""
-        bound = told(bound, Dispatched(self.backend.id, self.program.name, label, taken, made), observers)
+        bound = told(bound, self.about("waited", taken, made), observers)
         planned = taken, made, sizes, bound.run, bound
         TALLY.numbers[PLANS] += 1
         for decided in plan.launch.decisions:
@@ -267,6 +275,7 @@ class Route:
     def forget(self) -> None:
         self._patterns.clear()
         self._plans.clear()
+        self.resident = self._told_resident()
 
     def _code(self, grid: Dims) -> CompiledPipeline:
         """The compiled program, or the launches that a dispatch over this grid is made of."""

@@ -12,7 +12,7 @@ from abc import update_abstractmethods
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from inspect import getattr_static, isfunction, unwrap
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
@@ -47,7 +47,7 @@ from ..counters import FAILED, RESIDENT, TALLY
 from ..device_state import DeviceState, Phase, WatchedBackend
 from ..execute.compile import check_arguments, compile_on
 from ..execute.pipeline import DriverPipeline
-from ..observers import Living
+from ..observers import Dispatched, Living, told_call, watching
 from ..pipeline.cache import PipelineCache
 from ..pipeline.compiler import PassthroughPipeline, find, key_of, pipelines_of
 
@@ -227,9 +227,13 @@ class GuardedBackend(WatchedBackend):
         ranges = self._own(reads)
         numbers = TALLY.numbers
         try:
-            found = self.on_device(
-                lambda: self.inner.dispatch_resident(ready.steps, reads=ranges, repeat=repeat, timed=timed)
-            )
+            run = partial(self.inner.dispatch_resident, ready.steps, reads=ranges, repeat=repeat, timed=timed)
+            if observers := watching():
+                names = dict.fromkeys(step.program.name or "program" for step in ready.steps)
+                about = Dispatched(self.id, " + ".join(names), "", 0, 0, "resident")
+                found = told_call(self.on_device, about, observers)(run)
+            else:
+                found = self.on_device(run)
         except UnsupportedFeature:  # which it says before anything runs: the caller may have another way
             raise
         except Exception:

@@ -17,15 +17,16 @@ from ...foundation.forking import in_child
 from ..counters import (
     SKIPS,
     TIME_BOUNDS_NS,
+    Kind,
+    Spent,
     Timed,
     counters,
     decision_counters,
     label_counters,
-    time_counter,
     times,
 )
 from ..guard.backend import acquired
-from ..observers import Dispatched, Tell, watch
+from ..observers import Dispatched, watch
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -84,6 +85,13 @@ _TOTALS: tuple[tuple[str, str, str, dict[str, str]], ...] = (
 """Name, help, label, and the counters with what the label says of each."""
 
 
+_TIMED = {
+    "waited": ("vyre_dispatch_seconds", "How long callers waited for dispatches."),
+    "started": ("vyre_started_dispatch_seconds", "From the start of a dispatch until its result was taken."),
+    "resident": ("vyre_resident_dispatch_seconds", "How long callers were in dispatches over memory of a device."),
+}
+
+
 class Metrics:
     """A collector for prometheus-client: `prometheus_client.REGISTRY.register(vyre.metrics())`.
 
@@ -132,19 +140,20 @@ class Metrics:
         for (what, choice), n in sorted(decision_counters().items()):
             decided.add_metric([what, choice], n)
         yield decided
-        timed = HistogramMetricFamily(
-            "vyre_dispatch_seconds", "How long callers waited for dispatches.", labels=["backend", "label"]
-        )
+        timed = {
+            how: HistogramMetricFamily(name, what, labels=["backend", "label"]) for how, (name, what) in _TIMED.items()
+        }
         moved = CounterMetricFamily(
             "vyre_timed_dispatch_bytes", "Bytes of these dispatches.", labels=["backend", "label", "direction"]
         )
         for kind, row in sorted(_bounded_times(times()).items()):
             names = [f"{ns / 1e9:g}" for ns in TIME_BOUNDS_NS] + ["+Inf"]
             buckets = list(zip(names, accumulate(row.counts), strict=True))
-            timed.add_metric(kind, buckets, row.total_ns / 1e9)
-            moved.add_metric([*kind, "input"], row.input_bytes)
-            moved.add_metric([*kind, "output"], row.output_bytes)
-        yield timed
+            timed[kind.how].add_metric(kind[:2], buckets, row.total_ns / 1e9)
+            if kind.how == "waited":
+                moved.add_metric([*kind[:2], "input"], row.input_bytes)
+                moved.add_metric([*kind[:2], "output"], row.output_bytes)
+        yield from timed.values()
         yield moved
         yield from _of_backends()
 
@@ -152,10 +161,8 @@ class Metrics:
 class _Times:
     """Counts how long dispatches take."""
 
-    detailed = False
-
-    def dispatches(self, about: Dispatched) -> Tell:
-        return time_counter(about.backend, about.label, about.input_bytes, about.output_bytes)
+    def dispatches(self, about: Dispatched) -> Spent:
+        return Spent(Kind(about.backend, about.label, about.how), about.input_bytes, about.output_bytes)
 
     def compiled(self, backend: str, program: str, tier: str, begun: int, ended: int) -> None:
         pass  # which the caches count
@@ -172,14 +179,14 @@ def bounded(counted: Mapping[str, int], most: int = MOST_LABELS) -> dict[str, in
     return kept | ({"": rest} if rest else {})
 
 
-def _bounded_times(found: Mapping[tuple[str, str], Timed]) -> dict[tuple[str, str], Timed]:
+def _bounded_times(found: Mapping[Kind, Timed]) -> dict[Kind, Timed]:
     often: Counter[str] = Counter()
-    for (_, label), row in found.items():
-        often[label] += sum(row.counts)
+    for kind, row in found.items():
+        often[kind.label] += sum(row.counts)
     kept = bounded(often)
-    merged: dict[tuple[str, str], Timed] = {}
-    for (backend, label), row in found.items():
-        kind = backend, label if label in kept else ""
+    merged: dict[Kind, Timed] = {}
+    for whole, row in found.items():
+        kind = whole if whole.label in kept else whole._replace(label="")
         merged[kind] = _sum(merged[kind], row) if kind in merged else row
     return merged
 

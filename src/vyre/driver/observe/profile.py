@@ -85,10 +85,6 @@ class Profile(Recording):
     def notes(self) -> list[str]:
         """What the rows do not have."""
         found = [f"the block took {duration(self.ended - self.begun)}"]
-        if self.untimed:
-            found.append(
-                f"{self.untimed:,} dispatches that were started, or are over memory of a device, are not timed"
-            )
         if self.dropped:
             found.append(f"{self.dropped:,} more dispatches did not fit")
         return found

@@ -14,15 +14,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 from ...errors import ArgumentValueError
 from ..contract.values import TimedDispatchResult
-from ..counters import counters
 from ..guard.backend import acquired
 from ..observers import Dispatched, Tell, watch
 from .files import written
 
 MOST_SPANS = 1_000_000
 """What one trace holds; it says how many more there were."""
-UNTIMED = ("async_dispatches", "resident_dispatches")
-"""Dispatches that no caller waits for, or whose memory stays on the device: they are counted and not timed."""
 Event: TypeAlias = dict[str, Any]
 
 
@@ -54,20 +51,17 @@ class Span(NamedTuple):
 class Recording:
     """Spans while a `with` block runs, of all threads."""
 
-    detailed = True
-
     def __init__(self) -> None:
         self.spans: list[Span] = []
         self.names: dict[int, str] = {}
-        self.dropped = self.untimed = 0
+        self.dropped = 0
         self.begun = self.ended = 0
-        self._before: dict[str, int] = {}
         self._end: Callable[[], None] | None = None
 
     def __enter__(self) -> Recording:
         if self._end is not None or self.ended:
             raise ArgumentValueError("this recording was begun before", fix="make another one")
-        self._before, self.begun = counters(), perf_counter_ns()
+        self.begun = perf_counter_ns()
         self._end = watch(self)
         return self
 
@@ -76,8 +70,7 @@ class Recording:
     ) -> None:
         assert self._end is not None
         self._end()
-        self.ended, self._end, now = perf_counter_ns(), None, counters()
-        self.untimed = sum(now[name] - self._before[name] for name in UNTIMED)
+        self.ended, self._end = perf_counter_ns(), None
 
     def dispatches(self, about: Dispatched) -> Tell:
         def tell(begun: int, ended: int, failed: bool, times: TimedDispatchResult | None) -> None:
@@ -122,6 +115,12 @@ class Trace(Recording):
         told |= {"tier": span.tier} if span.tier else {"input_bytes": about.input_bytes}
         told |= {} if span.tier else {"output_bytes": about.output_bytes, "failed": span.failed}
         told |= {"label": about.label} if about.label else {}
+        told |= {} if about.how == "waited" else {"how": about.how}
+        if about.how == "started":  # others may begin before it ends
+            for phase, ns in (("b", span.begun), ("e", span.ended)):
+                both = {"name": name, "cat": "started", "ph": phase, "id": id(span), "pid": pid, "tid": thread}
+                yield both | {"ts": (ns - self.begun) / 1000, "args": told if phase == "b" else {}}
+            return
         yield self._event(name, "compile" if span.tier else "dispatch", pid, thread, span.begun, span.ended, told)
         if span.enqueue_ns is not None and span.wait_ns is not None:
             middle = min(span.begun + span.enqueue_ns, span.ended)
@@ -156,7 +155,7 @@ class Trace(Recording):
         document = {
             "traceEvents": self.events(),
             "displayTimeUnit": "ns",
-            "otherData": {"dropped": self.dropped, "untimed_dispatches": self.untimed},
+            "otherData": {"dropped": self.dropped},
         }
         return written(path, lambda stream: stream.write(json.dumps(document).encode()))
 

@@ -164,6 +164,13 @@ def requirements(program: Program) -> Requirements:
     )
 
 
+def meets(program: Program) -> bool:
+    """Whether its invocations wait for each other, at a barrier or in a subgroup."""
+    return program._cached(
+        "meets", lambda: any(isinstance(i, (Barrier, *SUBGROUP_EXPRS)) for i in distinct(program.entry))
+    )
+
+
 def may_approximate(program: Program) -> bool:
     """Whether some operation of the program may be computed otherwise under a budget; all others are exact."""
     return program._cached(

@@ -16,6 +16,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from ...driver.contract.traps import HEAD_WORDS, TOLD_BITS
+from ...errors import MOST_TRAPS
 from ...foundation.integers import round_up
 from ...foundation.ir.dtypes import BY_NAME
 from ...foundation.ir.ops import AtomicOp, ReduceOp
@@ -192,7 +194,7 @@ class Emitter(Printer):
         found += [(f"const uint {self.length(b)}", f"elements of {ascii(b.name)[1:-1]}") for b in bound]
         found += [(f"const uint base_{a}", f"first workgroup along {a}") for a in _AXES]
         if self.kernel.traps:
-            found.append((self.dialect.pointer("uint", "trap", True), "which trap, its address, and where"))
+            found.append((self.dialect.pointer("uint", "trap", True), "which invocations trapped"))
         found += self.dialect.stop_parameters() if self.kernel.poll else []
         return found + (self.dialect.grid_parameters() if self.kernel.whole else [])
 
@@ -544,14 +546,34 @@ class Emitter(Printer):
         return ["if (stopped) { ending = 1u; }", barrier, "stopped = ending != 0u;", barrier]
 
     def trap(self, item: Ins, address: str) -> list[str]:
-        code = self.kernel.traps.index(item.attr) + 1
-        claim = self.dialect.atomic(AtomicOp.COMPARE_EXCHANGE, "trap[0]", [f"{code}u", "0u"])
-        ids = " ".join(f"trap[{k + 2}] = gid_{a};" for k, a in enumerate(_AXES))
+        code = self.kernel.traps.index(item.attr)
+        self.called.setdefault("note_trap", _note_trap(self.dialect))
         tag = ascii(item.attr)  # in quotes, because a line that ends in a backslash goes on
-        return [
-            f"if ({claim} == 0u) {{ trap[1] = {self.bare(address)}; {ids} }} // {tag}",
-            "stopped = true;" if self.meets else self.leave,
-        ]
+        note = f"note_trap(trap, {code}u, {self.bare(address)}, gid_x, gid_y, gid_z); // {tag}"
+        return [f"if (!stopped) {note}", "stopped = true;"] if self.meets else [note, self.leave]
+
+
+def _note_trap(dialect: Dialect) -> str:
+    """A function through which an invocation that traps says so: see `driver/contract/traps.py`."""
+    atomic = dialect.atomic
+    return f"""\
+void note_trap({dialect.pointer("uint", "trap", True)}, uint code, uint address, uint x, uint y, uint z)
+{{
+    const uint turn = trap[5], bits = trap[4], number = (z * trap[3] + y) * trap[2] + x;
+    const uint first = {atomic(AtomicOp.COMPARE_EXCHANGE, "trap[0]", ["turn", "0u"])};
+    if (first != 0u && first != turn) return; // an earlier turn has trapped
+    {atomic(AtomicOp.ADD, "trap[1]", ["1u"])};
+    for (uint at = 0u; bits != 0u && at < {TOLD_BITS}u; at += bits) {{
+        const uint piece = (at < 32u ? code >> at : address >> (at - 32u)) & ((1u << bits) - 1u);
+        const uint begin = {HEAD_WORDS}u + at / bits * {MOST_TRAPS}u, end = begin + {MOST_TRAPS}u;
+        uint word = ~(number << bits | piece);
+        if ({atomic(AtomicOp.MAX, "trap[end - 1u]", ["0u"])} > word) continue; // the list is full of lower numbers
+        for (uint k = begin; k < end && word != 0u; k++) {{
+            const uint old = {atomic(AtomicOp.MAX, "trap[k]", ["word"])};
+            word = old < word ? old : word;
+        }}
+    }}
+}}"""
 
 
 def _sure_loops(kernel: Kernel) -> frozenset[Loop]:

@@ -119,19 +119,21 @@ def test_buckets_are_cumulative_and_end_with_all(metrics):
 def test_the_time_of_a_dispatch_is_counted_where_it_belongs():
     ns = counters.TIME_BOUNDS_NS
     for k, n in ((0, 1), (0, ns[0]), (1, ns[0] + 1), (len(ns) - 1, ns[-1]), (len(ns), ns[-1] + 1)):
-        before = counters.times().get(("here", f"{n}"))
+        kind = counters.Kind("here", f"{n}", "waited")
+        before = counters.times().get(kind)
         assert before is None
-        counters.time_counter("here", f"{n}", 3, 4)(0, n)
-        row = counters.times()["here", f"{n}"]
+        counters.Spent(kind, 3, 4).append(n)
+        row = counters.times()[kind]
         assert [i for i, c in enumerate(row.counts) if c] == [k]
         assert (row.total_ns, row.input_bytes, row.output_bytes) == (n, 3, 4)
 
 
 def test_what_a_thread_timed_outlives_it():
-    worker = threading.Thread(target=counters.time_counter("here", "ended", 0, 0), args=(0, 5))
+    kind = counters.Kind("here", "ended", "waited")
+    worker = threading.Thread(target=lambda: counters.Spent(kind, 0, 0).append(5))
     worker.start()
     worker.join()
-    assert sum(counters.times()["here", "ended"].counts) == 1
+    assert sum(counters.times()[kind].counts) == 1
 
 
 @pytest.fixture
@@ -144,7 +146,7 @@ def nothing_counted(monkeypatch):
 
 def test_labels_are_bounded(metrics, nothing_counted):
     for k in range(600):
-        counters.time_counter("many", f"label {k}", 1, 1)(0, 5)
+        counters.Spent(counters.Kind("many", f"label {k}", "waited"), 1, 1).append(5)
         counters.TALLY.counts.label(f"label {k}")
     found = samples(metrics.text())
     rows = [labels for name, labels in found if name == "vyre_dispatch_seconds_count"]
@@ -175,6 +177,37 @@ def test_every_way_to_dispatch_is_counted_with_its_bytes(metrics, how):
     name = {"dispatch": "plain"}.get(how, how.removeprefix("dispatch_"))
     assert grown(before, after, "vyre_dispatches_total", how=name) == 1
     assert grown(before, after, "vyre_dispatch_bytes_total", direction="output") == X.nbytes
+
+
+def test_started_and_resident_dispatches_and_sequences_are_timed_too(metrics):
+    config = DispatchConfig(label="ways")
+    x = vyre.to_device(X, "cpu")
+    warm = vyre.compile(double.program, backend="cpu")
+    with warm, vyre.acquire("cpu") as backend:
+        out = backend.allocate_resident(X.nbytes)
+        source = backend.allocate_resident(X.nbytes)
+        resident = vyre.driver.guard.compile.compile(backend, double.program)
+        resident.dispatch_resident([source, out], config)  # before the metrics: another closure
+        late = Metrics()
+        try:
+            before = samples(late.text())
+            for _ in range(5):
+                resident.dispatch_resident([source, out], config)
+            for _ in range(3):
+                warm.dispatch_async([X], config).result()
+            twice = vyre.sequence(lambda a: double(double(a))).on("cpu")
+            twice(x)
+            after = samples(late.text())
+        finally:
+            late.close()
+        for _ in range(5):
+            resident.dispatch_resident([source, out], config)
+        last = samples(metrics.text())
+    for name, label, n in (("resident", "ways", 5), ("started", "ways", 3), ("resident", "", 1)):
+        key = f"vyre_{name}_dispatch_seconds_count"
+        assert grown(before, after, key, backend="cpu", label=label) >= n, name
+    assert grown(before, after, "vyre_resident_dispatch_seconds_count", backend="cpu", label="ways") in (5, 10)
+    assert grown(after, last, "vyre_resident_dispatch_seconds_count", backend="cpu", label="ways") == 5
 
 
 @pytest.mark.row("C-ob-3")

@@ -58,6 +58,10 @@ def checked(path):
             assert e["name"] in ("process_name", "thread_name")
             assert isinstance(e["args"]["name"], str)
             continue
+        if e["cat"] == "started":  # which may overlap
+            assert e["ph"] in ("b", "e")
+            assert type(e["id"]) is int
+            continue
         assert e["ph"] == "X"
         assert e["ts"] >= 0 <= e["dur"]
         lines.setdefault((e["pid"], e["tid"]), []).append((e["ts"], e["ts"] + e["dur"], e))
@@ -124,18 +128,34 @@ def test_what_fails_and_what_is_not_timed_is_told(tmp_path):
             guarded.on("cpu")(np.full(3, 7, np.uint32))
     events, told = checked(found.write(tmp_path / "t.json"))
     assert [e["args"]["failed"] for e in events if e["cat"] == "dispatch"] == [True]
-    assert told["otherData"] == {"dropped": 0, "untimed_dispatches": 1}
+    assert [e["ph"] for e in told["traceEvents"] if e.get("cat") == "started"] == ["b", "e"]
+    assert told["otherData"] == {"dropped": 0}
+
+
+def test_started_dispatches_that_overlap_are_timed_from_start_to_result(tmp_path):
+    compiled = vyre.compile(double.program, backend="cpu")
+    with compiled, vyre.trace() as trace, vyre.profile() as profile:
+        first, second = compiled.dispatch_async([X]), compiled.dispatch_async([X], DispatchConfig(label="second"))
+        first.result()
+        second.result()
+    _, told = checked(trace.write(tmp_path / "t.json"))
+    started = [e for e in told["traceEvents"] if e.get("cat") == "started"]
+    assert [e["ph"] for e in started] == ["b", "e", "b", "e"]
+    assert [e["args"].get("label") for e in started] == [None, None, "second", None]
+    (row,) = profile.rows()
+    assert (row.calls, row.nbytes) == (2, 4 * X.nbytes)
 
 
 @pytest.mark.parametrize("place", ["host", "device"])
-def test_each_call_of_a_sequence_is_counted_as_one_that_is_not_timed(place):
+def test_each_call_of_a_sequence_is_one_that_is_timed(place):
     twice = vyre.sequence(lambda x: double(double(x))).on("cpu")
     x = X if place == "host" else vyre.to_device(X, "cpu")
     with vyre.profile() as found:
         for _ in range(3):
             twice(x)
-    assert (found.rows(), found.untimed) == ([], 3)
-    assert "3 dispatches that were started, or are over memory of a device, are not timed" in str(found)
+    (row,) = [row for row in found.rows() if row.calls]
+    assert (row.program, row.calls, row.failed) == ("double", 3, 0)
+    assert row.ns > 0
 
 
 def test_a_call_of_a_sequence_that_traps_is_counted_as_failed():
@@ -272,7 +292,7 @@ def test_a_script_is_traced(files, capsys):
     checked(files / "trace.json")
     capsys.readouterr()
     told = document(capsys, TraceDocument, "trace", "job.py", "0")
-    assert (told["trace"], told["untimed"], told["dropped"], told["exit_code"]) == ("trace.json", 0, 0, 0)
+    assert (told["trace"], told["dropped"], told["exit_code"]) == ("trace.json", 0, 0)
     assert told["spans"] >= 3
 
 
@@ -287,7 +307,7 @@ def test_a_script_is_profiled(files, capsys):
     (files / "job.py").write_text(JOB)
     told = document(capsys, Document, "profile", "job.py", "0", "--html", "p.html")
     assert [(r["program"], r["backend"], r["calls"], r["failed"]) for r in told["rows"]] == [("saxpy", "cpu", 3, 0)]
-    assert (told["exit_code"], told["untimed"]) == (0, 0)
+    assert told["exit_code"] == 0
     assert "saxpy" in (files / "p.html").read_text("utf-8")
     assert inside("profile", "job.py", "--", "2") == 2
     said = capsys.readouterr()

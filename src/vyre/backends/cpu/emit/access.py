@@ -337,21 +337,19 @@ def _last(e: LaneValues, vector: str, dtype: str, mask: str | None) -> str:
     """The value of the last active lane."""
     if e.width == 1:
         return vector
-    lane = str(e.width - 1) if mask is None else _active_lane(e, mask, last=True)
+    lane = str(e.width - 1) if mask is None else _last_active_lane(e, mask)
     return e.w.new(f"extractelement {ty(dtype, e.width)} {vector}, i32 {lane}")
 
 
-def _active_lane(e: LaneValues, mask: str, *, last: bool) -> str:
-    """The number of the first or last active lane, of one at least; always that of some lane.
+def _last_active_lane(e: LaneValues, mask: str) -> str:
+    """The number of the last active lane, of one at least; always that of some lane.
 
     LLVM may take an element before the test that a lane is active, with no lane active and no number that it counts.
     What it takes then is not used, but `freeze` and the mask keep its load within the vector: without them LLVM 22
     loads from anywhere above the stack on processors where it counts with `bsr`.
     """
     t = f"i{e.width}"
-    lane = e.w.call(t, f"llvm.{'ctlz' if last else 'cttz'}.{t}", (t, e.bits(mask)), ("i1", "true"))
-    if last:
-        lane = e.w.new(f"sub {t} {e.width - 1}, {lane}")
+    lane = e.w.new(f"sub {t} {e.width - 1}, {e.w.call(t, f'llvm.ctlz.{t}', (t, e.bits(mask)), ('i1', 'true'))}")
     lane = e.w.new(f"and {t} {e.w.new(f'freeze {t} {lane}')}, {e.width - 1}")
     return lane if t == "i32" else e.w.new(f"{'zext' if e.width < 32 else 'trunc'} {t} {lane} to i32")
 
@@ -494,28 +492,40 @@ def _one_for_all(e: LaneValues, ins: Ins, index: str, value: Val, test: bool) ->
 
 
 def trap(e: LaneValues, ins: Ins) -> None:
-    """The first active lane says what happened, and everything stops."""
+    """Every active lane says what happened. Where lanes wait for each other, everything stops."""
     w = e.w
-    mask = e.mask if e.variance.block > 1 else None
-    with _only_if(e, [] if mask is None else [e.any(mask)]):
-        lane = "" if mask is None else _active_lane(e, mask[0], last=False)
-        words = []
-        for val in (e.value(ins.args[0]), *(e.id("gid", axis) for axis in e.kernel.axes)):
-            words.append(_of_lane(e, val, lane))
-        code = e.kernel.traps.index(ins.attr) + 1
-        arguments = ", ".join(f"i32 {x}" for x in (code, *words))
-        w.line(f"call void @{TRAP}(ptr %shared, {arguments})")
+    told = [e.value(ins.args[0]), *(e.id("gid", axis) for axis in e.kernel.axes)]
+    code = f"i32 {e.kernel.traps.index(ins.attr)}"
+    if e.variance.block == 1:
+        words = ", ".join(f"i32 {val.parts[0]}" for val in told)
+        w.line(f"call void @{TRAP}(ptr %shared, {code}, {words})")
+    else:
+        flags, vector = ty("bool", e.width), ty("u32", e.width)
+        masks, columns = e.mask or e.ones(), [e.wide(val, "u32") for val in told]
+        w.declared[f"{TRAP}.{e.width}"] = _of_each_lane(e.width)
+        for mask, *words_of in zip(masks, *columns, strict=True):
+            words = ", ".join(f"{vector} {word}" for word in words_of)
+            w.line(f"call void @{TRAP}.{e.width}(ptr %shared, {code}, {flags} {mask}, {words})")
+    if e.kernel.meets:
         w.line("ret i1 true")
         e.open = False
 
 
-def _of_lane(e: LaneValues, val: Val, lane: str) -> str:
-    """One lane's u32 of the first vector."""
-    if val.kind in (SAME, EACH):
-        return val.parts[0]
-    if val.kind == WIDE:
-        return e.w.new(f"extractelement {ty('u32', e.width)} {val.parts[0]}, i32 {lane or 0}")
-    return e.w.new(f"add i32 {val.parts[0]}, {lane}") if lane else val.parts[0]
+def _of_each_lane(width: int) -> str:
+    """A function that tells of each lane of a mask."""
+    flags, vector = ty("bool", width), ty("u32", width)
+    parameters = ", ".join(f"{vector} %{name}" for name in ("address", "x", "y", "z"))
+    lines = [f"define internal void @{TRAP}.{width}(ptr %shared, i32 %code, {flags} %mask, {parameters})"
+             " cold noinline nounwind {", "entry:", "  br label %look", "look:",
+             "  %k = phi i32 [ 0, %entry ], [ %next, %after ]",
+             f"  %active = extractelement {flags} %mask, i32 %k", "  br i1 %active, label %tell, label %after",
+             "tell:"]  # fmt: skip
+    lines += [f"  %one.{name} = extractelement {vector} %{name}, i32 %k" for name in ("address", "x", "y", "z")]
+    arguments = ", ".join(f"i32 %one.{name}" for name in ("address", "x", "y", "z"))
+    lines += [f"  call void @{TRAP}(ptr %shared, i32 %code, {arguments})", "  br label %after", "after:",
+              "  %next = add i32 %k, 1", f"  %end = icmp eq i32 %next, {width}",
+              "  br i1 %end, label %done, label %look", "done:", "  ret void", "}"]  # fmt: skip
+    return "\n".join(lines)
 
 
 # ---- past the cache --------------------------------------------------------------------------------------------------

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 
 from ....driver.policy.decision import Decision
 from ....driver.policy.geometry import ALONG_Y, choose_lanes
-from ....errors import UnsupportedFeature
+from ....errors import MOST_TRAPS, UnsupportedFeature
 from ....foundation.meaning.subgroup import SUBGROUP_WIDTH
-from ....lower.kernel_ir import Buffer, If, Ins, Kernel, Loop, TileCheck, walk
+from ....lower.kernel_ir import Buffer, If, Ins, Kernel, Loop, TileCheck, bodies, walk
 from .. import abi
 from . import subgroups
 from .access import FENCE, TRAP, ZERO, streamed, streaming_version
@@ -67,6 +67,8 @@ class Emitted:
 
 def emit(kernel: Kernel, target: Target) -> Emitted:
     """The text of a module for `kernel`."""
+    if kernel.traps and not kernel.meets:
+        _return_after_traps(kernel)
     phases = Phases(kernel, subgroups.in_blocks(kernel, target.width))
     lanes = _choose_lanes(kernel, phases, target.width)
     if lanes.choice != ALONG_Y:
@@ -76,6 +78,15 @@ def emit(kernel: Kernel, target: Target) -> Emitted:
         return Emitted(*_emitted(kernel, phases, target, lanes))
     finally:
         kernel.turn()
+
+
+def _return_after_traps(kernel: Kernel) -> None:
+    """An invocation that traps ends, and the others run on."""
+    for body in [kernel.body, *(inner for item in walk(kernel.body) for inner in bodies(item))]:
+        for k, item in enumerate(body):
+            if isinstance(item, Ins) and item.op == "trap":
+                body[k + 1 :] = [Ins("return")]
+                break
 
 
 def _choose_lanes(kernel: Kernel, phases: Phases, width: int) -> Decision:
@@ -162,7 +173,7 @@ def _module(
         declared.update(one.w.declared)
     lines = [f"{ZERO} = internal constant [8 x i8] zeroinitializer, align 8"]
     if kernel.traps:
-        lines.append(_TRAP_FUNCTION)
+        lines.append(_trap_function(kernel.meets))
     flushes = target.mxcsr and not kernel.soft_flush
     control = (_FLUSHING if flushes else _PLAIN) if target.mxcsr else None
     lines += [*functions, _entry(control), *declared.values()]
@@ -236,30 +247,56 @@ def _entry(control: int | None) -> str:
     return "\n".join([f"define void @{abi.ENTRY}(ptr %shared, ptr %worker) #1 {{", *lines, "  ret void", "}"])
 
 
-_TRAP_FUNCTION = f"""\
-define internal void @{TRAP}(ptr %shared, i32 %code, i32 %address, i32 %x, i32 %y, i32 %z) cold noinline nounwind {{
-  %trap = getelementptr i64, ptr %shared, i64 {abi.TRAP}
-  %code64 = zext i32 %code to i64
-  %claim = cmpxchg ptr %trap, i64 0, i64 %code64 monotonic monotonic
-  %mine = extractvalue {{ i64, i1 }} %claim, 1
-  br i1 %mine, label %tell, label %stop
-tell:
-  %p10 = getelementptr i64, ptr %shared, i64 {abi.TRAP_ADDRESS}
-  %address64 = zext i32 %address to i64
-  store i64 %address64, ptr %p10
-  %p11 = getelementptr i64, ptr %shared, i64 {abi.TRAP_INVOCATION}
-  %x64 = zext i32 %x to i64
-  store i64 %x64, ptr %p11
-  %p12 = getelementptr i64, ptr %shared, i64 {abi.TRAP_INVOCATION + 1}
-  %y64 = zext i32 %y to i64
-  store i64 %y64, ptr %p12
-  %p13 = getelementptr i64, ptr %shared, i64 {abi.TRAP_INVOCATION + 2}
-  %z64 = zext i32 %z to i64
-  store i64 %z64, ptr %p13
-  br label %stop
-stop:
-  %p8 = getelementptr i64, ptr %shared, i64 {abi.STOP}
-  store atomic i64 1, ptr %p8 monotonic, align 8
+def _trap_function(stops: bool) -> str:
+    """What an invocation that traps calls: see `driver/contract/traps.py`. `stops`: so that every other one ends."""
+    lines = [f"define internal void @{TRAP}(ptr %shared, i32 %code, i32 %address, i32 %x, i32 %y, i32 %z) cold noinline"
+             " nounwind {"]  # fmt: skip
+    for name, word in (("count", abi.TRAPPED), ("lists", abi.TRAP_LISTS), ("row", abi.ROW), ("rows", abi.ROWS)):
+        lines.append(f"  %{name}.at = getelementptr i64, ptr %shared, i64 {word}")
+    lines += [
+        "  %before = atomicrmw add ptr %count.at, i64 1 monotonic",
+        "  %lists = load ptr, ptr %lists.at", "  %row = load i64, ptr %row.at", "  %rows = load i64, ptr %rows.at",
+        *(f"  %{v}64 = zext i32 %{v} to i64" for v in ("code", "address", "x", "y", "z")),
+        "  %above = mul i64 %z64, %rows", "  %line = add i64 %above, %y64", "  %start = mul i64 %line, %row",
+        "  %number = add i64 %start, %x64", f"  %high = shl i64 %number, {abi.PIECE_BITS}",
+    ]  # fmt: skip
+    each = 32 // abi.PIECE_BITS
+    for n in range(2 * each):
+        value, shift = ("code64", "address64")[n // each], n % each * abi.PIECE_BITS
+        lines += [
+            f"  %shifted{n} = lshr i64 %{value}, {shift}",
+            f"  %piece{n} = and i64 %shifted{n}, {(1 << abi.PIECE_BITS) - 1}",
+            f"  %joined{n} = or i64 %high, %piece{n}",
+            f"  %word{n} = xor i64 %joined{n}, -1",
+            f"  %list{n} = getelementptr i64, ptr %lists, i64 {n * MOST_TRAPS}",
+            f"  call void @{TRAP}.offer(ptr %list{n}, i64 %word{n})",
+        ]
+    if stops:
+        lines += [f"  %stop = getelementptr i64, ptr %shared, i64 {abi.STOP}",
+                  "  store atomic i64 1, ptr %stop monotonic, align 8"]  # fmt: skip
+    return "\n".join([*lines, "  ret void", "}", _OFFER])
+
+
+_OFFER = f"""\
+define internal void @{TRAP}.offer(ptr %list, i64 %word) cold noinline nounwind {{
+entry:
+  %last = getelementptr i64, ptr %list, i64 {MOST_TRAPS - 1}
+  %lowest = load atomic i64, ptr %last monotonic, align 8
+  %full = icmp ugt i64 %lowest, %word
+  br i1 %full, label %done, label %offer
+offer:
+  %k = phi i64 [ 0, %entry ], [ %next, %offer ]
+  %carried = phi i64 [ %word, %entry ], [ %smaller, %offer ]
+  %at = getelementptr i64, ptr %list, i64 %k
+  %old = atomicrmw umax ptr %at, i64 %carried monotonic
+  %less = icmp ult i64 %old, %carried
+  %smaller = select i1 %less, i64 %old, i64 %carried
+  %next = add i64 %k, 1
+  %none = icmp eq i64 %smaller, 0
+  %end = icmp eq i64 %next, {MOST_TRAPS}
+  %out = or i1 %none, %end
+  br i1 %out, label %done, label %offer
+done:
   ret void
 }}"""
 

@@ -11,10 +11,12 @@ from collections.abc import Callable, Sequence
 from math import inf, prod
 from typing import Any, NamedTuple, TypeAlias
 
+from ....driver.contract.traps import TOLD_BITS, told
 from ....driver.contract.values import Dims
 from ....driver.pipeline.deadline import expired
 from ....driver.policy.decision import Decision
 from ....driver.policy.geometry import ALONG_Y
+from ....errors import MOST_TRAPS, Trap
 from ....foundation.integers import ceil_div
 from ..abi import (
     BUFFERS,
@@ -23,14 +25,17 @@ from ..abi import (
     GRID,
     LENGTHS,
     NEXT,
+    PIECE_BITS,
     PRIVATES,
+    ROW,
+    ROWS,
     SCRATCH,
     SHARED_WORDS,
     STOP,
     STREAM,
     TOTAL,
-    TRAP,
-    TRAP_INVOCATION,
+    TRAP_LISTS,
+    TRAPPED,
     WORKER_WORDS,
 )
 from ..build import ObjectFacts
@@ -91,7 +96,7 @@ def schedule(facts: ObjectFacts, each: float, grid: Dims, threads: int) -> Sched
     return Schedule(workers, chunk, most <= SEEN_WORK, most > SEEN_WORK and chunk * (most / total) <= SEEN_WORK)
 
 
-def told(facts: ObjectFacts, lengths: Sequence[int], workgroup: Dims, grid: Dims, threads: int) -> Decision:
+def decide_threads(facts: ObjectFacts, lengths: Sequence[int], workgroup: Dims, grid: Dims, threads: int) -> Decision:
     """The schedule of a launch, for people."""
     if not all(grid):
         return Decision("threads", ONE, "there is nothing to run")
@@ -125,7 +130,7 @@ class LaunchWords:
 
     __slots__ = (
         "_lengths", "_scratch_bytes", "addresses", "aimed", "buffers", "checked", "checked_for", "first", "hold",
-        "seen", "shared", "workers",
+        "lists", "seen", "shared", "workers",
     )  # fmt: skip
 
     def __init__(self, slots: int, scratch_bytes: int) -> None:
@@ -135,6 +140,7 @@ class LaunchWords:
         self.shared[BUFFERS] = _address(self.buffers)
         self.workers: list[Worker] = []
         self.hold: object = None
+        self.lists: Any = None
         self.aimed: object = None
         """What it was last aimed at."""
         self.seen: Any = None
@@ -162,7 +168,7 @@ class LaunchWords:
     def run(self, code: LoadedCode, pool: Workers, plan: Schedule, until: float | None) -> None:
         """Run to the end, or raise. An error before the end leaves this launch to workers that may still run it."""
         words = self.shared
-        words[NEXT] = words[STOP] = words[TRAP] = 0
+        words[NEXT] = words[STOP] = words[TRAPPED] = 0
         for k in range(plan.workers):
             self.worker(k)
         joins = until is None and (plan.joins or threading.current_thread() is not threading.main_thread())
@@ -203,12 +209,21 @@ class LaunchWords:
         finally:
             own.limit(_ALL_CHUNKS)
 
-    def require_no_trap(self, tags: Sequence[str]) -> None:
-        if not tags:
-            return
-        from ....runtime.work import require_no_trap  # with all that devices ask for, and few programs trap
+    def arm(self, grid: Dims, workgroup: Dims) -> None:
+        """For code with traps: the lists are empty."""
+        words = self.shared
+        if self.lists is None:
+            self.lists = ffi.new("uint64_t[]", TOLD_BITS // PIECE_BITS * MOST_TRAPS)
+            words[TRAP_LISTS] = _address(self.lists)
+        elif words[TRAPPED]:
+            ffi.memmove(self.lists, bytes(ffi.sizeof(self.lists)), ffi.sizeof(self.lists))
+        words[ROW], words[ROWS] = grid[0] * workgroup[0], grid[1] * workgroup[1]
 
-        require_no_trap(tags, self.shared[TRAP : TRAP_INVOCATION + 3])
+    def require_no_trap(self, facts: ObjectFacts) -> None:
+        words = self.shared
+        if facts.traps and words[TRAPPED]:
+            first = told(self.lists, PIECE_BITS, 64, facts.traps, words[ROW], words[ROWS])
+            raise Trap.of(first, words[TRAPPED]) if facts.counted else Trap.of(first[:1])
 
 
 class Worker:

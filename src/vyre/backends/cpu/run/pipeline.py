@@ -23,7 +23,7 @@ from ..build import ObjectCode, kernel_text
 from ..device import LoadedCode, ffi, load
 from .filled import clearing
 from .host_pool import HostPool, copy, fill_zero, is_same
-from .launch import privatize, told
+from .launch import decide_threads, privatize
 from .warm import PreparedDispatch, converges, proved
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class CpuPipeline(NativePipeline[PreparedDispatch]):
         proved_full = proved(facts, counts, grid, workgroup)
         return (
             facts.lanes,
-            told(facts, counts, workgroup, grid, self.backend.threads),
+            decide_threads(facts, counts, workgroup, grid, self.backend.threads),
             *(
                 clearing(b.name, b.nbytes, slot in proved_full, slot in facts.planes)
                 for slot, b in enumerate(bound)
@@ -166,8 +166,10 @@ class CpuPipeline(NativePipeline[PreparedDispatch]):
                 invocations = prod(grid) * prod(workgroup)
                 merge = privatize(launch, facts, self._elements, prepared.counts, invocations, plan.workers)
                 launch.hold = memory, merge  # the copies too, for workers that outlive this call
+            if facts.traps:
+                launch.arm(grid, workgroup)
             launch.run(code, self.backend.pool, plan, until)
-            launch.require_no_trap(facts.traps)
+            launch.require_no_trap(facts)
             if merge is not None:
                 merge()
             if turn == look and before is not None:

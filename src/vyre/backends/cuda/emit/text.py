@@ -5,7 +5,7 @@ One entry point, `vyre_kernel`. Its arguments, in this order:
 1. for each bound buffer, by slot: a pointer to its elements in global memory
 2. for each bound buffer, by slot: `unsigned`, its length in elements
 3. `unsigned` base_x, base_y, base_z: added to the ids of the workgroups
-4. only if the kernel has traps: `unsigned *`, TRAP_WORDS words that are zero at first
+4. only if the kernel has traps: `unsigned *`, see `driver/contract/traps.py`
 5. only if the kernel polls: `const volatile unsigned *`, one word that the device can read while the host changes it;
    the kernel ends soon after it is not zero
 6. only if workgroups wait for each other: `unsigned *`, one word that is zero at first; all blocks run at once

@@ -5,7 +5,7 @@ One entry point, `vyre_kernel`. Its arguments, in this order:
 1. for each bound buffer, by slot: a pointer to its elements in global memory
 2. for each bound buffer, by slot: `uint`, its length in elements
 3. `uint` base_x, base_y, base_z: added to the ids of the workgroups
-4. only if the kernel has traps: `uint *`, TRAP_WORDS words that are zero at first
+4. only if the kernel has traps: `uint *`, see `driver/contract/traps.py`
 5. only if the kernel polls, in `Mode.PTX`: `ulong *`, one word that is zero before the first launch, and `ulong`, how
    many nanoseconds may pass after that launch began
 6. only if the kernel polls, in the other modes: `uint *`, one word; the kernel ends soon after it is not zero

@@ -84,7 +84,8 @@ class Outcome:
     """What an engine says about a run that ended well; the results are in the memory it was given.
 
     Of the race detector are `races`, and `seen`: two atomics that do not race, though the order shows in what one
-    returns. With it a run goes on after a `trap`, without the invocation that trapped: others may race for it.
+    returns. A run goes on after a trap, without the invocation that trapped, if none waits for others or with the
+    detector: others may race for it. Else the first one raises.
     """
 
     oob: OobReport = field(default_factory=OobReport)

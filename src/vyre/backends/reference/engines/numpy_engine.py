@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ....errors import Trap, UnsupportedFeature
+from ....errors import MOST_TRAPS, Trap, Trapped, UnsupportedFeature
+from ....foundation.check.requirements import meets
 from ....foundation.ir import nodes as ir
 from ....foundation.ir.dtypes import DataType, u32
 from ....foundation.ir.ops import Ordering
@@ -116,7 +117,7 @@ def execute(program: Program, memory: Memory, grid: Grid, options: Options) -> O
         for first in range(0, groups, max(1, chunk)):
             run.tick(0)  # a deadline holds for empty programs and for grids without end as well
             _run_chunk(program, body, run, grid, first, min(chunk, groups - first))
-    return Outcome(OobReport(run.loads, run.stores, run.atomics), steps=run.steps)
+    return Outcome(OobReport(run.loads, run.stores, run.atomics), trap=run.noted.trap(), steps=run.steps)
 
 
 def _run_chunk(program: Program, body: Body, run: Run, grid: Grid, first: int, groups: int) -> None:
@@ -183,6 +184,7 @@ class _Compiler:
         self.names = Names(program)
         self.assigned: set[int] = set()
         self.returns = False
+        self.waits = meets(program)
         self.read = {e.name for e in walk(program.entry) if isinstance(e, ir.Var)}
 
     def body(self, nodes: tuple[ir.Node, ...]) -> Body:
@@ -236,7 +238,9 @@ class _Compiler:
                 return _return
             case ir.Trap(address=address, tag=tag):
                 self.names.touched |= {GLOBAL_ID, GLOBAL_ID + 1, GLOBAL_ID + 2}
-                return _trap(self.code(address), tag)
+                self.names.touched.add(LANE)
+                self.returns = True
+                return _trap(self.code(address), tag, self.waits)
             case ir.Barrier():
                 return _barrier
             case _:
@@ -323,17 +327,20 @@ def _return(frame: Frame) -> None:
     frame.n = 0
 
 
-def _trap(address: Code, tag: str) -> Statement:
+def _trap(address: Code, tag: str, waits: bool) -> Statement:
+    """Of lanes that wait for others, the first one ends the run."""
+
     def run(frame: Frame) -> None:
         frame.run.tick(frame.n)
-        x, y, z = (int(frame.env[GLOBAL_ID + axis][0]) for axis in range(3))
-        raise Trap(
-            f"the program trapped: {tag}",
-            fix="correct the input or the condition that leads to this trap",
-            address=int(evaluate(address, frame)[0]),
-            tag=tag,
-            invocation=(x, y, z),
-        )
+        x, y, z = (frame.spread(frame.env[GLOBAL_ID + axis]) for axis in range(3))
+        first = np.lexsort((x, y, z))[:MOST_TRAPS]
+        told = zip(frame.spread(evaluate(address, frame))[first], x[first], y[first], z[first], strict=True)
+        found = [Trapped(tag, int(at), (int(i), int(j), int(k))) for at, i, j, k in told]
+        if waits:
+            raise Trap.of(found[:1])
+        frame.run.noted.add(found, frame.n)
+        frame.run.returned[frame.env[LANE]] = True
+        frame.n = 0
 
     return run
 

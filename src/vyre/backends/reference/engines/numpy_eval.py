@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ....driver.contract.traps import Noted
 from ....errors import DeadlineExceeded, InvalidProgram, StepLimitExceeded, UnsupportedFeature
 from ....foundation.integers import round_up
 from ....foundation.ir import nodes as ir
@@ -44,12 +45,13 @@ class View:
 class Run:
     """One chunk of workgroups on its way through the program."""
 
-    __slots__ = ("atomics", "deadline", "group_lanes", "groups", "loads", "max_steps", "returned", "steps", "stores",
-                 "views")  # fmt: skip
+    __slots__ = ("atomics", "deadline", "group_lanes", "groups", "loads", "max_steps", "noted", "returned", "steps",
+                 "stores", "views")  # fmt: skip
 
     def __init__(self, views: dict[str, View], group_lanes: int, max_steps: int | None, deadline: float | None) -> None:
         self.views, self.group_lanes, self.max_steps, self.deadline = views, group_lanes, max_steps, deadline
         self.steps = self.loads = self.stores = self.atomics = self.groups = 0
+        self.noted = Noted()
         self.returned: Array = np.zeros(0, np.bool_)  # by lane of the chunk
 
     def tick(self, lanes: int) -> None:

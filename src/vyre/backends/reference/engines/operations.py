@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ....errors import DispatchFailed
-from ....errors import Trap as Trapped
+from ....errors import DispatchFailed, Trap, Trapped
 from ....foundation.integers import ceil_div
 from ....foundation.ir import nodes as ir
 from ....foundation.ir.dtypes import DataType
@@ -149,13 +148,7 @@ def atomic(
 
 def trap(address: int, tag: str) -> Op:
     def run(r: Registers) -> None:
-        raise Trapped(
-            f"the program trapped: {tag}",
-            fix="correct the input or the condition that leads to this trap",
-            address=r[address],
-            tag=tag,
-            invocation=r[LANE].gid,
-        )
+        raise Trap.of([Trapped(tag, r[address], r[LANE].gid)])
 
     return run
 

@@ -114,5 +114,9 @@ def execute(program: Program, memory: Memory, grid: Grid, options: Options, engi
             "the NumPy engine has one schedule and sees no races", fix='use engine="scalar", or "auto"'
         )
     if engine == "numpy" or (engine == "auto" and plain and numpy_engine.can_run(program, grid) is None):
-        return numpy_engine.execute(program, memory, grid, options)
-    return scalar.execute(program, memory, grid, options)
+        outcome = numpy_engine.execute(program, memory, grid, options)
+    else:
+        outcome = scalar.execute(program, memory, grid, options)
+    if outcome.trap is not None and not options.detect_races:
+        raise outcome.trap
+    return outcome

@@ -13,7 +13,9 @@ from collections.abc import Iterable, Iterator
 from itertools import product
 from typing import Any
 
+from ....driver.contract.traps import Noted
 from ....errors import DeadlineExceeded, DispatchFailed, InvalidProgram, StepLimitExceeded, Trap
+from ....foundation.check.requirements import meets
 from ....foundation.ir.program import Program
 from ....foundation.meaning.subgroup import SUBGROUP_WIDTH
 from .memory import BufferState, Grid, Memory, OobReport, Options, Outcome
@@ -74,7 +76,8 @@ class Run:
         self.oob = [0, 0, 0]
         self.steps = 0
         self.next_check = 0
-        self.trap: Trap | None = None
+        self.noted = Noted()
+        self.waits = meets(program)
         self.single = options.schedule.kind in ("seeded", "lockstep")
         self.backwards = options.schedule.kind == "reversed"
         self.ready: deque[Invocation] | list[Invocation] = deque()
@@ -95,9 +98,10 @@ class Run:
         else:
             for group in groups:
                 self.drain([group])
+        trap = self.noted.trap()
         if self.detector is None:
-            return Outcome(OobReport(*self.oob), steps=self.steps)
-        return Outcome(OobReport(*self.oob), tuple(self.detector.races), self.detector.seen, self.trap, self.steps)
+            return Outcome(OobReport(*self.oob), trap=trap, steps=self.steps)
+        return Outcome(OobReport(*self.oob), tuple(self.detector.races), self.detector.seen, trap, self.steps)
 
     # -- workgroups
 
@@ -221,9 +225,9 @@ class Run:
                 for op in ops:
                     op(registers)
             except Trap as e:
-                if self.detector is None:
+                if self.waits and self.detector is None:
                     raise
-                self.trap = self.trap or e
+                self.noted.add(e.first)
                 lane.pending.clear()
                 kind = Kind.END
             if kind is Kind.NEXT:

@@ -68,6 +68,7 @@ class _Stepped(Run):
     def __init__(self, program: Program, memory: Memory, grid: Grid, options: Options) -> None:
         whole = mathlib.expand(in_workgroup_memory(program))
         super().__init__(whole, Memory(whole, memory.buffers), grid, options)
+        self.waits = True  # a trap is raised where it stands
         self.tape = compile_tape(whole, False, stepping=True)
         (gx, gy, gz), (sx, sy, sz) = grid, program.workgroup_size
         self.alone = determinism(_results_of(program)).covers((gx * sx, gy * sy, gz * sz))

@@ -7,7 +7,7 @@ The interface of the module, whose entry point is `vyre_kernel`:
 
     @group(0) @binding(slot)    each bound buffer: read-only storage, or read-write storage where it is writable
     @group(0) @binding(n)       n = number of bound buffers: the trap words, read-write storage; only where
-                                `kernel.traps` is not empty. The first word is written last; the last word is a claim
+                                `kernel.traps` is not empty; see `driver/contract/traps.py`
     params                      `var<immediate>`, or with `immediates=False` `@group(1) @binding(0) var<uniform>`;
                                 u32 words without gaps, in this order:
                                   the length in elements of each bound buffer, by slot
@@ -31,7 +31,8 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from ....errors import UnsupportedFeature
+from ....driver.contract.traps import HEAD_WORDS, TOLD_BITS
+from ....errors import MOST_TRAPS, UnsupportedFeature
 from ....foundation.integers import ceil_div
 from ....foundation.ir.ops import AtomicOp, BinaryOp, ReduceOp
 from ....foundation.meaning.subgroup import SUBGROUP_WIDTH, reduction_offsets
@@ -39,7 +40,6 @@ from ....lower.c.printer import Printer
 from ....lower.canonical_float import FloatSteps
 from ....lower.instructions import unprinted
 from ....lower.kernel_ir import Body, Buffer, Ins, Kernel, Local, Loop, walk
-from ....runtime.device import TRAP_WORDS
 from .prelude import called, functions
 from .traits import Traits
 
@@ -133,7 +133,7 @@ class _Wgsl(Printer):
             parts.append(functions(self.called, self.traits).rstrip("\n"))
         parts += ["\n".join(lines) for lines in self.exchanges.values()]
         if self.kernel.traps:
-            parts.append("\n".join(_TRAP))
+            parts.append(_TRAP)
         size = ", ".join(map(str, self.kernel.workgroup))
         builtins = {"group": "workgroup_id", "lid": "local_invocation_id", "linear": "local_invocation_index"}
         inputs = [
@@ -336,9 +336,9 @@ class _Wgsl(Printer):
                 return ["workgroupBarrier();"] * shares + ["storageBarrier();"] * self.talks
             case "trap":
                 self.ids |= {f"gid_{axis}" for axis in _AXES}
-                code = self.kernel.traps.index(item.attr) + 1
+                code = self.kernel.traps.index(item.attr)
                 note = f"note_trap({code}u, {self.bare(args[0])}, gid_x, gid_y, gid_z);"
-                return [note, "stopped = true;" if self.meet else "return;"]
+                return [f"if (!stopped) {{ {note} }}", "stopped = true;"] if self.meet else [note, "return;"]
         return ["return;"]
 
     def _named_index(self, text: str, lines: list[str]) -> str:
@@ -514,16 +514,27 @@ class _Wgsl(Printer):
         return [*lines, names[found]]
 
 
-_TRAP = (
-    "fn note_trap(code: u32, address: u32, x: u32, y: u32, z: u32) {",
-    f"    if (atomicExchange(&traps[{TRAP_WORDS - 1}], 1u) != 0u) {{ return; }}",
-    "    atomicStore(&traps[1], address);",
-    "    atomicStore(&traps[2], x);",
-    "    atomicStore(&traps[3], y);",
-    "    atomicStore(&traps[4], z);",
-    "    atomicStore(&traps[0], code);",
-    "}",
-)
+_TRAP = f"""\
+fn note_trap(code: u32, address: u32, x: u32, y: u32, z: u32) {{
+    let turn = atomicLoad(&traps[5]);
+    let bits = atomicLoad(&traps[4]);
+    let number = (z * atomicLoad(&traps[3]) + y) * atomicLoad(&traps[2]) + x;
+    let first = atomicMax(&traps[0], 0u);
+    if (first != 0u && first != turn) {{ return; }}
+    atomicMax(&traps[0], turn);
+    atomicAdd(&traps[1], 1u);
+    if (bits == 0u) {{ return; }}
+    for (var at = 0u; at < {TOLD_BITS}u; at += bits) {{
+        var piece = code;
+        if (at < 32u) {{ piece = code >> at; }} else {{ piece = address >> (at - 32u); }}
+        let begin = {HEAD_WORDS}u + at / bits * {MOST_TRAPS}u;
+        var word = ~((number << bits) | (piece & ((1u << bits) - 1u)));
+        if (atomicLoad(&traps[begin + {MOST_TRAPS - 1}u]) > word) {{ continue; }}
+        for (var k = 0u; k < {MOST_TRAPS}u && word != 0u; k++) {{
+            word = min(word, atomicMax(&traps[begin + k], word));
+        }}
+    }}
+}}"""
 
 
 def _word(bits: int) -> str:
