@@ -219,7 +219,6 @@ def main() -> int:
                 "refused": dict(report.refused.most_common()),
                 "mismatches": report.mismatches,
                 "kernels_using": dict(sorted(report.kernels_using.items())),
-                "seconds_of_all": seconds,
             }
             if options.add and (path := RESULTS / f"kernels_{name}.json").exists():
                 before = json.loads(path.read_text())
