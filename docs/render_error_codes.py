@@ -8,7 +8,7 @@ from pathlib import Path
 from vyre.errors import RESERVED, DiagCode, VyreError
 
 HERE = Path(__file__).parent
-MODULES = ("vyre.errors", "vyre.driver.verify.cases", "vyre.driver.pipeline.database")
+MODULES = ("vyre.errors", "vyre.driver.verify.cases", "vyre.driver.pipeline.database", "vyre.driver.resident.reuse")
 """Where errors are defined."""
 FAMILIES = {
     "V": "Validation of programs",

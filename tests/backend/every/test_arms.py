@@ -21,6 +21,11 @@ def name(request):
     return request.param
 
 
+@pytest.fixture(autouse=True)
+def one_launch_for_each_step(monkeypatch):
+    monkeypatch.setenv("VYRE_FUSION", "no")
+
+
 @vyre.kernel(workgroup=64)
 def long(x: In[u32], out: Out[u32]):
     if gid.x < len(out):

@@ -12,7 +12,6 @@ from ..contract.backend import VyreBackend
 from ..contract.values import ResidentDispatchStep, ResidentHandle
 from ..plan.binding import BindingPlan, BindingRole
 from ..plan.launch import LaunchPlan, as_launched
-from ..plan.stitch import Apart, Launch, Stitched, apart, stitch
 from ..policy.decision import Decision
 from ..policy.fusion import (
     MOST_PARTS,
@@ -25,6 +24,7 @@ from ..policy.fusion import (
     OutputConsumedElsewhere,
     decide_fusion,
 )
+from .stitch import Apart, Launch, Stitched, apart, stitch
 
 _CHAINED = (Accept, OutputConsumedElsewhere)
 MOST_ATTEMPTS = 256
@@ -44,15 +44,16 @@ def fuse(
     names: Sequence[str],
     backend: VyreBackend,
     wanted: Collection[int],
+    adopted: Collection[int],
     constants: Mapping[int, bytes],
     refused: Callable[[Program], str | None],
 ) -> list[FusedStep]:
     """The launches that give the bytes of the steps, in order.
 
-    `wanted` are the ids of memory that is read after all of them, and `constants` is memory whose bytes never change.
-    `refused` compiles a program, or says why the backend does not.
+    `wanted` are the ids of memory that is read after all of them, `adopted` is memory of which several handles may be
+    the same bytes, and `constants` is memory whose bytes never change. `refused` compiles a program, or says why the backend does not.
     """
-    chain = _Chain(steps, names, backend, wanted, constants, refused)
+    chain = _Chain(steps, names, backend, wanted, adopted, constants, refused)
     found: list[FusedStep] = []
     begin = 0
     while begin < len(steps):
@@ -68,11 +69,12 @@ class _Chain:
         names: Sequence[str],
         backend: VyreBackend,
         wanted: Collection[int],
+        adopted: Collection[int],
         constants: Mapping[int, bytes],
         refused: Callable[[Program], str | None],
     ) -> None:
         self.steps, self.names, self.backend, self.refused = steps, names, backend, refused
-        self.wanted, self.constants = wanted, constants
+        self.wanted, self.adopted, self.constants = wanted, adopted, constants
         facts = backend.capability
         self.caps = FusionCaps(facts.max_shared_bytes, backend.max_invocations_per_workgroup)
         self.launches: dict[int, Launch] = {}
@@ -119,6 +121,10 @@ class _Chain:
             raise apart(f"{MOST_ATTEMPTS} pairs of steps were tried in this sequence")
         self.attempts += 1
         parts = [self._launch(k) for k in range(begin, last + 1)]
+        used = {r.id for part in parts for r in part.memory if isinstance(r, ResidentHandle)}
+        shared = used.intersection(self.adopted)
+        if len(shared) > 1 and not shared.isdisjoint((*before.outputs, *after.outputs)):
+            raise apart("memory of other libraries may be the same bytes")
         found = stitch(parts, lambda id: self._is_wanted_after(last, id), self.constants)
         if (refused := why_not(found.launch.program, self.backend)) is not None:
             raise apart(" ".join(refused.partition(" Fix: ")[0].split()))

@@ -8,7 +8,7 @@ from time import perf_counter_ns, time_ns
 from types import TracebackType
 from typing import Any
 
-from ...errors import BackendUnavailable
+from ...errors import ArgumentTypeError, BackendUnavailable
 from ..contract.values import TimedDispatchResult
 from ..observers import Dispatched, Tell, watch
 
@@ -21,6 +21,10 @@ class Spans:
             from opentelemetry import trace
         except ImportError as e:
             raise BackendUnavailable("opentelemetry-api is not installed", fix="pip install 'vyre[otel]'") from e
+        if provider is not None and not callable(getattr(provider, "get_tracer", None)):
+            raise ArgumentTypeError(
+                f"spans() got a {type(provider).__name__}", fix="pass a TracerProvider of OpenTelemetry, or nothing"
+            )
         self._tracer, self._failed = trace.get_tracer("vyre", tracer_provider=provider), trace.StatusCode.ERROR
         self._epoch = time_ns() - perf_counter_ns()
         self._end: Callable[[], None] | None = watch(self)

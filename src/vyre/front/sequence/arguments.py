@@ -109,6 +109,11 @@ class Given:
         """The memory of device arrays."""
         return tuple(memory.handle for memory in self._held.values())
 
+    @property
+    def adopted(self) -> set[int]:
+        """Ids of the memory of other libraries: several handles may be the same bytes."""
+        return {memory.handle.id for memory in self._held.values() if memory.source is not None}
+
     def places_of(self, handles: Collection[int]) -> set[int]:
         """The places of device arrays over this memory."""
         return {at for at, memory in self._held.items() if memory.handle.id in handles}

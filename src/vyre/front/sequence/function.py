@@ -299,7 +299,7 @@ class _Recording:
             if result.counted is not None:
                 self._wanted.add(result.counted[0].handle.id)
         self._fused: list[FusedStep] = []
-        self._steps = self._launches()
+        self._steps = self._launches(given.adopted)
         self._on_device = given.home is not None
         self._written = [(at, handle) for at, handle in self._filled if handle.id in self._recorder.written]
         written = {at for at, _ in self._written}
@@ -315,11 +315,11 @@ class _Recording:
         self._rebound: dict[tuple[int, ...], tuple[ResidentDispatchStep, ...]] = {}
         self._lent: list[weakref.ref[Memory]] = []
 
-    def _launches(self) -> tuple[ResidentDispatchStep, ...]:
+    def _launches(self, adopted: set[int]) -> tuple[ResidentDispatchStep, ...]:
         """The steps, with those together that are one launch."""
         if not FUSION.value() or len(self._recorder.steps) < 2:
             return self._recorder.launches()
-        self._fused = self._recorder.fused(self._wanted)
+        self._fused = self._recorder.fused(self._wanted, adopted)
         for each in self._fused:
             for decision in each.decisions:
                 count_decision(decision)

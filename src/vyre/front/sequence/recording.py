@@ -121,11 +121,14 @@ class Recorder:
             self.home.backend.upload_resident([(known, 0, data)])
         return known
 
-    def fused(self, wanted: set[int]) -> list[FusedStep]:
-        """Launches that do what the steps do, fewer if they can be. `wanted` is memory that is read after them."""
+    def fused(self, wanted: set[int], adopted: set[int]) -> list[FusedStep]:
+        """Launches that do what the steps do, fewer if they can be. `wanted` is memory that is read after them, and
+        `adopted` that of other libraries."""
         names = [step.kernel for step in self.steps]
         constants = {handle.id: data for data, handle in self._constants.items()}
-        return fuse([step.launch for step in self.steps], names, self.home.backend, wanted, constants, self._refused)
+        return fuse(
+            [step.launch for step in self.steps], names, self.home.backend, wanted, adopted, constants, self._refused
+        )
 
     def _refused(self, program: Program) -> str | None:
         """Compile a program that does the work of several steps. Why it is no single launch here, if it is not."""

@@ -147,7 +147,8 @@ def test_started_dispatches_that_overlap_are_timed_from_start_to_result(tmp_path
 
 
 @pytest.mark.parametrize("place", ["host", "device"])
-def test_each_call_of_a_sequence_is_one_that_is_timed(place):
+def test_each_call_of_a_sequence_is_one_that_is_timed(place, monkeypatch):
+    monkeypatch.setenv("VYRE_FUSION", "no")
     twice = vyre.sequence(lambda x: double(double(x))).on("cpu")
     x = X if place == "host" else vyre.to_device(X, "cpu")
     with vyre.profile() as found:

@@ -5,12 +5,14 @@ import pytest
 
 import vyre
 from vyre import In, InOut, Out, atomic_add, barrier, f32, gid, lid, select, shared, u32
+from vyre.driver.contract.values import ResidentDispatchStep
 from vyre.driver.counters import TALLY
+from vyre.driver.execute.fusing import fuse
 from vyre.errors import UnsupportedFeature
 from vyre.front.arrays import ARRAY_DTYPES
 
 from ....support.device_backends import IDS, open_or_skip
-from ....support.random_chains import Chain, shifted, turned
+from ....support.random_chains import Chain, added, shifted, turned
 
 BACKENDS = ("cpu", *IDS)
 
@@ -274,3 +276,14 @@ def test_a_program_that_the_backend_does_not_compile_stays_in_pieces():
         launches, reasons = told(vyre.sequence(lambda x: odd(odd(x))), "cpu", x)
     assert launches == 2
     assert f"{most}" in reasons[0]
+
+
+def test_memory_of_other_libraries_that_is_written_keeps_steps_apart():
+    backend = vyre.acquire("cpu")
+    x, y, z, a = (backend.allocate_resident(n) for n in (400, 400, 400, 4))
+    steps = [ResidentDispatchStep(added.program, (x, y)), ResidentDispatchStep(scaled.program, (x, z, a))]
+
+    def launches(adopted):
+        return len(fuse(steps, ["added", "scaled"], backend, {x.id, z.id}, adopted, {}, lambda program: None))
+
+    assert [launches(adopted) for adopted in ((), {x.id}, {x.id, a.id}, {y.id, a.id})] == [1, 1, 2, 1]

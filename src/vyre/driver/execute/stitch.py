@@ -43,7 +43,7 @@ from ...foundation.ir.prints import prints_of
 from ...foundation.ir.program import ROOT_GENERATOR, Access, BufferDecl, Program
 from ...foundation.ir.visit import distinct, rewrite, rewrite_expr
 from ..contract.values import ResidentHandle, Resource
-from .grid import Grid
+from ..plan.grid import Grid
 
 MOST_STATEMENTS = 2_000
 """Of a stitched program: above this, compiling it costs more than its launches."""
