@@ -51,7 +51,8 @@ def fuse(
     """The launches that give the bytes of the steps, in order.
 
     `wanted` are the ids of memory that is read after all of them, `adopted` is memory of which several handles may be
-    the same bytes, and `constants` is memory whose bytes never change. `refused` compiles a program, or says why the backend does not.
+    the same bytes, and `constants` is memory whose bytes never change. `refused` compiles a program, or says
+    why the backend does not.
     """
     chain = _Chain(steps, names, backend, wanted, adopted, constants, refused)
     found: list[FusedStep] = []
