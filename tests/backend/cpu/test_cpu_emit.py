@@ -497,9 +497,15 @@ def test_a_return_of_all_lanes_ends_the_workgroup_before_a_barrier():
     agree(case_of(maybe.program, [words(1, 0, 2)], (3, 1, 1), out=24))
 
 
-@pytest.mark.parametrize("lanes", [1, 31, 32, 33, 70, 96])
-@pytest.mark.parametrize("dtype", ["u32", "i32", "f32"])
-def test_subgroup_operations(lanes, dtype):
+@pytest.mark.parametrize(
+    "dtype, lanes",
+    [
+        pytest.param(dtype, lanes, marks=() if (dtype, lanes) in (("u32", 31), ("f32", 70)) else pytest.mark.check)
+        for dtype in ("u32", "i32", "f32")
+        for lanes in (1, 31, 32, 33, 70, 96)
+    ],
+)
+def test_subgroup_operations(dtype, lanes):
     t = BY_NAME[dtype]
     ops = [op for op in ReduceOp if dtype != "f32" or op.text in ("add", "mul", "min", "max")]
     x = LocalId(0)

@@ -112,6 +112,7 @@ def test_numbers_known_while_compiling_give_the_same_edges(name, id):
     assert shown(name, found) == wanted(name)
 
 
+@pytest.mark.check
 @by_name
 def test_the_text_for_cuda_gives_the_edges(name, tmp_path):
     n = len(EDGES[name])
