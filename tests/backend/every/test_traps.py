@@ -178,7 +178,6 @@ def test_the_error_keeps_its_records_when_it_is_sent():
     assert (sent.trapped, sent.first, str(sent)) == (found.trapped, found.first, str(found))
 
 
-@pytest.mark.row("C-dd-3")
 def test_a_grid_too_large_to_number_says_how_many_and_not_which():
     words = bytearray(trap_words((1 << 22, 1, 1), (1024, 1, 1)))
     assert len(words) == 32
@@ -188,7 +187,6 @@ def test_a_grid_too_large_to_number_says_how_many_and_not_which():
     assert (found.value.first, found.value.overflow) == ((), 9)
 
 
-@pytest.mark.row("C-dd-7")
 @pytest.mark.parametrize("invocations", [1 << 15, 1 << 16, 1 << 24, 1 << 28, 1 << 30, (1 << 31) - 256])
 def test_lists_keep_the_lowest_in_whatever_order_they_are_offered(invocations):
     """As every emitter writes it, for each width of a piece."""
