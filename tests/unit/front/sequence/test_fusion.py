@@ -274,3 +274,17 @@ def test_a_program_that_the_backend_does_not_compile_stays_in_pieces():
         launches, reasons = told(vyre.sequence(lambda x: odd(odd(x))), "cpu", x)
     assert launches == 2
     assert f"{most}" in reasons[0]
+
+
+def test_a_profile_names_what_is_compiled_for_several_steps():
+    @vyre.kernel
+    def once(x: In[f32], out: Out[f32]):
+        if gid.x < len(out):
+            out[gid.x] = x[gid.x] * 5.8671875 + 0.28125
+
+    with vyre.profile() as found:
+        vyre.sequence(lambda x: once(once(x))).on("cpu")(reals())
+    names = {row.program: row for row in found.rows()}
+    assert set(names) == {"once", "once+once"}
+    assert names["once+once"].calls == 1
+    assert names["once+once"].compile_ns > 0
