@@ -51,9 +51,9 @@ def given(name: str, x: Any, allowed: Sequence[DataType] = tuple(TYPES.values())
         found = view(name, x, ARRAY_DTYPES[allowed[0].name].name)
     is_bfloat = type(found) is DeviceBuffer and found._is_bfloat
     if is_bfloat or TYPES.get(found.dtype.newbyteorder("=")) not in allowed:
-        wanted = (
-            "bool" if allowed == (bool_,) else "int32" if found.dtype.kind in "iu" and f64 not in allowed else "float32"
-        )
+        narrow = found.dtype.kind in "biu" and (found.dtype.itemsize < 4 or f64 not in allowed)
+        whole = i32 in allowed and (f32 not in allowed or narrow)
+        wanted = "int32" if whole else "float32" if f32 in allowed else ARRAY_DTYPES[allowed[0].name].name
         raise ArgumentTypeError(
             f"{name} holds {'bfloat16' if is_bfloat else found.dtype}, and this function takes "
             f"{', '.join(t.name for t in allowed)}",

@@ -178,7 +178,7 @@ def bincount(
     """
     asked = given("x", x, WHOLE)
     if size is None and out is None:
-        refuse_to_read("the greatest number was read")
+        refuse_to_read("the greatest number was read", "pass size=, one more than the greatest number can be")
         size = int(np.asarray(reduce.max(asked, backend=backend))) + 1 if asked.size else 0
     size = counted("size", max(size, 0) if size is not None else math.prod(getattr(out, "shape", (0,))))
     check_out(out, (size,))
@@ -249,7 +249,7 @@ def _starts(flags: Given, size: Any, out: Any, backend: str | None) -> tuple[Any
     there = getattr(out, "shape", None)
     starts = _begins(flags, backend) if flags.size else None
     if size is None and there is None:
-        refuse_to_read("the number of elements that were kept was read")
+        refuse_to_read("the number of elements that were kept was read", "pass size=, how long the result shall be")
         return starts, int(np.asarray(starts)[_segments(flags)]) if flags.size else 0
     length = counted("size", size if size is not None else math.prod(there or ()))
     check_out(out, (length,))
@@ -309,7 +309,7 @@ def _even(x: Given, bins: int, range: Any, kind: DataType, backend: str | None) 
     if not 1 <= bins <= 1 << 24:
         raise ArgumentValueError(f"bins={bins}", fix="pass a number from 1 to 2**24, or all edges")
     if range is None:
-        refuse_to_read("the least and the greatest element were read")
+        refuse_to_read("the least and the greatest element were read", "pass range=(low, high)")
         low, high = 0.0, 1.0
         if x.size:
             low, high = (float(np.asarray(f(x, backend=backend))) for f in (reduce.min, reduce.max))

@@ -294,7 +294,7 @@ class Generator:
 
     def _counted(self, draw: Any, indices: int, *what: Any, **options: Any) -> Any:
         """A function of this module, which takes so many indices."""
-        refuse_to_read("a generator counted on")
+        refuse_to_read("a generator counted on", "call the function of vyre.libs.random, with start= as an argument")
         with self._lock:
             place = {"seed": self.seed, "stream": self.stream, "start": self.index, "backend": self.backend}
             found = draw(*what, **place, **options)

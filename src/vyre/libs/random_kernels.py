@@ -177,6 +177,7 @@ def scaled(u: In[f32], upto: In[f32], out: Out[f32]) -> None:
     """Parts of the last number, each below it."""
     if gid.x < len(out):
         total = upto[len(upto) - 1]
+        assert total > 0.0 and is_finite(total), "the weights add up to zero or to infinity"
         out[gid.x] = min(u[gid.x] * total, nextafter(total, 0.0))
 
 

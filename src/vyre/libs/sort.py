@@ -156,7 +156,7 @@ def topk(
     row = _row(asked, -1, None)
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 0 <= k <= row.length:
         raise ArgumentValueError(
-            f"k={shown(k)} of {row.length} elements", fix=f"pass a whole number up to {row.length}"
+            f"k={shown(k)} of {row.length} elements", fix=f"pass a whole number from 0 to {row.length}"
         )
     shape = (*asked.shape[:-1], int(k))
     first, second = _two(out)
@@ -200,7 +200,7 @@ def unique(
         new = chosen(begins, backend, T=TYPES[bits.newbyteorder("=")])(keys, order, sizes={"out": n})
         upto = prefix.sum(new, backend=backend)
     if size is None:
-        refuse_to_read("the number of different elements was read")
+        refuse_to_read("the number of different elements was read", "pass size=, how long the results shall be")
         size = int(np.asarray(upto)[-1]) if n else 0
     else:
         size = counted("size", size)

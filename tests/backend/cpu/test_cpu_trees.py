@@ -26,6 +26,8 @@ from vyre import (
     u32,
     wg,
 )
+from vyre.backends.cpu.abi import PIECE_BITS, TRAPPED
+from vyre.driver.contract.traps import told
 from vyre.lower import LowerOptions, lower
 from vyre.lower.kernel_ir import If, Loop, walk
 
@@ -306,10 +308,15 @@ def test_a_trap_in_a_turn_says_where_it_was(zero, width):
     x = np.arange(1, 2 * LANES + 1, dtype=np.uint32)
     x[LANES + zero] = 0
     case = case_of(stops.program, [x], (2, 1, 1), out=x.size)
-    plain, turned = (list(Launched(lower(stops.program, o), case, width, chunk=1).words)
-                     for o in (LowerOptions(), BY_TURNS))  # fmt: skip
-    assert turned[9:] == plain[9:]
-    assert any(turned[9:13]) == (zero < 32)
+
+    def trapped(options):
+        launched = Launched(lower(stops.program, options), case, width, chunk=1)
+        lists = told(launched.lists, PIECE_BITS, 64, ["zero"], launched.row, launched.rows)
+        return launched.words[TRAPPED], lists
+
+    plain = trapped(LowerOptions())
+    assert trapped(BY_TURNS) == plain
+    assert bool(plain[0]) == (zero < 32)
 
 
 # ---- elements that lie apart ----------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import pytest
 
 import vyre
 from vyre.errors import ArgumentTypeError, ArgumentValueError, Trap
-from vyre.libs import pick, reduce
+from vyre.libs import pick, random, reduce, sort
 
 from ...support.backends_of_libs import BACKENDS, on_backend
 
@@ -155,8 +155,16 @@ def test_a_sequence_takes_them_as_kernels():
     def how_many(x, mask):
         return pick.compact(x, mask)
 
-    with pytest.raises(ArgumentTypeError, match="the number of elements that were kept was read while a sequence is"):
+    with pytest.raises(ArgumentTypeError, match=r"the number of elements that were kept was read.* Fix: pass size="):
         how_many.on("cpu")(np.zeros(3, np.float32), np.ones(3, bool))
+    for read, fix in (
+        (lambda x: pick.bincount(x), "pass size="),
+        (lambda x: pick.histogram(x, 4), "pass range="),
+        (lambda x: sort.unique(x), "pass size="),
+        (lambda x: random.default_rng(1).random(3), "with start= as an argument"),
+    ):
+        with pytest.raises(ArgumentTypeError, match=f"while a sequence is recorded.* Fix: .*{fix}"):
+            vyre.sequence(read).on("cpu")(np.zeros(3, np.int16))
 
 
 def test_what_does_not_fit_is_refused_with_a_fix():
@@ -169,6 +177,10 @@ def test_what_does_not_fit_is_refused_with_a_fix():
         pick.bincount(np.array([1 << 33]), 5)
     with pytest.raises(ArgumentTypeError, match=r"mask holds float32.*Fix: convert it: mask.astype\(np.bool\)"):
         pick.compact(x, x)
+    with pytest.raises(ArgumentTypeError, match=r"places holds float64.*Fix: convert it: places.astype\(np.int32\)"):
+        pick.take(x, np.array([0.0]))
+    with pytest.raises(ArgumentTypeError, match=r"into holds int8.*Fix: convert it: into.astype\(np.int32\)"):
+        pick.scatter_add(np.zeros(3, np.int8), np.array([0]), np.zeros(1, np.int8))
     with pytest.raises(ArgumentValueError, match=r"x has shape \(3,\) and mask \(2,\). Fix: pass a mask of the shape"):
         pick.compact(x, np.ones(2, bool))
     with pytest.raises(ArgumentTypeError, match=r"into holds float32 and values int32. Fix: pass values.astype"):

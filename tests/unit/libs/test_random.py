@@ -376,3 +376,8 @@ def test_choices_that_are_none_are_refused_with_a_fix():
         random.choice(3, 2, weights=np.ones(2, np.float32), seed=1)
     with pytest.raises(Trap, match="a weight is negative, infinite or no number"):
         random.choice(2, 2, weights=np.float32([1, -1]), seed=1)
+    for none in ([0, 0, 0], [1e-40, 0, 1e-40], [3e38, 0, 3e38]):
+        with pytest.raises(Trap, match="the weights add up to zero or to infinity"):
+            random.choice(3, 2, weights=np.float32(none), seed=1)
+    with pytest.raises(ArgumentTypeError, match=r"weights holds int64.*Fix: convert it: weights.astype\(np.float32\)"):
+        random.choice(2, 2, weights=np.array([1, 2]), seed=1)

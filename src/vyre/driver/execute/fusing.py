@@ -95,12 +95,13 @@ class _Chain:
             stop += 1
         decisions = []
         step = self.steps[begin]
-        if best is not None and (refusal := self.refused(best.launch.program)) is not None:
-            best, stop, why = None, begin + 1, refusal
+        names = tuple(self.names[begin:stop])
         if best is not None:
-            names = tuple(self.names[begin:stop])
-            decisions.append(decide_fusion(names, None, best.handed_on, best.stored))
             program = best.launch.program.called("+".join(names))
+            if (refusal := self.refused(program)) is not None:
+                best, stop, why = None, begin + 1, refusal
+        if best is not None:
+            decisions.append(decide_fusion(names, None, best.handed_on, best.stored))
             step = ResidentDispatchStep(program, best.launch.memory, grid_override=best.launch.grid)
         if why is not None:
             decisions.append(decide_fusion((self.names[stop - 1], self.names[stop]), why, 0, 0))

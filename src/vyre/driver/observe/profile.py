@@ -21,6 +21,7 @@ _PAGE = """<!doctype html>
 body {{ font: 15px/1.45 system-ui, sans-serif; margin: 1.5em auto; max-width: 70em; padding: 0 1em }}
 .wide {{ overflow-x: auto }}
 td, th {{ font-variant-numeric: tabular-nums }}
+td + td {{ white-space: nowrap }}
 </style></head><body>{body}</body></html>
 """
 _TITLES = ("kernel", "backend", "calls", "time", "a call", "device", "compile", "GB/s", "share")

@@ -157,7 +157,11 @@ class LoopCompiler(HelperCompiler):
             numbers.append(value.value)
         turns = self._python_range(numbers, call)
         if _length(turns) > MAX_UNROLLED:
-            raise self.fail(call, f"static_range() of {show_number(_length(turns))} turns", UNROLL_LESS)
+            raise self.fail(
+                call,
+                f"static_range() of {show_number(_length(turns))} turns, of which a kernel has at most {MAX_UNROLLED}",
+                UNROLL_LESS,
+            )
         return turns
 
     def _unrolled(self, node: ast.For, items: Iterable[object], go: Var | None) -> None:

@@ -22,6 +22,7 @@ class Recorder(Protocol):
 
 RECORDERS: list[Recorder] = []
 """Those of all threads."""
+READ_LATER = "return the array, and read it after the call; decide on numbers that are passed"
 
 
 class _Mine(threading.local):
@@ -58,12 +59,12 @@ def recording(made: Recorder) -> Iterator[None]:
         RECORDERS.remove(made)
 
 
-def refuse_to_read(what: str) -> None:
+def refuse_to_read(what: str, fix: str = READ_LATER) -> None:
     """Raise if this thread is recording: what it would read now is not what a repetition has."""
     if is_recording():
         raise ArgumentTypeError(
             f"{what} while a sequence is recorded: a repetition would not do it again",
-            fix="return the array, and read it after the call; decide on numbers that are passed",
+            fix=fix,
         )
 
 

@@ -52,7 +52,10 @@ BODIES = [
     ("atomic_exchange(w, n, f[0])", 1, "w", "atomic_exchange() on a buffer of f32", "InOut[u32] or InOut[i32]"),
     ("for i in range(n):\n    grid_sync()", 2, "grid_sync()", "inside a loop", "unroll that with static_range()"),
     ("while n > x[0]:\n    grid_sync()", 2, "grid_sync()", "inside a loop", "one call per turn"),
-    ("for k in static_range(16385):\n    out[0] = k", 1, "static_range(16385)", "16385 turns", "use range()"),
+    (
+        "for k in static_range(2049):\n    out[0] = k",
+        1, "static_range(2049)", "2049 turns, of which a kernel has at most 2048", "use range()",
+    ),
     (
         "for k in static_range(200):\n    for j in static_range(200):\n        pass",
         2, "static_range(200)", "the unrolled loops of the kernel have more than 2048 turns", "use range()",

@@ -287,3 +287,17 @@ def test_memory_of_other_libraries_that_is_written_keeps_steps_apart():
         return len(fuse(steps, ["added", "scaled"], backend, {x.id, z.id}, adopted, {}, lambda program: None))
 
     assert [launches(adopted) for adopted in ((), {x.id}, {x.id, a.id}, {y.id, a.id})] == [1, 1, 2, 1]
+
+
+def test_a_profile_names_what_is_compiled_for_several_steps():
+    @vyre.kernel
+    def once(x: In[f32], out: Out[f32]):
+        if gid.x < len(out):
+            out[gid.x] = x[gid.x] * 5.8671875 + 0.28125
+
+    with vyre.profile() as found:
+        vyre.sequence(lambda x: once(once(x))).on("cpu")(reals())
+    names = {row.program: row for row in found.rows()}
+    assert set(names) == {"once", "once+once"}
+    assert names["once+once"].calls == 1
+    assert names["once+once"].compile_ns > 0
