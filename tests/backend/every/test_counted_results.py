@@ -136,6 +136,21 @@ def test_sequences_read_back_what_counts(name):
         assert (found["n"].tolist(), found["whole"].tolist()) == ([count], [7])
 
 
+@vyre.sequence
+def counted_on(x, n):
+    first, _ = positives(x, n)
+    second, _ = positives(x, n)
+    return first, second, n
+
+
+def test_what_a_later_step_counts_leaves_a_result_of_a_sequence_as_long_as_it_was(name):
+    x, n = np.arange(-9, 5, dtype=np.int32), zero()
+    for start in (0, 1):
+        n[0] = start
+        first, second, _ = counted_on.on(name)(x, n)
+        assert (len(first), len(second), n[0]) == (start + 4, start + 8, start + 8)
+
+
 def test_a_sequence_copies_no_more_than_that(name):
     if name in ("reference", "cpu"):
         pytest.skip("its memory is that of the host")

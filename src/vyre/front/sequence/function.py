@@ -415,7 +415,8 @@ class _Recording:
                     fix="pass it to the sequence, and call kernels in this thread alone",
                 )
             recorder, number = self._recorder, value._number
-            counted = None if not value.size else recorder.counted.get(number)
+            word, at = recorder.counted.get(number, (None, 0)) if value.size else (None, 0)
+            counted = None if word is None or word._memory is None else (word._memory, at)
             self._results.append(_result(value, seen, recorder.small.get(number), counted))
             return At(len(self._results) - 1)
         if type(value) in PLAIN or isinstance(value, np.generic):
@@ -541,8 +542,8 @@ class _HostRecorder:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.counted: dict[int, tuple[Array, Array, int]] = {}
-        """Results that are counted, by identity, each with the array that has the word with its length."""
+        self.counted: dict[int, tuple[Array, int]] = {}
+        """Results that are counted, by identity, each with how long it is."""
 
     def call(self, kernel: Kernel, args: tuple[Any, ...], named: dict[str, Any], *rest: Any) -> Any:
         made = Call(kernel.on(self.name), args, named, *rest)
@@ -553,15 +554,15 @@ class _HostRecorder:
             made.plan.require_word(k)
         whole = {o.name: np.zeros(o.shape, o.dtype) for k, o in enumerate(made.plan.outputs) if k in counted}
         handed = Call(kernel.on(self.name), args, {**named, **whole}, *rest).run()
-        self.counted |= {id(handed[k]): (handed[k], handed[word], at) for k, (word, at) in counted.items()}
+        self.counted |= {
+            id(handed[k]): (handed[k], int(handed[word].reshape(-1)[at])) for k, (word, at) in counted.items()
+        }
         return handed
 
     def cut(self, part: Any) -> Any:
         """What counts of an array that a function returns."""
-        array, words, at = self.counted.get(id(part), (None, None, 0))
-        if array is None or words is None:
-            return part
-        return array.reshape(-1)[: int(words.reshape(-1)[at])].copy()
+        array, count = self.counted.get(id(part), (None, 0))
+        return part if array is None else array.reshape(-1)[:count].copy()
 
 
 def _over_host_memory(function: Callable[..., Any], given: Given, home: Home) -> Any:

@@ -28,7 +28,7 @@ from ...errors import ArgumentTypeError, ArgumentValueError, UnsupportedFeature,
 from ..arrays import Array
 from ..bind import ArgumentLayout, Extent, Options, OutputPlan
 from ..device import kernels
-from ..device.array import DeviceBuffer
+from ..device.array import DeviceBuffer, duplicate
 from ..device.call import DeviceCall
 from ..device.home import Home, Memory
 
@@ -62,8 +62,8 @@ class Recorder:
         """Ids of the memory that some step writes to."""
         self.small: dict[int, SmallType] = {}
         """What the rows of some results are, by the numbers of their arrays."""
-        self.counted: dict[int, tuple[Memory, int]] = {}
-        """Where the words are that say how long some results are: memory, and which word of it."""
+        self.counted: dict[int, tuple[DeviceBuffer, int]] = {}
+        """Where the words are that say how long some results are: an array, and which word of it."""
         self._known = {handle.id for handle in given}
         self._made: list[weakref.ref[Memory]] = []
         self._owned: list[ResidentHandle] = []
@@ -173,8 +173,12 @@ class Recorder:
         return _RecordedCall(self, kernel, args, named, Options(grid, domain, sizes, config)).run()
 
     def add(self, step: Step, written: Sequence[Resource]) -> None:
+        ids = {r.id for r in written if isinstance(r, ResidentHandle)}
+        for number, (word, at) in list(self.counted.items()):
+            if word._memory is not None and word._memory.handle.id in ids:  # which must stay as it was counted
+                self.counted[number] = duplicate(word), at
         self.steps.append(step)
-        self.written.update(r.id for r in written if isinstance(r, ResidentHandle))
+        self.written |= ids
 
 
 class _RecordedCall(DeviceCall):
@@ -226,9 +230,7 @@ class _RecordedCall(DeviceCall):
         results = handed if type(handed) is tuple else (handed,)
         for k, (word, at) in plan.counted.items():
             plan.require_word(k)
-            memory = results[word]._memory
-            assert memory is not None  # a word has some
-            self.recorder.counted[results[k]._number] = memory, at
+            self.recorder.counted[results[k]._number] = results[word], at
         return handed
 
     def _require_one_launch(self) -> None:
