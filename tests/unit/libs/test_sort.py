@@ -181,7 +181,7 @@ def test_what_does_not_fit_is_refused_with_a_fix():
         sort.sort(np.zeros(3, np.complex64))
     with pytest.raises(ArgumentValueError, match=r"axis=\(0, 1\) is not one axis. Fix"):
         sort.sort(np.zeros((3, 2), np.float32), axis=(0, 1))
-    with pytest.raises(ArgumentValueError, match=r"k=4 of 3 elements. Fix: pass a whole number up to 3"):
+    with pytest.raises(ArgumentValueError, match=r"k=4 of 3 elements. Fix: pass a whole number from 0 to 3"):
         sort.topk(np.zeros(3, np.float32), 4)
     with pytest.raises(ArgumentTypeError, match=r"out is not a tuple of two arrays. Fix"):
         sort.topk(np.zeros(3, np.float32), 2, out=np.zeros(2, np.float32))
