@@ -93,9 +93,11 @@ def require_what_follows(dtype, shape, backend):
 
 
 def by_bits(v):
-    """Where `unique` puts a number: NaN behind all others, by their bits, those with a sign last."""
+    """Where `unique` puts a number: NaN behind all others, by their bits, and those with a sign last, from the greatest
+    bits to the least."""
     bits = int(v.view(f"u{v.itemsize}"))
-    return (*rank(v)[:2], rank(v)[2], bits if v != v else 0)
+    signed = bits >> 8 * v.itemsize - 1
+    return (*rank(v), (signed, -bits if signed else bits) if v != v else ())
 
 
 def require_unique(dtype, shape, backend):
