@@ -94,8 +94,7 @@ LOADED: dict[str, Any] = {"f32": arith.f32_from_bits, "bool": bool}
 FUNCTIONS: dict[Any, Any] = {  # {f} in the spelling of `n`, which has operands of types `t` and is itself of type `own`
     ir.BinOp: lambda n, t, own: arith.binary(n.op, t[0]), ir.UnOp: lambda n, t, own: arith.unary(n.op, t[0]),
     ir.Cast: lambda n, t, own: arith.cast(t[0], own), ir.Bitcast: lambda n, t, own: arith.bitcast(t[0], own),
-    ir.Fma: lambda n, t, own: arith.fused(own),
-    ir.Select: lambda n, t, own: lambda condition, a, b: a if condition else b,
+    ir.Fma: lambda n, t, own: arith.fused(own), ir.Select: lambda n, t, own: lambda test, a, b: a if test else b,
     ir.Load: lambda n, t, own: lambda data, i: LOADED.get(own.name, int)(data[i] if i < len(data) else 0),
     ir.Store: lambda n, t, own: partial(store, arith.f32_to_bits if t[1].name == "f32" else int),
     ir.Atomic: lambda n, t, own: partial(atomic, arith.atomic(n.op, own)),
