@@ -143,6 +143,7 @@ def build(config: Path, folder: Path) -> subprocess.CompletedProcess[str]:
         ("[gone][gone.reference]", "Could not find cross-reference target"),
     ],
 )
+@pytest.mark.check
 def test_a_broken_link_fails_the_build(text, complaint, tmp_path):
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.md").write_text(f"# A page\n\n{text}\n")

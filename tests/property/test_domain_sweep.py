@@ -152,6 +152,7 @@ def check(seed: int, count: int, backend: str = "cpu") -> tuple[int, list[str]]:
 
 
 @pytest.mark.parametrize("seed", first_quick(range(16), 5))
+@pytest.mark.check
 def test_more_invocations_change_nothing(seed):
     ran, refused = check(seed, 32)
     assert ran > len(refused) > 0  # the grammar has both

@@ -115,6 +115,7 @@ def words(*values):
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
+@pytest.mark.check
 def test_random_programs_give_the_bytes_of_the_reference(block):
     for seed in range(block * BLOCK, (block + 1) * BLOCK):
         case = random_program(random.Random(seed))

@@ -143,6 +143,7 @@ def joined_cases(count):
 
 
 @pytest.mark.parametrize("block", range(4))
+@pytest.mark.check
 def test_random_programs_in_joined_workgroups_give_the_bytes_of_the_reference(block, folder):
     for k, case in enumerate(joined_cases(RANDOM)):
         if k % 4 == block:

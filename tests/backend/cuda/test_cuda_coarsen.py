@@ -311,6 +311,7 @@ def random_elementwise(rng):
 
 
 @pytest.mark.parametrize("block", range(8))
+@pytest.mark.check
 def test_random_elementwise_programs_give_the_bytes_of_the_reference(block, folder):
     for k in range(block, RANDOM, 8):
         rng = random.Random(k)

@@ -226,6 +226,7 @@ def random_runs(rng):
 
 
 @pytest.mark.parametrize("block", range(6))
+@pytest.mark.check
 def test_random_runs_give_the_bytes_of_the_reference(block, folder):
     for k in range(block, RANDOM, 6):
         case = random_runs(random.Random(k))

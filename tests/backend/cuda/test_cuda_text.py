@@ -127,6 +127,7 @@ def test_nvrtc_takes_the_kept_texts(name, arch):
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
+@pytest.mark.check
 def test_nvrtc_takes_random_programs(block):
     nvrtc_or_skip()
     for k in range(block, COMPILED, BLOCKS):
@@ -198,6 +199,7 @@ def test_a_library_that_fails_is_named(monkeypatch):
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
+@pytest.mark.check
 def test_random_programs_give_the_bytes_of_the_reference(block, folder):
     for k in range(block, RUN, BLOCKS):
         case = case_of(k)

@@ -231,6 +231,7 @@ def never_comes_behind(x: In[u32], out: Out[u32]):
 
 @pytest.mark.parametrize("kernel", [stays, never_comes_behind], ids=lambda k: k.__name__)
 @pytest.mark.parametrize("backend", ["reference", "cpu", "opencl"])
+@pytest.mark.check
 def test_what_stands_behind_a_while_that_never_ends_is_not_reached(backend, kernel):
     """Also where nothing that it computes is used."""
     registration_or_skip(backend)

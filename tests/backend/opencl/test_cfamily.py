@@ -471,6 +471,7 @@ def agree(case, rng, seed):
 
 
 @pytest.mark.parametrize("block", range(6))
+@pytest.mark.check
 def test_lanes_that_meet_part_and_stray(block):
     for seed in range(2 * block, 2 * block + 2):
         rng = random.Random(seed)

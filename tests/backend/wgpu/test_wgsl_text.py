@@ -430,6 +430,7 @@ def test_atomics_know_the_sign_of_their_elements(element, space, strong):
 
 
 @pytest.mark.parametrize("lanes", [1, 2, 17, 32, 33, 64, 100])
+@pytest.mark.check
 def test_subgroups_of_every_size_exchange(lanes):
     u, f = Load("a", GID), Bitcast(f32, Load("a", GID))
     values = [SubgroupReduce(op, u) for op in ReduceOp]

@@ -16,6 +16,7 @@ import pytest
 import vyre
 from vyre import In, InOut, Out, Uniform, bool_, const, f32, gid, u32
 from vyre.driver.contract.values import ResidentDispatchStep, ResidentReadRange
+from vyre.driver.observe.spans import Spans
 from vyre.driver.selection import registry
 from vyre.errors import ArgumentTypeError, ArgumentValueError, DeadlineExceeded, UnsupportedFeature, VyreError, shown
 
@@ -47,7 +48,9 @@ PROGRAM = double.program
 
 def attempt(call, /, *args, **options):
     try:
-        call(*args, **options)
+        made = call(*args, **options)
+        if isinstance(made, Spans):
+            made.close()  # else it would be told of every dispatch from now on
     except VyreError as e:
         said = str(e)
     except TypeError as e:

@@ -84,6 +84,7 @@ def test_improved_kernels_give_the_same_bytes(block):
 
 
 @pytest.mark.parametrize("name", PASSES)
+@pytest.mark.check
 def test_every_improvement_alone_gives_the_same_bytes(name):
     off = frozenset(PASSES) - {name}
     for seed in range(500, 512):
@@ -189,6 +190,7 @@ def test_fold_does_no_algebra_with_floats(name):
 
 @pytest.mark.parametrize("soft", [False, True], ids=["hard", "soft"])
 @pytest.mark.parametrize("t", [u32, i32, u64, i64, f32, f64, f16, bf16], ids=str)
+@pytest.mark.check
 def test_fold_computes_constants_as_the_kernel_would(t, soft):
     rng = random.Random(t.name)
     body, buffers = [], []
