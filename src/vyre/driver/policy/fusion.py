@@ -102,7 +102,7 @@ class FusionPass:
     def decide(
         upstream: DispatchShape, downstream: DispatchShape, caps: FusionCaps, other_consumers: Collection[Hashable]
     ) -> FusionDecision:
-        """`other_consumers` is the memory that somebody besides `downstream` reads after `upstream`."""
+        """`other_consumers` is the memory that launches besides `downstream`, or the caller, read after `upstream`."""
         size = upstream.workgroup_size
         if size != downstream.workgroup_size:
             return WorkgroupSizeMismatch(size, downstream.workgroup_size)

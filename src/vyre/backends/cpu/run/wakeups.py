@@ -18,7 +18,7 @@ from ..devices import host
 
 FREE, ASLEEP, TOLD, AWAITED, LEFT = range(5)
 """What a mail says first: nothing to do; nothing to do, and the thread sleeps; run what the other words say; run it,
-and wake who waits for its end; run it, and go back to Python as it is, for nobody waits any more."""
+and wake the caller, which sleeps until it ends; run it, and go back to Python, as the caller has given up waiting."""
 STATE, LOOKS = 0, 1
 """Words of 32 bits: the above, and how often the thread looks before it sleeps."""
 CODE, SHARED, WORKER = 1, 2, 3
@@ -42,7 +42,7 @@ class Wakeups(NamedTuple):
     wait: Any
     """`wait(mail, looks, ns)`: whether it has ended, after so many looks and so much sleep at most."""
     leave: Any
-    """`leave(mail)`: whether it runs still, and nobody waits for it any more."""
+    """`leave(mail)`: whether it runs still; the caller waits for it no longer."""
     library: object
 
 

@@ -90,7 +90,7 @@ class Workers:
             try:
                 crew.extend(islice(iter(self._idle.pop, None), 1))
             except IndexError:
-                self._add()  # and it lies in the pool, unless somebody else has taken it by now
+                self._add()  # and it lies in the pool, unless another caller has taken it by now
                 continue
             if crew[-1].is_free:
                 break
@@ -120,7 +120,7 @@ class Workers:
             ) from e
 
     def _end_some(self) -> None:
-        """Those that nobody wants."""
+        """End the threads that the pool has too many of."""
         busy = []
         while len(self._idle) > (0 if self.closed.is_set() else self.keep):
             try:
@@ -187,7 +187,7 @@ class Thread:
         return self._last is None or self._last.wait(timeout)
 
     def leave(self) -> None:
-        """Nobody waits for the code any more."""
+        """The caller waits for the code no longer."""
 
     def _prepare(self) -> None:
         self._wake = threading.Lock()
